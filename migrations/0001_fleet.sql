@@ -145,6 +145,13 @@ create table sessions (
     crawls integer,
     -- Outcomes that waited to be acknowledged, as of the last heartbeat.
     outcomes_waiting integer,
+    -- By how many seconds its agent's clock is ahead of the scheduler's, as of the last heartbeat;
+    -- null until one reports its time.
+    clock_ahead_s integer,
+    -- Free and all bytes of the fullest disk that its agent writes to, as of the last heartbeat;
+    -- null until one reports them.
+    disk_free bigint,
+    disk_size bigint, -- all bytes
     -- Why it ended; null while it is active.
     end_cause session_end,
     -- When it ended; null while it is active.

@@ -7,6 +7,12 @@ create table schedulers (
     id bigint primary key generated always as identity,
     -- The address that agents dial.
     url text not null,
+    -- The version of its program.
+    version text not null default '',
+    -- Free and all bytes of its data directory's file system, as of its last renewal; null when
+    -- unknown.
+    disk_free bigint,
+    disk_size bigint, -- all bytes
     -- When it started.
     started_at timestamptz not null default now(),
     -- When it last renewed this row.

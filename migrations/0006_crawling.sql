@@ -504,6 +504,173 @@ create table outcomes (
 -- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
+-- The progress of batches, kept up to date by what changes, because a batch may have a million tasks.
+-- Each statement that changes tasks adds a row of differences; a job adds these rows up. Readers use the
+-- view `batch_progress`, which is exact at any time.
+
+-- The sums that the job has made: for each batch, its newest rounds by state.
+create table batch_totals (
+    -- The batch.
+    batch_id bigint primary key references batches (id) on delete cascade,
+    -- Tasks in each state.
+    submitted bigint not null,
+    measuring bigint not null, -- tasks
+    located bigint not null, -- tasks
+    assigned bigint not null, -- tasks
+    leased bigint not null, -- tasks
+    done bigint not null, -- tasks
+    failed bigint not null, -- tasks
+    cancelled bigint not null, -- tasks
+    -- Of the done tasks, those whose crawl was truncated.
+    truncated bigint not null,
+    -- Pages and bytes of their outcomes.
+    pages bigint not null,
+    bytes numeric not null -- of the outcomes, too; an agent may report any number
+);
+
+-- Differences that are not in the sums yet. It has no key and no foreign key: a statement that changes
+-- tasks waits for nothing here.
+create table batch_changes (
+    -- The batch.
+    batch_id bigint not null,
+    -- When the change was made.
+    at timestamptz not null default now(),
+    -- What is added to each sum.
+    submitted bigint not null default 0,
+    measuring bigint not null default 0, -- as in batch_totals
+    located bigint not null default 0, -- as in batch_totals
+    assigned bigint not null default 0, -- as in batch_totals
+    leased bigint not null default 0, -- as in batch_totals
+    done bigint not null default 0, -- as in batch_totals
+    failed bigint not null default 0, -- as in batch_totals
+    cancelled bigint not null default 0, -- as in batch_totals
+    truncated bigint not null default 0, -- as in batch_totals
+    pages bigint not null default 0, -- as in batch_totals
+    bytes numeric not null default 0, -- as in batch_totals
+    -- Crawls that ended: 0 if the row only moves tasks.
+    crawls bigint not null default 0
+);
+
+-- What the crawls that ended in a minute fetched, for rates and for throughput over time. A round that is
+-- crawled again stays counted.
+create table batch_minutes (
+    -- The batch, and when the minute began.
+    batch_id bigint not null references batches (id) on delete cascade,
+    minute timestamptz not null, -- the minute
+    -- Crawls that ended in it.
+    crawls bigint not null,
+    -- Pages and bytes of these crawls.
+    pages bigint not null,
+    bytes numeric not null, -- of these crawls, too
+    primary key (batch_id, minute)
+);
+-- Minutes are deleted some time later, and status reads the last few.
+create index batch_minutes_by_time on batch_minutes (minute);
+
+-- Each batch's newest rounds by state.
+create view batch_progress as
+select b.id as batch_id,
+       (coalesce(t.submitted, 0) + coalesce(c.submitted, 0))::bigint as submitted,
+       (coalesce(t.measuring, 0) + coalesce(c.measuring, 0))::bigint as measuring,
+       (coalesce(t.located, 0) + coalesce(c.located, 0))::bigint as located,
+       (coalesce(t.assigned, 0) + coalesce(c.assigned, 0))::bigint as assigned,
+       (coalesce(t.leased, 0) + coalesce(c.leased, 0))::bigint as leased,
+       (coalesce(t.done, 0) + coalesce(c.done, 0))::bigint as done,
+       (coalesce(t.failed, 0) + coalesce(c.failed, 0))::bigint as failed,
+       (coalesce(t.cancelled, 0) + coalesce(c.cancelled, 0))::bigint as cancelled,
+       (coalesce(t.truncated, 0) + coalesce(c.truncated, 0))::bigint as truncated,
+       (coalesce(t.pages, 0) + coalesce(c.pages, 0))::bigint as pages,
+       least(coalesce(t.bytes, 0) + coalesce(c.bytes, 0), 9223372036854775807)::bigint as bytes
+from batches b
+left join batch_totals t on t.batch_id = b.id
+left join (
+    select batch_id, sum(submitted) as submitted, sum(measuring) as measuring, sum(located) as located,
+           sum(assigned) as assigned, sum(leased) as leased, sum(done) as done, sum(failed) as failed,
+           sum(cancelled) as cancelled, sum(truncated) as truncated, sum(pages) as pages, sum(bytes) as bytes
+    from batch_changes
+    group by batch_id
+) c on c.batch_id = b.id;
+
+-- Adds a row of differences for tasks that came into their state (1) or left it (-1).
+create function count_tasks_made() returns trigger language plpgsql as $$
+begin
+    insert into batch_changes (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled)
+    select batch_id, count(*) filter (where state = 'submitted'), count(*) filter (where state = 'measuring'),
+           count(*) filter (where state = 'located'), count(*) filter (where state = 'assigned'),
+           count(*) filter (where state = 'leased'), count(*) filter (where state = 'done'),
+           count(*) filter (where state = 'failed'), count(*) filter (where state = 'cancelled')
+    from made
+    where retried_at is null
+    group by batch_id;
+    return null;
+end $$;
+create trigger tasks_counted_made after insert on tasks
+referencing new table as made for each statement execute function count_tasks_made();
+
+create function count_tasks_moved() returns trigger language plpgsql
+set enable_nestloop = off set enable_seqscan = off as $$
+begin
+    insert into batch_changes (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled)
+    select *
+    from (
+        select batch_id, coalesce(sum(n) filter (where state = 'submitted'), 0) as submitted,
+               coalesce(sum(n) filter (where state = 'measuring'), 0) as measuring,
+               coalesce(sum(n) filter (where state = 'located'), 0) as located,
+               coalesce(sum(n) filter (where state = 'assigned'), 0) as assigned,
+               coalesce(sum(n) filter (where state = 'leased'), 0) as leased,
+               coalesce(sum(n) filter (where state = 'done'), 0) as done,
+               coalesce(sum(n) filter (where state = 'failed'), 0) as failed,
+               coalesce(sum(n) filter (where state = 'cancelled'), 0) as cancelled
+        from (
+            select batch_id, state, 1 as n from after where retried_at is null
+            union all
+            select batch_id, state, -1 from before where retried_at is null
+        ) moved
+        group by batch_id
+    ) difference
+    where (submitted, measuring, located, assigned, leased, done, failed, cancelled) <> (0, 0, 0, 0, 0, 0, 0, 0);
+    -- A round that is followed by another one takes its outcome with it.
+    if exists (select from after where retried_at is not null) then
+        insert into batch_changes (batch_id, truncated, pages, bytes)
+        select after.batch_id, -count(*) filter (where o.kind = 'truncated'), -sum(o.pages), -sum(o.bytes)
+        from after
+        join before on before.id = after.id and before.retried_at is null
+        join outcomes o on o.task_id = after.id
+        where after.retried_at is not null
+        group by after.batch_id;
+    end if;
+    return null;
+end $$;
+create trigger tasks_counted_moved after update on tasks
+referencing old table as before new table as after for each statement execute function count_tasks_moved();
+
+create function count_tasks_removed() returns trigger language plpgsql as $$
+begin
+    insert into batch_changes (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled)
+    select batch_id, -count(*) filter (where state = 'submitted'), -count(*) filter (where state = 'measuring'),
+           -count(*) filter (where state = 'located'), -count(*) filter (where state = 'assigned'),
+           -count(*) filter (where state = 'leased'), -count(*) filter (where state = 'done'),
+           -count(*) filter (where state = 'failed'), -count(*) filter (where state = 'cancelled')
+    from gone
+    where retried_at is null
+    group by batch_id;
+    return null;
+end $$;
+create trigger tasks_counted_removed after delete on tasks
+referencing old table as gone for each statement execute function count_tasks_removed();
+
+create function count_outcomes() returns trigger language plpgsql
+set enable_seqscan = off as $$
+begin
+    insert into batch_changes (batch_id, truncated, crawls, pages, bytes)
+    select t.batch_id, count(*) filter (where made.kind = 'truncated'), count(*), sum(made.pages), sum(made.bytes)
+    from made join tasks t on t.id = made.task_id
+    group by t.batch_id;
+    return null;
+end $$;
+create trigger outcomes_counted after insert on outcomes
+referencing new table as made for each statement execute function count_outcomes();
+
 -- Active crawls whose lease was preempted, because another agent would end them sooner. A task is
 -- preempted at most once, so that no crawl moves back and forth.
 create table preemptions (

@@ -27,6 +27,8 @@ core=(
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
+    scheduler/src/status.rs
+    scheduler/src/status
     scheduler/src/throughput.rs
     scheduler/src/throughput
     scheduler/src/capacity.rs

@@ -77,6 +77,10 @@ impl Store {
         Ok(Self { folder: folder.as_path().into(), messages: sender, paused, closing, writing })
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// A recorder for the crawl of this site and task.
     pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
         let of = Arc::new(CrawlIdentity { site: site.to_owned(), task_id });

@@ -252,6 +252,15 @@ pub struct Heartbeat {
     /// Number of outcomes that are not acknowledged yet.
     #[prost(uint32, tag = "5")]
     pub outcomes_waiting: u32,
+    /// The agent's clock; absent from agents older than this field.
+    #[prost(message, optional, tag = "6")]
+    pub sent_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// The fullest file system that the agent writes to: its free bytes; absent when unknown.
+    #[prost(uint64, optional, tag = "7")]
+    pub disk_free_bytes: ::core::option::Option<u64>,
+    /// All bytes of this file system; absent when unknown.
+    #[prost(uint64, optional, tag = "8")]
+    pub disk_size_bytes: ::core::option::Option<u64>,
 }
 /// Confirms a renewal; sent after its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -8942,6 +8951,632 @@ pub mod report_service_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "landfall.v1.ReportService";
     impl<T> tonic::server::NamedService for ReportServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Asks for the state of the system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowStatusRequest {
+    /// Maximum number of batches to show, 1 to 1000; 0: 20.
+    #[prost(uint32, tag = "1")]
+    pub batches: u32,
+}
+/// The state of the system.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShowStatusResponse {
+    /// The time by the database's clock.
+    #[prost(message, optional, tag = "1")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub now: ::core::option::Option<::prost_types::Timestamp>,
+    /// The URL of the scheduler that answers.
+    #[prost(string, tag = "2")]
+    pub answering_url: ::prost::alloc::string::String,
+    /// The schedulers of this database, in the order in which they started. Includes those that
+    /// stopped without notice in the last hour.
+    #[prost(message, repeated, tag = "3")]
+    pub schedulers: ::prost::alloc::vec::Vec<SchedulerStatus>,
+    /// The database.
+    #[prost(message, optional, tag = "4")]
+    pub database: ::core::option::Option<DatabaseStatus>,
+    /// The agents.
+    #[prost(message, optional, tag = "5")]
+    pub fleet: ::core::option::Option<FleetStatus>,
+    /// The landmarks.
+    #[prost(message, optional, tag = "6")]
+    pub landmarks: ::core::option::Option<LandmarksStatus>,
+    /// The newest embedding; absent before the first.
+    #[prost(message, optional, tag = "7")]
+    pub map: ::core::option::Option<MapStatus>,
+    /// Batches with open sites, the newest first.
+    #[prost(message, repeated, tag = "8")]
+    pub batches: ::prost::alloc::vec::Vec<BatchStatus>,
+    /// Number of further batches with open sites.
+    #[prost(uint64, tag = "9")]
+    pub more_batches: u64,
+    /// What needs the operator's attention, urgent findings first; empty if nothing does.
+    #[prost(message, repeated, tag = "10")]
+    pub attention: ::prost::alloc::vec::Vec<Attention>,
+}
+/// One scheduler.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SchedulerStatus {
+    /// The URL that agents connect to.
+    #[prost(string, tag = "1")]
+    pub url: ::prost::alloc::string::String,
+    /// The version, with the commit if its build recorded it.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    /// When it started.
+    #[prost(message, optional, tag = "3")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub started_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Whether it runs: it has renewed its entry in time.
+    #[prost(bool, tag = "4")]
+    pub running: bool,
+    /// The roles that only it has now: reap, fit, plan.
+    #[prost(string, repeated, tag = "5")]
+    pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The file system of its data directory; absent when unknown.
+    #[prost(message, optional, tag = "6")]
+    pub disk: ::core::option::Option<DiskSpace>,
+}
+/// The space of a file system.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DiskSpace {
+    /// Free bytes.
+    #[prost(uint64, tag = "1")]
+    pub free_bytes: u64,
+    /// All bytes.
+    #[prost(uint64, tag = "2")]
+    pub size_bytes: u64,
+}
+/// The database.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DatabaseStatus {
+    /// The version of Postgres.
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    /// Its size.
+    #[prost(uint64, tag = "2")]
+    pub size_bytes: u64,
+}
+/// The agents that were not removed.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FleetStatus {
+    /// Number of agents in each service state that occurs.
+    #[prost(message, repeated, tag = "1")]
+    pub agents: ::prost::alloc::vec::Vec<AgentCount>,
+    /// Number of slots of connected agents.
+    #[prost(uint64, tag = "2")]
+    pub slots: u64,
+    /// Number of leases that agents hold.
+    #[prost(uint64, tag = "3")]
+    pub leases: u64,
+    /// Number of open one-time tokens.
+    #[prost(uint64, tag = "4")]
+    pub open_enrolments: u64,
+}
+/// Number of agents in one service state.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentCount {
+    /// The state.
+    #[prost(enumeration = "ServiceState", tag = "1")]
+    #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
+    pub service: i32,
+    /// The number.
+    #[prost(uint32, tag = "2")]
+    pub agents: u32,
+}
+/// The landmarks.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LandmarksStatus {
+    /// Their number.
+    #[prost(uint32, tag = "1")]
+    pub landmarks: u32,
+    /// Of these, connected ones.
+    #[prost(uint32, tag = "2")]
+    pub connected: u32,
+    /// Of these, landmarks that were set by hand.
+    #[prost(uint32, tag = "3")]
+    pub by_hand: u32,
+}
+/// The newest embedding.
+#[derive(serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct MapStatus {
+    /// Its epoch.
+    #[prost(int64, tag = "1")]
+    pub epoch: i64,
+    /// When it was fitted.
+    #[prost(message, optional, tag = "2")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub fitted_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// The median of |ln(predicted / measured)| over the round trips it was fitted on; absent when
+    /// unknown.
+    #[prost(double, optional, tag = "3")]
+    pub error: ::core::option::Option<f64>,
+    /// Number of agents that it places.
+    #[prost(uint32, tag = "4")]
+    pub agents: u32,
+    /// Number of landmarks on which it was fitted.
+    #[prost(uint32, tag = "5")]
+    pub landmarks: u32,
+    /// Its dimensions, without the height.
+    #[prost(uint32, tag = "6")]
+    pub dimensions: u32,
+}
+/// A batch with open sites.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BatchStatus {
+    /// The name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The strategy.
+    #[prost(string, tag = "2")]
+    pub strategy: ::prost::alloc::string::String,
+    /// Number of its sites, in their newest rounds.
+    #[prost(uint64, tag = "3")]
+    pub sites: u64,
+    /// Of these, sites that have ended with any result.
+    #[prost(uint64, tag = "4")]
+    pub ended: u64,
+    /// Of these, sites that failed.
+    #[prost(uint64, tag = "5")]
+    pub failed: u64,
+    /// Of the sites, those that are being crawled.
+    #[prost(uint64, tag = "6")]
+    pub crawling: u64,
+    /// Of the sites, those that no agent may crawl; counted up to 10,000.
+    #[prost(uint64, tag = "7")]
+    pub unmet: u64,
+    /// Number of crawls that ended per minute, over the last five minutes; absent if none did.
+    #[prost(double, optional, tag = "8")]
+    #[serde(rename = "sites_per_min")]
+    pub sites_per_minute: ::core::option::Option<f64>,
+    /// Megabytes (10^6 bytes) per minute that these crawls fetched.
+    #[prost(double, optional, tag = "9")]
+    #[serde(rename = "mb_per_min")]
+    pub megabytes_per_minute: ::core::option::Option<f64>,
+    /// The remaining time; absent while it is computed for the first time.
+    #[prost(message, optional, tag = "10")]
+    pub estimate: ::core::option::Option<Estimate>,
+    /// Time since one of its crawls ended; before the first, since it was submitted.
+    #[prost(message, optional, tag = "11")]
+    #[serde(rename = "idle_ms", serialize_with = "crate::json::millis")]
+    pub idle: ::core::option::Option<::prost_types::Duration>,
+}
+/// Something that needs the operator's attention.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Attention {
+    /// What it is about.
+    #[prost(enumeration = "AttentionKind", tag = "1")]
+    #[serde(serialize_with = "crate::json::word::<crate::v1::AttentionKind, _>")]
+    pub kind: i32,
+    /// Whether work stands still or is about to.
+    #[prost(bool, tag = "2")]
+    pub urgent: bool,
+    /// Number of agents, sites etc. that it is about.
+    #[prost(uint64, tag = "3")]
+    pub count: u64,
+    /// One sentence for people.
+    #[prost(string, tag = "4")]
+    pub message: ::prost::alloc::string::String,
+    /// The command that helps, or shows more.
+    #[prost(string, tag = "5")]
+    pub command: ::prost::alloc::string::String,
+}
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum AttentionKind {
+    /// Not set: the scheduler is newer than this program.
+    Unspecified = 0,
+    /// A scheduler stopped without notice.
+    SchedulerLost = 1,
+    /// Schedulers run different versions.
+    SchedulerVersions = 2,
+    /// The disk of a scheduler is nearly full.
+    SchedulerDisk = 3,
+    /// No contact URL is set.
+    NoContactUrl = 4,
+    /// No agent is connected.
+    NoAgent = 5,
+    /// Agents are not connected.
+    AgentsAway = 6,
+    /// Agents accept no work, for a reason that they report.
+    AgentsPaused = 7,
+    /// Measurements of agents are not used.
+    AgentsQuarantined = 8,
+    /// Clocks of agents are wrong.
+    AgentClocks = 9,
+    /// Agents run another version than the scheduler.
+    AgentVersions = 10,
+    /// Disks of agents are nearly full.
+    AgentDisks = 11,
+    /// A second process has an agent's credential.
+    AgentTwins = 12,
+    /// No other agent reaches the beacons of agents.
+    BeaconsUnreached = 13,
+    /// The fleet is too large to work without landmarks, and none is chosen.
+    NoLandmarks = 14,
+    /// Landmarks set by hand are not connected.
+    LandmarksAway = 15,
+    /// The map as a whole is not trusted.
+    MapAlarm = 16,
+    /// Sites are not crawled until the operator reopens them.
+    OpenCircuits = 17,
+    /// No agent may crawl sites of a batch.
+    NoEligibleAgent = 18,
+    /// No crawl of a batch has ended for a long time.
+    BatchIdle = 19,
+}
+impl AttentionKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ATTENTION_KIND_UNSPECIFIED",
+            Self::SchedulerLost => "ATTENTION_KIND_SCHEDULER_LOST",
+            Self::SchedulerVersions => "ATTENTION_KIND_SCHEDULER_VERSIONS",
+            Self::SchedulerDisk => "ATTENTION_KIND_SCHEDULER_DISK",
+            Self::NoContactUrl => "ATTENTION_KIND_NO_CONTACT_URL",
+            Self::NoAgent => "ATTENTION_KIND_NO_AGENT",
+            Self::AgentsAway => "ATTENTION_KIND_AGENTS_AWAY",
+            Self::AgentsPaused => "ATTENTION_KIND_AGENTS_PAUSED",
+            Self::AgentsQuarantined => "ATTENTION_KIND_AGENTS_QUARANTINED",
+            Self::AgentClocks => "ATTENTION_KIND_AGENT_CLOCKS",
+            Self::AgentVersions => "ATTENTION_KIND_AGENT_VERSIONS",
+            Self::AgentDisks => "ATTENTION_KIND_AGENT_DISKS",
+            Self::AgentTwins => "ATTENTION_KIND_AGENT_TWINS",
+            Self::BeaconsUnreached => "ATTENTION_KIND_BEACONS_UNREACHED",
+            Self::NoLandmarks => "ATTENTION_KIND_NO_LANDMARKS",
+            Self::LandmarksAway => "ATTENTION_KIND_LANDMARKS_AWAY",
+            Self::MapAlarm => "ATTENTION_KIND_MAP_ALARM",
+            Self::OpenCircuits => "ATTENTION_KIND_OPEN_CIRCUITS",
+            Self::NoEligibleAgent => "ATTENTION_KIND_NO_ELIGIBLE_AGENT",
+            Self::BatchIdle => "ATTENTION_KIND_BATCH_IDLE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ATTENTION_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "ATTENTION_KIND_SCHEDULER_LOST" => Some(Self::SchedulerLost),
+            "ATTENTION_KIND_SCHEDULER_VERSIONS" => Some(Self::SchedulerVersions),
+            "ATTENTION_KIND_SCHEDULER_DISK" => Some(Self::SchedulerDisk),
+            "ATTENTION_KIND_NO_CONTACT_URL" => Some(Self::NoContactUrl),
+            "ATTENTION_KIND_NO_AGENT" => Some(Self::NoAgent),
+            "ATTENTION_KIND_AGENTS_AWAY" => Some(Self::AgentsAway),
+            "ATTENTION_KIND_AGENTS_PAUSED" => Some(Self::AgentsPaused),
+            "ATTENTION_KIND_AGENTS_QUARANTINED" => Some(Self::AgentsQuarantined),
+            "ATTENTION_KIND_AGENT_CLOCKS" => Some(Self::AgentClocks),
+            "ATTENTION_KIND_AGENT_VERSIONS" => Some(Self::AgentVersions),
+            "ATTENTION_KIND_AGENT_DISKS" => Some(Self::AgentDisks),
+            "ATTENTION_KIND_AGENT_TWINS" => Some(Self::AgentTwins),
+            "ATTENTION_KIND_BEACONS_UNREACHED" => Some(Self::BeaconsUnreached),
+            "ATTENTION_KIND_NO_LANDMARKS" => Some(Self::NoLandmarks),
+            "ATTENTION_KIND_LANDMARKS_AWAY" => Some(Self::LandmarksAway),
+            "ATTENTION_KIND_MAP_ALARM" => Some(Self::MapAlarm),
+            "ATTENTION_KIND_OPEN_CIRCUITS" => Some(Self::OpenCircuits),
+            "ATTENTION_KIND_NO_ELIGIBLE_AGENT" => Some(Self::NoEligibleAgent),
+            "ATTENTION_KIND_BATCH_IDLE" => Some(Self::BatchIdle),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod status_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Shows the state of the whole system.
+    #[derive(Debug, Clone)]
+    pub struct StatusServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl StatusServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> StatusServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> StatusServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            StatusServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Shows schedulers, database, agents, map and batches, and what needs the operator's attention.
+        /// Takes under 100 ms, however many sites are stored.
+        pub async fn show_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShowStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/landfall.v1.StatusService/ShowStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("landfall.v1.StatusService", "ShowStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod status_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with StatusServiceServer.
+    #[async_trait]
+    pub trait StatusService: std::marker::Send + std::marker::Sync + 'static {
+        /// Shows schedulers, database, agents, map and batches, and what needs the operator's attention.
+        /// Takes under 100 ms, however many sites are stored.
+        async fn show_status(
+            &self,
+            request: tonic::Request<super::ShowStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShowStatusResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Shows the state of the whole system.
+    #[derive(Debug)]
+    pub struct StatusServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> StatusServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for StatusServiceServer<T>
+    where
+        T: StatusService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/landfall.v1.StatusService/ShowStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowStatusSvc<T: StatusService>(pub Arc<T>);
+                    impl<
+                        T: StatusService,
+                    > tonic::server::UnaryService<super::ShowStatusRequest>
+                    for ShowStatusSvc<T> {
+                        type Response = super::ShowStatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowStatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as StatusService>::show_status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for StatusServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "landfall.v1.StatusService";
+    impl<T> tonic::server::NamedService for StatusServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -268,3 +268,29 @@ impl Word for crate::v1::Gain {
         }
     }
 }
+impl Word for crate::v1::AttentionKind {
+    fn word(self) -> &'static str {
+        match self as i32 {
+            1 => "scheduler-lost",
+            2 => "scheduler-versions",
+            3 => "scheduler-disk",
+            4 => "no-contact-url",
+            5 => "no-agent",
+            6 => "agents-away",
+            7 => "agents-paused",
+            8 => "agents-quarantined",
+            9 => "agent-clocks",
+            10 => "agent-versions",
+            11 => "agent-disks",
+            12 => "agent-twins",
+            13 => "beacons-unreached",
+            14 => "no-landmarks",
+            15 => "landmarks-away",
+            16 => "map-alarm",
+            17 => "open-circuits",
+            18 => "no-eligible-agent",
+            19 => "batch-idle",
+            _ => "",
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod printed;
 mod reports;
 mod simulate;
 mod sites;
+mod status;
 mod version;
 mod view;
 
@@ -52,6 +53,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   landfall up                                              runs a scheduler with a private database on this machine
+  landfall status                                          shows how everything stands, and what needs attention
   landfall agents enrol --city Harbin --carrier CERNET     prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
   landfall explain www.example.cn                          says why this agent was chosen
@@ -141,6 +143,17 @@ Examples:
 Stop the former scheduler first. Agents reconnect by themselves if the restored one has the former address. Everything that
 happened after the backup is lost; at its end the command prints what that means.")]
     Restore(backup::RestoreArgs),
+    /// Show how everything stands: schedulers, database, agents, map, batches, and what needs
+    /// attention
+    #[command(after_help = "\
+Examples:
+  landfall status
+  landfall status --check > /dev/null || mail -s 'landfall needs attention' operator@example.org < /dev/null
+  landfall status -o json | jq '.attention[].command'
+
+Each finding below `attention` is followed by the command that helps. A finding with `!` is urgent: work stands still, or is
+about to.")]
+    Status(status::StatusArgs),
     /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
@@ -249,6 +262,7 @@ impl Cli {
                 Command::Serve(args) => up::up(options(&connection, args, true)?).await,
                 Command::Backup(args) => args.run(&connection).await,
                 Command::Restore(args) => args.run(&connection).await,
+                Command::Status(args) => args.run(&connection).await,
                 Command::Agents(command) => command.run(&connection).await,
                 Command::Landmarks(command) => command.run(&connection).await,
                 Command::Embedding(command) => command.run(&connection).await,

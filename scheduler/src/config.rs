@@ -344,6 +344,9 @@ section! {
         /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. So long
         /// `agents tokens --all` lists them, and an agent that uses one learns why it is invalid.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Throughput by the minute, counted from the minute. A batch adds a row of some 60 bytes in
+        /// each minute in which one of its crawls ends.
+        minutes: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }
 
@@ -359,6 +362,7 @@ impl KeepConfig {
             RetainedKind::Quarantines => self.quarantines,
             RetainedKind::Embeddings => self.embeddings,
             RetainedKind::Enrolments => self.enrolments,
+            RetainedKind::Minutes => self.minutes,
         }
     }
 
@@ -375,6 +379,7 @@ impl KeepConfig {
             ("keep.quarantines", self.quarantines),
             ("keep.embeddings", self.embeddings),
             ("keep.enrolments", self.enrolments),
+            ("keep.minutes", self.minutes),
         ];
         let lived = lease.life + lease.grace;
         if let Some((key, keep)) = all.into_iter().find(|(_, keep)| *keep < lived) {

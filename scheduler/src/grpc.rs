@@ -75,6 +75,7 @@ pub async fn serve(
         .add_service(health_service)
         .add_service(agents)
         .add_service(operator::sites::server(scheduler.clone(), shutdown.child_token()))
+        .add_service(operator::status::server(scheduler.clone(), &identity))
         .add_service(operator::fleet::server(scheduler.clone(), identity))
         .add_service(operator::embeddings::server(scheduler.clone()))
         .add_service(operator::events::server(scheduler.clone(), shutdown.child_token()))

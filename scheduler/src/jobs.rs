@@ -14,6 +14,7 @@ pub mod measure;
 pub mod prune;
 pub mod reap;
 pub mod recrawl;
+pub mod totals;
 #[cfg(test)]
 mod trial;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
 //! `grpc` and `jobs` exchange data through the store, and wake each other through [`wake::Wakes`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sqlx::PgPool;
@@ -17,6 +18,7 @@ pub mod grpc;
 mod jobs;
 pub mod model;
 pub mod simulate;
+mod status;
 pub mod store;
 pub mod strategy;
 mod telemetry;
@@ -48,11 +50,23 @@ pub struct Scheduler {
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
+    /// The data directory, whose free space the scheduler reports; `None` in tests.
+    pub data_dir: Option<PathBuf>,
+    /// Estimates of the remaining time of batches.
+    pub estimates: Arc<grpc::operator::estimates::Estimates>,
 }
 
 impl Scheduler {
     /// A scheduler that has just started, without positions of IP addresses.
     pub fn new(pool: PgPool, config: config::Config) -> Self {
-        Self { pool, wakes: Arc::default(), maps: Arc::default(), geoip: None, config: Arc::new(config) }
+        Self {
+            pool,
+            wakes: Arc::default(),
+            maps: Arc::default(),
+            geoip: None,
+            config: Arc::new(config),
+            data_dir: None,
+            estimates: Arc::default(),
+        }
     }
 }

@@ -50,6 +50,7 @@ pub(crate) mod naming;
 pub(crate) mod parallel;
 mod policy;
 pub mod seed;
+pub(crate) mod service;
 pub(crate) mod site_list;
 pub mod stats;
 mod task;

@@ -16,7 +16,7 @@ pub use remaining::{Estimate, RecentCrawls, Remaining, StallReason, StalledCrawl
 
 /// Maximum remaining time reported; longer times do not matter to a plan.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-const BYTES_PER_MEGABYTE: f64 = 1e6;
+pub const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
 /// Pages and bytes, as fractions.

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -76,6 +77,10 @@ impl Outbox {
         let (space_limit, space_check) =
             (FreeSpaceLimit::new(config.min_free_bytes), FreeSpaceCheck::at(&config.folder));
         Ok(Self { writer, outcomes, space_limit, space_check, removals: JoinSet::new() })
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.writer.folder.path()
     }
 
     pub fn writer(&self) -> OutcomeWriter {

@@ -6,6 +6,7 @@
 //! when the deadline passes.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use landfall_proto::v1::session_request::Message as Up;
@@ -20,11 +21,12 @@ use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
 use super::wire;
 use crate::disk::crawl_files::CrawlFiles;
+use crate::disk::free_space::FullestDisk;
 use crate::disk::outbox::{LeaseKey, Outbox};
 use crate::net::context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
 use crate::probe::addresses::Addresses;
-use crate::session::clock::BootTime;
+use crate::session::clock::{self, BootTime};
 use crate::warc::Store;
 
 mod measuring;
@@ -76,6 +78,8 @@ pub struct Work {
     pub(super) claims: AddressClaims,
     /// Why the agent takes no lease, according to the last check of the disk.
     paused: Option<String>,
+    /// The fullest disk of the outbox and the store, for heartbeats.
+    disk: FullestDisk,
     /// Cancelled when the agent stops. After that it does not wait for outcomes to be written.
     closing: CancellationToken,
     pub(super) deadline: LeaseDeadline,
@@ -84,6 +88,7 @@ pub struct Work {
 impl Work {
     pub fn new(request_base: RequestBase, capacity: u32, outbox: Outbox, kept: CrawlFiles) -> Self {
         Self {
+            disk: FullestDisk::of([outbox.folder().to_owned()]),
             context: request_base.user_agent.clone().map(|user_agent| Arc::new(request_base.context(user_agent))),
             request_base,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
@@ -109,7 +114,8 @@ impl Work {
     /// Sets the store for the pages of crawls.
     #[must_use]
     pub fn storing(self, store: Option<Store>) -> Self {
-        Self { store, ..self }
+        let folders = [self.outbox.folder()].into_iter().chain(store.as_ref().map(Store::folder));
+        Self { disk: FullestDisk::of(folders.map(Path::to_owned)), store, ..self }
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -200,6 +206,7 @@ impl Work {
     /// returns the result.
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
+        self.disk.begin();
         self.note_space()
     }
 
@@ -217,12 +224,16 @@ impl Work {
 
     pub(super) fn heartbeat(&self, sequence: u64) -> Heartbeat {
         let paused = self.paused.clone().unwrap_or_default();
+        let disk = self.disk.newest();
         Heartbeat {
             sequence,
             active_crawls: self.active_crawls(),
             paused,
             free_slots: Some(u32::try_from(self.free_slots()).unwrap_or(u32::MAX)),
             outcomes_waiting: u32::try_from(self.outbox.len()).unwrap_or(u32::MAX),
+            sent_at: Some(clock::wall().into()),
+            disk_free_bytes: disk.map(|disk| disk.free),
+            disk_size_bytes: disk.map(|disk| disk.size),
         }
     }
 

@@ -17,12 +17,15 @@ const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSe
     ExplainResponse ExplainedCandidate ExplainedTask GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
     PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \
     ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement ResolvedAddress SiteTask SiteVerdict \
-    StrategyThroughput ThroughputResponse UnreachedAgent Way";
+    StrategyThroughput ThroughputResponse UnreachedAgent Way ShowStatusResponse SchedulerStatus DiskSpace DatabaseStatus \
+    FleetStatus AgentCount LandmarksStatus MapStatus BatchStatus Attention";
 
 /// Fields that are printed under another name.
-const RENAMED: [(&str, &str); 15] = [
+const RENAMED: [(&str, &str); 17] = [
     ("AgentThroughput.megabytes_per_minute", "mb_per_min"),
     ("BatchProgress.wait", "wait_cause"),
+    ("BatchStatus.megabytes_per_minute", "mb_per_min"),
+    ("BatchStatus.sites_per_minute", "sites_per_min"),
     ("ElectionExplanation.landmarks", "worth"),
     ("Ending.tasks", "sites"),
     ("ExplainedTask.wait", "wait_cause"),

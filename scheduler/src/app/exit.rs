@@ -22,17 +22,20 @@ pub enum Code {
     SitesFailed = 3,
     /// The command's time limit passed.
     TimedOut = 4,
+    /// The command was done, and something needs attention.
+    Attention = 5,
     /// Ctrl-C or SIGTERM interrupted the command: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
 /// All exit codes with their meanings.
-pub const CODES: [(Code, &str); 6] = [
+pub const CODES: [(Code, &str); 7] = [
     (Code::Done, "everything requested was done"),
     (Code::NotDone, "the command failed; standard error says why"),
     (Code::Usage, "the command is invalid as typed; it never succeeds"),
     (Code::SitesFailed, "the command succeeded, but sites failed (sites watch, sites submit --watch, batches wait)"),
     (Code::TimedOut, "the time limit of --timeout passed first"),
+    (Code::Attention, "something needs attention (status --check)"),
     (Code::Interrupted, "interrupted by Ctrl-C"),
 ];
 

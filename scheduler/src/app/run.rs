@@ -19,7 +19,7 @@ use crate::jobs::assign::{Assign, balance, confirm};
 use crate::jobs::fit::{Fit, landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
-use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic};
+use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic, totals};
 use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
@@ -136,6 +136,8 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         // Each slot has one more task assigned ahead, so that an agent idles only if crawls are
         // shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
+        // Readers add what this has not added yet, so its period changes only their effort.
+        Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;
         // Usually finds nothing, by a cheap query; the recrawl interval of a batch is an hour or
         // more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;

@@ -166,7 +166,8 @@ async fn serve(
     let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
-    let scheduler = Scheduler { geoip, ..Scheduler::new(pool.clone(), config) };
+    let scheduler =
+        Scheduler { geoip, data_dir: Some(data_dir.path().to_owned()), ..Scheduler::new(pool.clone(), config) };
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = crate::run(scheduler, listener, tls, identity, shutdown) => served,

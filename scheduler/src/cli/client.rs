@@ -12,6 +12,7 @@ use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
 use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
+use landfall_proto::v1::status_service_client::StatusServiceClient;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -119,6 +120,10 @@ impl Client {
 
     pub(super) fn events(&self) -> EventServiceClient<AuthorizedChannel> {
         EventServiceClient::new(self.authorized.clone())
+    }
+
+    pub(super) fn status(&self) -> StatusServiceClient<AuthorizedChannel> {
+        StatusServiceClient::new(self.authorized.clone())
     }
 
     pub(super) fn sites(&self) -> SiteServiceClient<AuthorizedChannel> {

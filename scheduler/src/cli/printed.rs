@@ -20,6 +20,7 @@ use super::landmarks::{self, embedding};
 use super::output::{self, Row, View};
 use super::reports::{self, events, plan, throughput};
 use super::sites::{explain, site, tasks};
+use super::status;
 
 /// Generates messages with all fields set, from the protocol's definition.
 struct Contract {
@@ -32,7 +33,7 @@ struct Contract {
 impl Contract {
     fn read(long: Option<(usize, &'static str)>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
-        let files = ["embeddings", "events", "reports"].map(|name| format!("landfall/v1/{name}.proto"));
+        let files = ["embeddings", "events", "reports", "status"].map(|name| format!("landfall/v1/{name}.proto"));
         let set = protox::compile(files, [root]).unwrap();
         let ours = set.file.into_iter().filter(|file| file.package() == "landfall.v1");
         Self { messages: ours.flat_map(|file| file.message_type).collect(), long }
@@ -137,6 +138,7 @@ fn what_programs_read_stays_as_it_is() {
         (shown.policy, shown.constraints) = (None, None);
         batches::ShownBatch::try_from(shown).unwrap()
     });
+    printed.shown("status", |status: v1::ShowStatusResponse| status);
     printed.rows("sites list", tasks::SiteRow);
     printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
     printed.shown("sites show", |site: v1::ShowSiteResponse| site);
@@ -156,6 +158,7 @@ fn what_programs_read_stays_as_it_is() {
         let failure = Some(v1::MeasurementFailure { reason, ..Default::default() });
         v1::Way { failure, ..Default::default() }
     });
+    printed.words("kind", |kind| v1::Attention { kind, ..Default::default() });
     printed.words("reason_kind", |reason_kind| tasks::SiteRow(v1::AssignmentRow { reason_kind, ..Default::default() }));
     printed.words("wait_cause", |cause| {
         let wait = Some(v1::Wait { cause, ..Default::default() });
@@ -214,6 +217,7 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row: v1::Residual| row);
     long.table(|row: v1::SiteMeasurement| row);
     long.table(|row: v1::StrategyThroughput| row);
+    long.table(|row| v1::BatchStatus { sites: MANY, ended: MANY, failed: MANY, crawling: MANY, ..row });
     long.table(|row: v1::UnreachedAgent| row);
     long.table(|row: v1::Way| row);
     long.table(|row| tasks::SiteRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
@@ -229,6 +233,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     fits(&show::text(&show::Shown::new(long.filled(), ways), &view).unwrap());
     fits(&view.fold(&events::line(&long.filled(), &view)));
     fits(&site::text(&long.filled(), &view).unwrap());
+    fits(&status::text(&long.filled(), &view).unwrap());
     fits(&explain::text(&long.filled(), &view).unwrap());
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
     fits(&batches::text(&batches::ShownBatch::try_from(batch).unwrap(), &view).unwrap());

@@ -7,6 +7,7 @@
 //! decision 9.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,9 +16,11 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
+use crate::app::disk;
 use crate::app::geoip::GeoIp;
 use crate::config::Config;
 use crate::model::{SchedulerId, TermNumber};
+use crate::status::DiskSpace;
 use crate::store::schedulers::terms::{self, Role};
 use crate::store::{self, schedulers};
 use crate::wake::Wakes;
@@ -76,6 +79,7 @@ pub struct HeldTerms {
     /// Life and grace of a session. A new leader of the reaper extends every session by up to this
     /// time.
     lifetime: Duration,
+    data_dir: Option<PathBuf>,
     entry: Arc<Mutex<SchedulerEntry>>,
 }
 
@@ -96,6 +100,7 @@ impl HeldTerms {
             url: url.into(),
             life: term.life,
             lifetime: lease.life + lease.grace,
+            data_dir: scheduler.data_dir.clone(),
             entry: Arc::default(),
         }
     }
@@ -128,9 +133,13 @@ impl HeldTerms {
     /// Renews this process's row and takes every free role; returns the roles just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
+        let space = match &self.data_dir {
+            Some(data_dir) => disk::space(data_dir.clone()).await,
+            None => None,
+        };
         let scheduler = match scheduler {
-            Some(scheduler) if schedulers::renew(conn, scheduler, self.life).await? => scheduler,
-            former => self.join(conn, former).await?,
+            Some(scheduler) if schedulers::renew(conn, scheduler, self.life, space).await? => scheduler,
+            former => self.join(conn, former, space).await?,
         };
         let mut taken = Vec::new();
         for &role in Role::ALL {
@@ -149,7 +158,12 @@ impl HeldTerms {
 
     /// Registers this process, for the first time or again. It then has no terms: earlier ones are
     /// lost.
-    async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
+    async fn join(
+        &self,
+        conn: &mut PgConnection,
+        former: Option<SchedulerId>,
+        space: Option<DiskSpace>,
+    ) -> Result<SchedulerId, store::Error> {
         *self.entry.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
         let mut tx = conn.begin().await?;
         if let Some(former) = former {
@@ -157,7 +171,7 @@ impl HeldTerms {
             tracing::warn!("this scheduler did not renew its terms in time: other schedulers may take its roles");
         }
         schedulers::forget(&mut tx).await?;
-        let scheduler = schedulers::join(&mut tx, &self.url, self.life).await?;
+        let scheduler = schedulers::join(&mut tx, &self.url, crate::VERSION, self.life, space).await?;
         tx.commit().await?;
         self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler = Some(scheduler);
         Ok(scheduler)

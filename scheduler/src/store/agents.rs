@@ -13,6 +13,7 @@ use sqlx::PgConnection;
 use crate::app::secret::SecretHash;
 use crate::gnp::Position;
 use crate::model::AgentId;
+use crate::model::service::{ServiceFacts, ServiceState};
 use crate::strategy::LoadLevel;
 
 use super::assignments::loads::ReportedLoad;
@@ -63,23 +64,6 @@ pub struct Agent {
     pub disconnected: bool,
     /// When a second process with its credential was last refused; `None` if not recently.
     pub twin_at: Option<DateTime<Utc>>,
-}
-
-/// Whether an agent takes work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServiceState {
-    Ready,
-    /// It finishes its leases and takes no new ones.
-    Draining,
-    /// It takes no new leases and has none left.
-    Drained,
-    /// It takes no leases until a problem that it reported is over.
-    Paused,
-    Away,
-    Removed,
-    /// It takes work, but its measurements are ignored.
-    Quarantined,
-    NeverConnected,
 }
 
 /// All agents by name, including removed ones.
@@ -165,19 +149,18 @@ fn said(
 }
 
 impl Agent {
-    /// Whether it takes work. If several states apply, those caused by the operator take
-    /// precedence, then those that prevent work.
+    /// Whether it takes work.
     pub const fn service(&self) -> ServiceState {
-        match self {
-            Self { removed_at: Some(_), .. } => ServiceState::Removed,
-            Self { draining_since: Some(_), leased: 0, .. } => ServiceState::Drained,
-            Self { draining_since: Some(_), .. } => ServiceState::Draining,
-            Self { seen_at: None, .. } => ServiceState::NeverConnected,
-            Self { connected: false, .. } | Self { disconnected: true, .. } => ServiceState::Away,
-            Self { paused: Some(_), .. } => ServiceState::Paused,
-            Self { quarantined: Some(_), .. } => ServiceState::Quarantined,
-            _ => ServiceState::Ready,
-        }
+        let facts = ServiceFacts {
+            removed: self.removed_at.is_some(),
+            draining: self.draining_since.is_some(),
+            leased: self.leased > 0,
+            known: self.seen_at.is_some(),
+            connected: self.connected && !self.disconnected,
+            paused: self.paused.is_some(),
+            quarantined: self.quarantined.is_some(),
+        };
+        facts.state()
     }
 
     /// The load level: assigned and leased tasks plus unusable slots, minus the agent's slots.

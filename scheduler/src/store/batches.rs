@@ -4,6 +4,7 @@ pub mod changes;
 pub(crate) mod constraints;
 pub(crate) mod removal;
 pub(crate) mod submissions;
+pub(crate) mod totals;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -125,13 +126,11 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Ba
         r#"
         select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
                (select count(*) from batches) as "all!: Unsigned<u64>",
-               count(t.id) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>",
-               count(t.id) filter (where t.state = 'done') as "done!: Unsigned<u64>",
-               count(t.id) filter (where t.state = 'failed') as "failed!: Unsigned<u64>",
-               count(t.id) filter (where t.state = 'cancelled') as "cancelled!: Unsigned<u64>"
+               p.submitted + p.measuring + p.located + p.assigned + p.leased as "open!: Unsigned<u64>",
+               p.done as "done!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
+               p.cancelled as "cancelled!: Unsigned<u64>"
         from (select * from batches order by id desc limit $1) b
-        left join tasks t on t.batch_id = b.id and t.retried_at is null
-        group by b.id, b.name, b.strategy, b.created_at
+        join batch_progress p on p.batch_id = b.id
         order by b.id desc
         "#,
         limit,
@@ -187,33 +186,31 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
 /// Number of the batch's tasks, counting newest rounds only.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
-        r#"select count(*) as "count!: Unsigned<u64>" from tasks where batch_id = $1 and retried_at is null"#,
+        r#"
+        select submitted + measuring + located + assigned + leased + done + failed + cancelled as "count!: Unsigned<u64>"
+        from batch_progress where batch_id = $1
+        "#,
         batch.get()
-    )
-    .one(conn)
-    .await?;
-    Ok(count.0)
+    );
+    Ok(count.one(conn).await?.0)
 }
 
 /// The batch's progress: its tasks in their newest rounds.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"
-        select count(*) filter (where t.state = 'submitted') as "submitted!: Unsigned<u64>",
-               count(*) filter (where t.state = 'measuring') as "measuring!: Unsigned<u64>",
-               count(*) filter (where t.state = 'located') as "located!: Unsigned<u64>",
-               count(*) filter (where t.state = 'assigned') as "assigned!: Unsigned<u64>",
-               count(*) filter (where t.state = 'leased') as "leased!: Unsigned<u64>",
-               count(*) filter (where t.state = 'done' and o.kind = 'complete') as "complete!: Unsigned<u64>",
-               count(*) filter (where t.state = 'done' and o.kind = 'truncated') as "truncated!: Unsigned<u64>",
-               count(*) filter (where t.state = 'failed') as "failed!: Unsigned<u64>",
-               count(*) filter (where t.state = 'cancelled') as "cancelled!: Unsigned<u64>",
-               coalesce(sum(o.pages), 0)::bigint as "pages!: Unsigned<u64>",
-               -- An agent may report any number; the sum of a few need not fit.
-               least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>",
-               min(t.recrawl_at) as next_recrawl
-        from tasks t left join outcomes o on o.task_id = t.id
-        where t.batch_id = $1 and t.retried_at is null
+        select p.submitted as "submitted!: Unsigned<u64>", p.measuring as "measuring!: Unsigned<u64>",
+               p.located as "located!: Unsigned<u64>", p.assigned as "assigned!: Unsigned<u64>",
+               p.leased as "leased!: Unsigned<u64>", p.done - p.truncated as "complete!: Unsigned<u64>",
+               p.truncated as "truncated!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
+               p.cancelled as "cancelled!: Unsigned<u64>", p.pages as "pages!: Unsigned<u64>",
+               p.bytes as "bytes!: Unsigned<u64>",
+               -- Without an interval no task is due again, and a million of them need not be read.
+               case when b.recrawl_interval_ms is not null then (
+                   select min(t.recrawl_at) from tasks t where t.batch_id = b.id and t.retried_at is null
+               ) end as next_recrawl
+        from batch_progress p join batches b on b.id = p.batch_id
+        where p.batch_id = $1
         "#,
         batch.get(),
     )

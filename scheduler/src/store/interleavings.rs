@@ -106,7 +106,9 @@ async fn a_heartbeat_that_comes_while_its_session_expires_is_late(pool: PgPool) 
     scene.overdue().await;
     let mut reaper = scene.begin().await;
     assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
-    let renew = async |conn: &mut PgConnection| sessions::renew(conn, scene.session, fixtures::LIFETIME).await;
+    let renew = async |conn: &mut PgConnection| {
+        sessions::renew(conn, scene.session, fixtures::LIFETIME, sessions::MachineReport::default()).await
+    };
     assert!(!scene.behind(reaper, renew).await.expect("renew"));
 }
 
@@ -115,7 +117,11 @@ async fn a_session_that_is_renewed_while_the_reaper_looks_lives(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.overdue().await;
     let mut heartbeat = scene.begin().await;
-    assert!(sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME).await.expect("renew"));
+    assert!(
+        sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME, sessions::MachineReport::default())
+            .await
+            .expect("renew")
+    );
     let reaped = scene.behind(heartbeat, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
     assert_eq!(reaped, []);
     assert_eq!(fixtures::reap(&mut *scene.conn().await).await, 0);

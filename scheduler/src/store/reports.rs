@@ -22,6 +22,7 @@ pub(crate) mod capacity;
 pub(crate) mod events;
 pub(crate) mod explain;
 mod fleet;
+pub(crate) mod status;
 pub(crate) mod throughput;
 
 /// Selects tasks of a batch: their newest rounds that meet all of these conditions.

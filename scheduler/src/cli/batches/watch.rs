@@ -188,6 +188,12 @@ pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     parts.join("; ")
 }
 
+/// The estimated remaining time for a table, or why there is no estimate.
+pub(in crate::cli) fn left_cell(estimate: &Estimate) -> String {
+    let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
+    time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
+}
+
 /// Rounds a duration to what an estimate can claim: to seconds, above an hour to minutes, above a
 /// day to hours.
 fn rough(time: Duration) -> String {

@@ -11,9 +11,10 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
 use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
+use crate::status::DiskSpace;
 use crate::store::agents::enrolments::RedeemResult;
 use crate::store::agents::refusals::Refusal;
-use crate::store::agents::sessions::{OpenedSession, Registration, SessionTerms};
+use crate::store::agents::sessions::{MachineReport, OpenedSession, Registration, SessionTerms};
 use crate::store::assignments::loads::ReportedLoad;
 use crate::store::leases::Grant;
 use crate::store::leases::outcomes::{self, Blocker, Budget, CrawlEnding, OutcomeAnswer};
@@ -89,6 +90,15 @@ pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) 
 pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
     let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
     Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
+}
+
+/// What a heartbeat reports about the agent's machine.
+pub(in crate::grpc) fn machine(heartbeat: &v1::Heartbeat) -> MachineReport {
+    let disk = heartbeat.disk_free_bytes.zip(heartbeat.disk_size_bytes);
+    MachineReport {
+        sent_at: heartbeat.sent_at.and_then(moment),
+        disk: disk.map(|(free, size)| DiskSpace { free, size }),
+    }
 }
 
 /// The timing and the limits of a session in this configuration.

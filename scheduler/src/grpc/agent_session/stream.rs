@@ -179,7 +179,7 @@ impl Session {
             refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail).await?;
             return Err(Status::invalid_argument(detail));
         }
-        let renewed = sessions::renew(&mut conn, self.session, lifetime).await?;
+        let renewed = sessions::renew(&mut conn, self.session, lifetime, convert::machine(&heartbeat)).await?;
         store::assignments::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;

@@ -20,6 +20,7 @@ mod policies;
 pub(in crate::grpc) mod reach;
 pub(in crate::grpc) mod reports;
 pub(in crate::grpc) mod sites;
+mod status;
 pub(in crate::grpc) mod throughput;
 mod words;
 
@@ -32,7 +33,7 @@ pub struct InvalidField {
 }
 
 impl InvalidField {
-    fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(in crate::grpc) fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
     }
 

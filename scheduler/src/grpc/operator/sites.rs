@@ -7,7 +7,7 @@ use futures::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
 use sqlx::PgConnection;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -21,7 +21,7 @@ use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::batches::submissions::{self, Submission, SubmitError};
 use crate::store::batches::{self, Progress, constraints, removal};
 use crate::store::measurements::{of_sites, orders};
-use crate::store::reports::{explain, throughput};
+use crate::store::reports::explain;
 use crate::store::sites::positions::{self, Source};
 use crate::store::sites::{self, Site, alarms, verdicts};
 use crate::throughput::Estimate;
@@ -39,10 +39,10 @@ const NEXT_CHUNK: Duration = Duration::from_secs(60);
 const ALARMS_AT_MOST: u64 = 1000;
 /// Interval between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// After an estimate of the remaining time, a watch makes no other for this many times as long as
-/// the estimate took. So at most about a tenth of the time is spent on estimates, even for a
-/// million sites.
-const ESTIMATE_PAUSE: u32 = 10;
+/// Time that a watch waits for an estimate of the remaining time before it sends the former one.
+const WATCH_PATIENCE: Duration = Duration::from_millis(200);
+/// Time that a single question waits for an estimate: enough for a batch of a million sites.
+const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub(in crate::grpc) struct SiteDesk {
@@ -195,7 +195,7 @@ impl SiteService for SiteDesk {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await?;
-        let estimate = left(&mut conn, batch.id, &progress).await?;
+        let estimate = left(&self.scheduler, batch.id, &progress, SHOW_PATIENCE).await;
         let progress = convert::progress(&progress, estimate);
         let endings = batches::endings(&mut conn, batch.id).await?;
         let asked = constraints_of(&mut conn, batch.id).await?;
@@ -305,11 +305,11 @@ impl SiteDesk {
 }
 
 /// The estimated remaining time of a batch; `None` when no task is open.
-async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> Result<Option<Estimate>, Status> {
+async fn left(scheduler: &Scheduler, batch: BatchId, progress: &Progress, patience: Duration) -> Option<Estimate> {
     if progress.open() == 0 {
-        return Ok(None);
+        return None;
     }
-    Ok(throughput::left(conn, batch).await?)
+    scheduler.estimates.of(&scheduler.pool, batch, patience).await.flatten()
 }
 
 /// One operator following one batch.
@@ -319,24 +319,13 @@ struct BatchWatch {
     ticks: Interval,
     shutdown: CancellationToken,
     ended: bool,
-    /// The estimated remaining time, and when it is computed again.
-    estimate: Option<Estimate>,
-    estimate_at: Instant,
 }
 
 impl BatchWatch {
     fn new(desk: &SiteDesk, batch: BatchId) -> Self {
         let mut ticks = tokio::time::interval(WATCH_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self {
-            scheduler: desk.scheduler.clone(),
-            batch,
-            ticks,
-            shutdown: desk.shutdown.clone(),
-            ended: false,
-            estimate: None,
-            estimate_at: Instant::now(),
-        }
+        Self { scheduler: desk.scheduler.clone(), batch, ticks, shutdown: desk.shutdown.clone(), ended: false }
     }
 
     /// Sends one message at once, then one per period; the last message shows that the batch ended.
@@ -346,31 +335,24 @@ impl BatchWatch {
                 return None;
             }
             let message = watch.next().await;
-            watch.ended = message.as_ref().map_or(true, |progress| progress.open() == 0);
-            let estimate = watch.estimate.clone().filter(|_| !watch.ended);
-            Some((message.map(|progress| convert::progress(&progress, estimate)), watch))
+            watch.ended = message.as_ref().map_or(true, |(progress, _)| progress.open() == 0);
+            Some((message.map(|(progress, estimate)| convert::progress(&progress, estimate)), watch))
         })
     }
 
-    async fn next(&mut self) -> Result<Progress, Status> {
+    async fn next(&mut self) -> Result<(Progress, Option<Estimate>), Status> {
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => return Err(status::stopping()),
             _ = self.ticks.tick() => {}
         }
-        let due = Instant::now() >= self.estimate_at;
         let look = async {
             let mut conn = store::acquire(&self.scheduler.pool).await?;
             let progress = batches::progress(&mut conn, self.batch).await?;
-            let began = Instant::now();
-            let left = if due { Some(left(&mut conn, self.batch, &progress).await?) } else { None };
-            Ok((progress, left, began.elapsed()))
+            drop(conn);
+            let estimate = left(&self.scheduler, self.batch, &progress, WATCH_PATIENCE).await;
+            Ok((progress, estimate))
         };
-        let looked = self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()));
-        let (progress, left, took) = looked?;
-        if let Some(left) = left {
-            (self.estimate, self.estimate_at) = (left, Instant::now() + took * ESTIMATE_PAUSE);
-        }
-        Ok(progress)
+        self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()))
     }
 }

@@ -34,6 +34,7 @@ use crate::store::{fixtures, settings};
 mod callers;
 mod lists;
 mod plan;
+mod status;
 
 /// Sends a token with every call.
 #[derive(Clone)]

@@ -207,7 +207,11 @@ mod tests {
         let removed = remove(&mut conn, "a", true, fixtures::MAX_CRASHES).await.expect("remove");
         assert_eq!(removed, DrainResult { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
-        assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
+        assert!(
+            !sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
+                .await
+                .expect("renew")
+        );
         let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;
         assert!(matches!(back, Err(OpenError::Removed)));
         assert!(remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect("remove").before, "once");

@@ -388,10 +388,19 @@ mod tests {
         assert_eq!(fixtures::grant(&mut conn, first.agent, session).await.len(), 1);
 
         let second = to_replace(&mut conn, "a").await;
-        assert!(sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "until it is used");
+        assert!(
+            sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
+                .await
+                .expect("renew"),
+            "until it is used"
+        );
         let second = used(&mut conn, &second).await.expect("redeemed");
         assert_eq!((first.agent, second.replaced), (second.agent, true));
-        assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
+        assert!(
+            !sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
+                .await
+                .expect("renew")
+        );
         assert_eq!(sessions::end_cause(&mut conn, session).await.expect("look"), Some(EndCause::Replaced));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let crashes: i32 = fixtures::scalar(&mut conn, "select crashes from tasks").await;

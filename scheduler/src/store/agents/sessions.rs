@@ -15,7 +15,7 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
 use crate::store::{Error, leases};
-pub use active::{PendingMessages, disconnect, pause, renew, waiting};
+pub use active::{MachineReport, PendingMessages, disconnect, pause, renew, waiting};
 
 mod active;
 
@@ -319,8 +319,8 @@ mod tests {
         let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         assert!(second.incarnation > first.incarnation);
-        assert!(!renew(&mut conn, first.session, fixtures::LIFETIME).await.expect("renew"));
-        assert!(renew(&mut conn, second.session, fixtures::LIFETIME).await.expect("renew"));
+        assert!(!renew(&mut conn, first.session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"));
+        assert!(renew(&mut conn, second.session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -351,7 +351,10 @@ mod tests {
         fixtures::grant(&mut conn, agent, session).await;
         pass_time(&mut conn, session).await;
         assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
-        assert!(!renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "a late heartbeat");
+        assert!(
+            !renew(&mut conn, session, fixtures::LIFETIME, MachineReport::default()).await.expect("renew"),
+            "a late heartbeat"
+        );
         assert_eq!(fixtures::reap(&mut conn).await, 1);
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
     }

@@ -268,8 +268,9 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::service::ServiceState;
     use crate::model::{ChoiceCause, ChoiceReasons, Gain, Strategy};
-    use crate::store::agents::{self, ServiceState, sessions};
+    use crate::store::agents::{self, sessions};
     use crate::store::assignments::{self, Assignment};
     use crate::store::fixtures::{self, Conn};
     use crate::strategy::{Candidate, Choice};

@@ -325,7 +325,9 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         fixtures::grant(&mut conn, agent, session).await;
-        sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew");
+        sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
+            .await
+            .expect("renew");
         let crash = Some("on purpose");
         assert!(
             leases::release(&mut conn, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES)

@@ -12,7 +12,7 @@ use crate::model::{AssignmentId, TaskId};
 
 use crate::store::Error;
 use crate::store::agents::enrolments;
-use crate::store::batches::removal;
+use crate::store::batches::{removal, totals};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
@@ -36,10 +36,12 @@ pub enum RetainedKind {
     Embeddings,
     /// Enrolment tokens that cannot be used any more.
     Enrolments,
+    /// Throughput by the minute.
+    Minutes,
 }
 
 impl RetainedKind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rounds,
         Self::Moves,
         Self::Measurements,
@@ -48,6 +50,7 @@ impl RetainedKind {
         Self::Quarantines,
         Self::Embeddings,
         Self::Enrolments,
+        Self::Minutes,
     ];
 }
 
@@ -63,6 +66,7 @@ pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duratio
         RetainedKind::Quarantines => quarantines(conn, keep).await?,
         RetainedKind::Embeddings => embeddings(conn, keep).await?,
         RetainedKind::Enrolments => enrolments::prune(conn, keep).await?,
+        RetainedKind::Minutes => totals::prune(conn, keep, PIECE).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }

@@ -51,6 +51,12 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
     Ok((alarms.collect::<Result<_, Error>>()?, total))
 }
 
+/// Number of open circuits.
+pub async fn count(conn: &mut PgConnection) -> Result<u64, Error> {
+    let count = sqlx::query_scalar!(r#"select count(*) as "count!: Unsigned<u64>" from open_circuits"#);
+    Ok(count.one(conn).await?.0)
+}
+
 /// Since when a site's circuit has been open; `None` when it is closed.
 pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
     let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());

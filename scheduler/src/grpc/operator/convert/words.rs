@@ -5,8 +5,9 @@ use landfall_proto::v1::measurement_failure::Reason;
 
 use crate::config::Metric;
 use crate::model::constraints::UnmetAction;
+use crate::model::service::ServiceState;
 use crate::model::{FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
-use crate::store::agents::ServiceState;
+use crate::status::AttentionKind;
 use crate::store::agents::enrolments::State as EnrolmentState;
 use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
@@ -63,6 +64,11 @@ same! {
     Blocker = BlockedBy { Robots Guard Breaker }
     Budget = Budget { Pages Bytes Duration Depth }
     Metric = DistanceMetric { Ttfb Connect Icmp }
+    AttentionKind = AttentionKind {
+        SchedulerLost SchedulerVersions SchedulerDisk NoContactUrl NoAgent AgentsAway AgentsPaused AgentsQuarantined
+        AgentClocks AgentVersions AgentDisks AgentTwins BeaconsUnreached NoLandmarks LandmarksAway MapAlarm
+        OpenCircuits NoEligibleAgent BatchIdle
+    }
 }
 
 /// Like `same`, for an enum of the core that also has a value for the protocol's `Unspecified`.

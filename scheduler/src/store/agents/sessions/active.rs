@@ -2,24 +2,45 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SessionId};
+use crate::status::DiskSpace;
 use crate::store::rows::{Rows, Statement};
-use crate::store::types::Interval;
+use crate::store::types::{Interval, whole};
 
 use super::Error;
 
-/// Renews an active session. Returns `false` if it is no longer active; the agent must then
-/// register again.
-pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
+/// What a heartbeat reports about the agent's machine; `None` where it reports nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MachineReport {
+    /// The agent's clock when it sent the heartbeat.
+    pub sent_at: Option<DateTime<Utc>>,
+    /// The fullest file system that the agent writes to.
+    pub disk: Option<DiskSpace>,
+}
+
+/// Renews an active session, and stores what its heartbeat reports about the machine. Returns
+/// `false` if the session is no longer active; the agent must then register again.
+pub async fn renew(
+    conn: &mut PgConnection,
+    session: SessionId,
+    lifetime: Duration,
+    machine: MachineReport,
+) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
-        update sessions set renewed_at = now(), expires_at = now() + $2::interval
+        update sessions
+        set renewed_at = now(), expires_at = now() + $2::interval, disk_free = $4, disk_size = $5,
+            clock_ahead_s = greatest(least(extract(epoch from $3::timestamptz - now()), 2e9), -2e9)::integer
         where id = $1 and state = 'active'
         "#,
         session.get(),
         Interval(lifetime),
+        machine.sent_at,
+        machine.disk.map(|disk| whole::<i64, _>(disk.free)),
+        machine.disk.map(|disk| whole::<i64, _>(disk.size)),
     )
     .affected(conn)
     .await?;

@@ -11,7 +11,9 @@ use crate::store::schedulers;
 const LIFE: Duration = Duration::from_secs(3600);
 
 async fn join(pool: &PgPool) -> SchedulerId {
-    schedulers::join(&mut pool.acquire().await.expect("connect"), "http://127.0.0.1:1", LIFE).await.expect("join")
+    schedulers::join(&mut pool.acquire().await.expect("connect"), "http://127.0.0.1:1", "1.0.0", LIFE, None)
+        .await
+        .expect("join")
 }
 
 async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
@@ -70,7 +72,7 @@ async fn a_role_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
 
     silence(&pool, first).await;
     assert!(!is_held(&mut conn, Role::Reap, first, 1).await, "an expired term is no term, though nobody took it");
-    assert!(!schedulers::renew(&mut conn, first, LIFE).await.expect("renew"), "too late");
+    assert!(!schedulers::renew(&mut conn, first, LIFE, None).await.expect("renew"), "too late");
     assert_eq!(taken(&mut conn, Role::Reap, second).await, Some(2));
     assert!(is_held(&mut conn, Role::Reap, second, 2).await && !is_held(&mut conn, Role::Reap, first, 1).await);
 
@@ -167,7 +169,7 @@ async fn an_agent_that_lives_loses_nothing_while_nobody_reaps_and_a_renewal_exte
     let (first, second) = two(&pool).await;
     let (_, session) = overdue(&pool).await;
     let mut conn = pool.acquire().await.expect("connect");
-    assert!(schedulers::renew(&mut conn, first, LIFE).await.expect("renew"));
+    assert!(schedulers::renew(&mut conn, first, LIFE, None).await.expect("renew"));
     assert!(left(&pool, session).await < 0.0, "a renewal is no new term");
     schedulers::leave(&mut conn, first).await.expect("leave");
     assert_eq!(taken(&mut conn, Role::Plan, second).await, Some(1));

@@ -1,0 +1,131 @@
+//! Estimates of the remaining time of batches, shared by all who ask. An estimate reads the whole
+//! batch, so it is computed only when somebody asks, and for a large batch only now and then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use sqlx::PgPool;
+use tokio::time::Instant;
+
+use crate::model::BatchId;
+use crate::store::reports::throughput;
+use crate::store::{self, Error};
+use crate::throughput::Estimate;
+
+/// After an estimate, no other is made for this many times as long as the estimate took. So at most
+/// about a tenth of the time is spent on the estimates of one batch, even of a million sites.
+const PAUSE: u32 = 10;
+/// Minimum time between two estimates of one batch: people do not read faster.
+const LEAST_PAUSE: Duration = Duration::from_millis(500);
+/// Batches that nobody asked about for this time are forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+/// The newest estimate of each batch that somebody asked about.
+#[derive(Debug, Default)]
+pub struct Estimates {
+    batches: Mutex<HashMap<BatchId, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    asked_at: Instant,
+    /// When the newest estimate is outdated.
+    outdated_at: Instant,
+    /// The newest estimate. The inner value is `None` if no site remains; the outer one, before the
+    /// first estimate.
+    newest: Option<Option<Estimate>>,
+    computing: Option<Shared<BoxFuture<'static, ()>>>,
+}
+
+impl Estimates {
+    /// The remaining time of a batch, at most a little older than the pause. Waits up to `patience`
+    /// for an estimate under way, then returns the former one; `None` if there is none yet.
+    pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
+        let computing = self.begin(pool, batch);
+        if let Some(computing) = computing {
+            // On a timeout the computation continues for the next question.
+            drop(tokio::time::timeout(patience, computing).await);
+        }
+        self.batches().get(&batch).and_then(|entry| entry.newest.clone())
+    }
+
+    /// The estimate under way; starts one if the newest is outdated.
+    fn begin(self: &Arc<Self>, pool: &PgPool, batch: BatchId) -> Option<Shared<BoxFuture<'static, ()>>> {
+        let now = Instant::now();
+        let mut batches = self.batches();
+        batches.retain(|_, entry| now.duration_since(entry.asked_at) < FORGET_AFTER);
+        let entry = batches.entry(batch).or_insert_with(|| Entry {
+            asked_at: now,
+            outdated_at: now,
+            newest: None,
+            computing: None,
+        });
+        entry.asked_at = now;
+        // A computation that ended without removing itself has panicked.
+        let computing = entry.computing.as_ref().is_some_and(|computing| computing.peek().is_none());
+        if !computing && now >= entry.outdated_at {
+            let (estimates, pool) = (Arc::clone(self), pool.clone());
+            let task = tokio::spawn(async move { estimates.compute(&pool, batch).await });
+            entry.computing = Some(task.map(drop).boxed().shared());
+        }
+        entry.computing.clone()
+    }
+
+    async fn compute(&self, pool: &PgPool, batch: BatchId) {
+        let began = Instant::now();
+        let computed = estimate(pool, batch).await;
+        let mut batches = self.batches();
+        let Some(entry) = batches.get_mut(&batch) else { return };
+        entry.computing = None;
+        entry.outdated_at = Instant::now() + (began.elapsed() * PAUSE).max(LEAST_PAUSE);
+        match computed {
+            Ok(estimate) => entry.newest = Some(estimate),
+            Err(error) => tracing::warn!(%batch, %error, "the remaining time of a batch could not be estimated"),
+        }
+    }
+
+    fn batches(&self) -> MutexGuard<'_, HashMap<BatchId, Entry>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn estimate(pool: &PgPool, batch: BatchId) -> Result<Option<Estimate>, Error> {
+    let mut conn = store::acquire(pool).await?;
+    throughput::left(&mut conn, batch).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::fixtures;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_estimate_is_shared_and_made_again_only_after_a_pause(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        fixtures::located(&mut conn, batch, &["a.cn", "b.cn"]).await;
+        drop(conn);
+        let estimates = Arc::new(Estimates::default());
+        let patience = Duration::from_secs(60);
+        let of = || estimates.of(&pool, batch, patience);
+        let (one, other) = tokio::join!(of(), of());
+        let first = one.expect("computed in time").expect("two sites remain");
+        assert_eq!((first.sites, other), (2, Some(Some(first.clone()))));
+        let outdated_at = estimates.batches()[&batch].outdated_at;
+        assert_eq!((of().await, estimates.batches()[&batch].outdated_at), (Some(Some(first)), outdated_at));
+        estimates.batches().get_mut(&batch).expect("known").outdated_at = Instant::now();
+        fixtures::execute(&mut *pool.acquire().await.expect("connect"), "update tasks set state = 'cancelled'").await;
+        assert_eq!(of().await, Some(None), "no site remains");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn whoever_does_not_wait_gets_the_former_estimate(pool: PgPool) {
+        let batch = fixtures::batch(&mut *pool.acquire().await.expect("connect"), "b", "random").await;
+        let estimates = Arc::new(Estimates::default());
+        assert_eq!(estimates.of(&pool, batch, Duration::ZERO).await, None, "none was made yet");
+        assert_eq!(estimates.of(&pool, batch, Duration::from_secs(60)).await, Some(None));
+    }
+}

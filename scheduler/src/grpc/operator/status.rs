@@ -1,0 +1,64 @@
+//! Implements the operators' gRPC service that shows the state of the whole system.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use landfall_proto::v1;
+use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServer};
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::grpc::Identity;
+use crate::status::attention;
+use crate::store;
+use crate::store::reports::status;
+
+use super::convert::InvalidField;
+
+/// Maximum size of a request in bytes; every request has only a few bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Number of batches shown if the request names none, and the maximum.
+const BATCHES: u32 = 20;
+const MOST_BATCHES: u32 = 1_000;
+/// Time to wait for the estimates of batches that nobody asked about recently.
+const ESTIMATE_PATIENCE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone)]
+pub(in crate::grpc) struct StatusDesk {
+    scheduler: Scheduler,
+    /// The URL of this scheduler.
+    url: String,
+}
+
+/// The service, with its limit on message sizes.
+pub(in crate::grpc) fn server(scheduler: Scheduler, identity: &Identity) -> StatusServiceServer<StatusDesk> {
+    let url = identity.scheduler_url.clone();
+    StatusServiceServer::new(StatusDesk { scheduler, url }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl StatusService for StatusDesk {
+    async fn show_status(
+        &self,
+        request: Request<v1::ShowStatusRequest>,
+    ) -> Result<Response<v1::ShowStatusResponse>, Status> {
+        let batches = match request.get_ref().batches {
+            0 => BATCHES,
+            batches @ 1..=MOST_BATCHES => batches,
+            _ => return Err(InvalidField::new("batches", format!("must be at most {MOST_BATCHES}")).into()),
+        };
+        let Scheduler { pool, estimates, .. } = &self.scheduler;
+        let mut tx = store::begin_snapshot(pool).await?;
+        let mut status = status::read(&mut tx, batches).await?;
+        drop(tx);
+        let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, ESTIMATE_PATIENCE));
+        let estimated = join_all(estimated).await;
+        for (batch, estimate) in status.batches.iter_mut().zip(estimated) {
+            batch.estimate = estimate.flatten();
+        }
+        let attention = attention(&status);
+        let response = v1::ShowStatusResponse::from(status);
+        let attention = attention.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::ShowStatusResponse { answering_url: self.url.clone(), attention, ..response }))
+    }
+}

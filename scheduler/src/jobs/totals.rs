@@ -1,0 +1,14 @@
+//! Adds the changes of batches to their totals, so that readers have few changes left to add.
+
+use anyhow::Context;
+
+use crate::store::batches::totals;
+
+use super::leadership::Leader;
+
+/// One pass: adds every change that was committed before.
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    totals::fold(&mut tx).await.context("add up the changes of batches")?;
+    tx.commit().await.context("commit the totals of batches")
+}
