@@ -22,6 +22,7 @@ mod million;
 mod plan;
 mod refined;
 mod speed;
+mod status;
 mod trust;
 mod tun;
 mod waiting;
@@ -126,6 +127,7 @@ const SECTIONS: &[Section] = &[
     ("plan", || block(plan::run())),
     ("refined", refined::run),
     ("speed", speed::run),
+    ("status", || block(status::run())),
     ("submits", || block(leases::submits::run())),
     ("trust", trust::run),
     ("tun", tun::run),

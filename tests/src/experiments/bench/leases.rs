@@ -28,7 +28,7 @@ use agent::{Mode, SimulatedAgent};
 
 mod agent;
 pub(super) mod backup;
-mod seed;
+pub(super) mod seed;
 pub(super) mod submits;
 
 /// Number of simulated agents.

@@ -31,7 +31,7 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
 /// Creates `count` tasks of sites with a known origin, distributed over the agents, and a session
 /// of each agent, as after a restart of the scheduler. Writes them in bulk without triggers and
 /// constraints, because these are not measured.
-pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
+pub(in crate::experiments::bench) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
          update agents set incarnation = 1;
@@ -50,6 +50,8 @@ pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
          from made cross join fleet;
          update tasks t set state = 'assigned', assignment_id = a.id, agent_id = a.agent_id
          from assignments a where a.task_id = t.id;
+         insert into batch_totals
+         select id, 0, 0, 0, {count}, 0, 0, 0, 0, 0, 0, 0 from batches where name = 'seeded';
          set session_replication_role = origin;"
     );
     let mut conn = pool.acquire().await.context("connect")?;
