@@ -1,5 +1,6 @@
 //! One scheduler process: its start, its files and database, and its shutdown.
 
+pub(crate) mod address;
 pub(crate) mod backup;
 pub(crate) mod data_dir;
 pub(crate) mod database;

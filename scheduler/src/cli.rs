@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::app::address::AdvertisedAddress;
 use crate::app::exit::{self, usage};
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
@@ -229,7 +230,7 @@ struct RunArgs {
     geoip: Option<PathBuf>,
     /// The address at which agents reach this scheduler, if it is not the one it listens on
     #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
-    advertise: Option<up::AdvertisedAddress>,
+    advertise: Option<AdvertisedAddress>,
     /// Replace the secrets of a shared database by those of this data directory, if the former ones
     /// are lost
     #[arg(long)]

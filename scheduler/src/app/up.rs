@@ -5,21 +5,21 @@
 //! answer. At shutdown the scheduler drains before Postgres stops.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
-use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
+use crate::app::address::{AdvertisedAddress, local, names};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{Code, print, usage};
 use crate::app::geoip::GeoIp;
@@ -55,46 +55,15 @@ pub struct Options {
     pub replace_secrets: bool,
 }
 
-/// HOST:PORT that agents connect to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdvertisedAddress {
-    host: String,
-    port: u16,
-}
-
-/// An invalid advertised address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not HOST:PORT")]
-pub struct NotAdvertisable(String);
-
-impl FromStr for AdvertisedAddress {
-    type Err = NotAdvertisable;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refused = || NotAdvertisable(text.to_owned());
-        let (host, port) = text.rsplit_once(':').ok_or_else(refused)?;
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
-        match url::Host::parse(host).map_err(|_| refused())? {
-            url::Host::Domain(name) => Ok(Self { host: name, port }),
-            url::Host::Ipv4(ip) => Ok(Self { host: ip.to_string(), port }),
-            url::Host::Ipv6(ip) => Ok(Self { host: ip.to_string(), port }),
-        }
-    }
-}
-
-impl AdvertisedAddress {
-    fn url(&self, scheme: &str) -> String {
-        let Self { host, port } = self;
-        if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
-    }
-}
-
 /// Runs a scheduler until SIGINT or SIGTERM.
 pub async fn up(options: Options) -> anyhow::Result<()> {
     // Set up before Postgres is spawned, so that a signal during its start does not leave it
     // running.
     let shutdown = on_signal()?;
-    let config = configuration(&options)?;
+    let Configuration { config, exposed } = configuration(&options)?;
+    if let Some(file) = exposed.as_deref().map(Path::display) {
+        eprintln!("warning: every user of this machine can read the database_url in {file}: run chmod o= {file}");
+    }
     let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
     let data_dir = match &options.data_dir {
         Some(path) => path.clone(),
@@ -177,15 +146,23 @@ async fn serve(
     served
 }
 
+/// The configuration of a scheduler.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) config: Config,
+    /// The file, if every user of this machine can read the database URL in it. The URL may contain
+    /// a password.
+    pub(crate) exposed: Option<PathBuf>,
+}
+
 /// Reads the configuration; options of the command line override it.
-fn configuration(options: &Options) -> anyhow::Result<Config> {
+pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> {
     let mut config = match &options.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
     };
-    if let Some(path) = options.config.as_deref().filter(|_| config.database_url.is_some()) {
-        warn_if_shared(path);
-    }
+    let of_database = options.config.as_deref().filter(|_| config.database_url.is_some());
+    let exposed = of_database.filter(|file| exposed(file)).map(Path::to_owned);
     if options.database_url.is_some() {
         config.database_url.clone_from(&options.database_url);
     }
@@ -209,16 +186,12 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
         return Err(usage(format!("--advertise needs --listen: other machines cannot reach {listen}")));
     }
     config.validate()?;
-    Ok(config)
+    Ok(Configuration { config, exposed })
 }
 
-/// Warns if other users can read the file, because the database URL in it may contain a password.
-fn warn_if_shared(config: &Path) {
-    let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
-    if mode & 0o007 != 0 {
-        let config = config.display();
-        eprintln!("warning: every user of this machine can read the database_url in {config}: run chmod o= {config}");
-    }
+/// Whether every user of this machine can read the file, if nothing hides its folder.
+pub(crate) fn exposed(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
 
 async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -243,13 +216,13 @@ pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
 
 /// Connects once to the operator's own server, to get the exact error. The pool would retry, and
 /// then report only that it gave up.
-pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
+pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnection> {
     let at = match connect.get_socket() {
         Some(directory) => directory.display().to_string(),
         None => format!("{}:{}", connect.get_host(), connect.get_port()),
     };
     match connect.connect().await {
-        Ok(_) => Ok(()),
+        Ok(connection) => Ok(connection),
         // The library's message would also contain the line in Postgres' source.
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
@@ -281,45 +254,10 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     Ok(shutdown)
 }
 
-/// The names in the server's certificate besides [`tls::DOMAIN`].
-fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<String> {
-    let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
-    if address.ip().is_unspecified() {
-        names.extend(host_name());
-        names.extend(["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()]);
-    } else {
-        names.push(address.ip().to_string());
-    }
-    names.dedup();
-    names
-}
-
-/// The name of this machine, if the name is valid in a certificate and a URL.
-fn host_name() -> Option<String> {
-    let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
-    match url::Host::parse(&name) {
-        Ok(url::Host::Domain(name)) => Some(name),
-        _ => None,
-    }
-}
-
 fn identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Option<&ServerTls>) -> Identity {
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let reached = advertise.cloned().unwrap_or_else(|| {
-        let named = address.ip().is_unspecified().then(host_name).flatten();
-        AdvertisedAddress { host: named.unwrap_or_else(|| local(address).ip().to_string()), port: address.port() }
-    });
-    Identity { scheduler_url: reached.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
-}
-
-/// The address at which this machine itself can reach the scheduler.
-fn local(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
+    let dialled = AdvertisedAddress::of(address, advertise);
+    Identity { scheduler_url: dialled.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
 }
 
 fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> ClientFile {
@@ -390,27 +328,6 @@ pub(crate) fn now() -> DateTime<Utc> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_advertised_address_is_a_host_and_a_port() {
-        for (text, url) in [
-            ("scheduler.example.org:7171", "https://scheduler.example.org:7171"),
-            ("192.0.2.7:443", "https://192.0.2.7:443"),
-            ("[2001:db8::7]:7171", "https://[2001:db8::7]:7171"),
-        ] {
-            assert_eq!(text.parse::<AdvertisedAddress>().unwrap().url("https"), url);
-        }
-        for text in ["example.org", "example.org:0", "example.org:99999", ":7171", "a b:7171", "https://x:1"] {
-            assert_eq!(text.parse::<AdvertisedAddress>(), Err(NotAdvertisable(text.to_owned())), "{text}");
-        }
-    }
-
-    #[test]
-    fn this_machine_dials_loopback_where_every_address_is_listened_on() {
-        assert_eq!(local("0.0.0.0:7171".parse().unwrap()).to_string(), "127.0.0.1:7171");
-        assert_eq!(local("[::]:7171".parse().unwrap()).to_string(), "[::1]:7171");
-        assert_eq!(local("192.0.2.7:7171".parse().unwrap()).to_string(), "192.0.2.7:7171");
-    }
 
     #[test]
     fn only_a_postgres_url_names_a_database() {

@@ -1,0 +1,106 @@
+//! The addresses of a scheduler: where it listens, where agents reach it, and the names in its
+//! certificate.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// HOST:PORT that agents connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdvertisedAddress {
+    pub(crate) host: String,
+    port: u16,
+}
+
+/// An invalid advertised address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not HOST:PORT")]
+pub struct NotAdvertisable(String);
+
+impl FromStr for AdvertisedAddress {
+    type Err = NotAdvertisable;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || NotAdvertisable(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(refused)?;
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
+        match url::Host::parse(host).map_err(|_| refused())? {
+            url::Host::Domain(name) => Ok(Self { host: name, port }),
+            url::Host::Ipv4(ip) => Ok(Self { host: ip.to_string(), port }),
+            url::Host::Ipv6(ip) => Ok(Self { host: ip.to_string(), port }),
+        }
+    }
+}
+
+impl AdvertisedAddress {
+    /// The address that agents connect to: the advertised one, else one derived from the listening
+    /// address.
+    pub(crate) fn of(listen: SocketAddr, advertise: Option<&Self>) -> Self {
+        advertise.cloned().unwrap_or_else(|| {
+            let named = listen.ip().is_unspecified().then(host_name).flatten();
+            Self { host: named.unwrap_or_else(|| local(listen).ip().to_string()), port: listen.port() }
+        })
+    }
+
+    pub(crate) fn url(&self, scheme: &str) -> String {
+        let Self { host, port } = self;
+        if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
+    }
+}
+
+/// The names in the server's certificate besides [`DOMAIN`](crate::app::tls::DOMAIN).
+pub(crate) fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<String> {
+    let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
+    if address.ip().is_unspecified() {
+        names.extend(host_name());
+        names.extend(["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()]);
+    } else {
+        names.push(address.ip().to_string());
+    }
+    names.dedup();
+    names
+}
+
+/// The name of this machine, if the name is valid in a certificate and a URL.
+fn host_name() -> Option<String> {
+    let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
+    match url::Host::parse(&name) {
+        Ok(url::Host::Domain(name)) => Some(name),
+        _ => None,
+    }
+}
+
+/// The address at which this machine itself can reach the scheduler.
+pub(crate) fn local(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_advertised_address_is_a_host_and_a_port() {
+        for (text, url) in [
+            ("scheduler.example.org:7171", "https://scheduler.example.org:7171"),
+            ("192.0.2.7:443", "https://192.0.2.7:443"),
+            ("[2001:db8::7]:7171", "https://[2001:db8::7]:7171"),
+        ] {
+            assert_eq!(text.parse::<AdvertisedAddress>().unwrap().url("https"), url);
+        }
+        for text in ["example.org", "example.org:0", "example.org:99999", ":7171", "a b:7171", "https://x:1"] {
+            assert_eq!(text.parse::<AdvertisedAddress>(), Err(NotAdvertisable(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_dials_loopback_where_every_address_is_listened_on() {
+        assert_eq!(local("0.0.0.0:7171".parse().unwrap()).to_string(), "127.0.0.1:7171");
+        assert_eq!(local("[::]:7171".parse().unwrap()).to_string(), "[::1]:7171");
+        assert_eq!(local("192.0.2.7:7171".parse().unwrap()).to_string(), "192.0.2.7:7171");
+    }
+}
