@@ -39,30 +39,52 @@ pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
+/// What is in the place of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    EmptyFolder,
+    /// A cluster of the account.
+    Cluster,
+}
+
+/// Looks for a usable cluster; changes nothing.
+pub(super) fn found(cluster: &Path, account: &Account) -> Result<Found, PostgresError> {
+    let unreadable = |error: io::Error| PostgresError::from(anyhow!(error).context(failed("read", cluster)));
+    match fs::metadata(cluster) {
+        Ok(metadata) if cluster.join("PG_VERSION").exists() => {
+            let (owner, runner) = (metadata.uid(), account.uid().as_raw());
+            if owner == runner {
+                return Ok(Found::Cluster);
+            }
+            let path = cluster.display();
+            Err(anyhow!(
+                "{path} belongs to user id {owner}, but Postgres would run as user id {runner}: start landfall as the \
+                 user who started it first"
+            )
+            .into())
+        }
+        Ok(_) => match fs::read_dir(cluster).map_err(unreadable)?.next() {
+            None => Ok(Found::EmptyFolder),
+            Some(_) => Err(PostgresError::Foreign(cluster.to_owned())),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
 /// Initialises the cluster if it is missing; otherwise checks its owner.
 ///
 /// A new cluster is made in a temporary folder, which is renamed at the end, so that a crash leaves
 /// no incomplete cluster.
 pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
-    match fs::metadata(cluster) {
-        Ok(metadata) if cluster.join("PG_VERSION").exists() => {
-            let (owner, runner) = (metadata.uid(), account.uid().as_raw());
-            if owner == runner {
-                return Ok(());
-            }
-            let path = cluster.display();
-            return Err(anyhow!(
-                "{path} belongs to user id {owner}, but Postgres would run as user id {runner}: start landfall as the \
-                 user who started it first"
-            )
-            .into());
-        }
-        Ok(_) => {
+    match found(cluster, account)? {
+        Found::Cluster => return Ok(()),
+        Found::EmptyFolder => {
             // This removes only an empty directory.
             fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(anyhow!(error).context(failed("read", cluster)).into()),
+        Found::Nothing => {}
     }
     let unfinished = cluster.with_extension("new");
     if unfinished.exists() {
@@ -104,16 +126,41 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
 }
 
 /// The socket's folder of a server that another process runs on this cluster; `None` if no server
-/// runs.
+/// runs. Changes nothing.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
     /// The line of `postmaster.pid`, from 0, that has the folder once the server listens.
     const LINE: usize = 4;
-    if former_server(cluster)?.is_none() {
-        return Ok(None);
-    }
-    let path = cluster.join("postmaster.pid");
-    let text = fs::read_to_string(&path).with_context(|| failed("read", &path))?;
+    let PidFile::Of(_, text) = pid_file(cluster)? else { return Ok(None) };
     Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
+}
+
+/// What the file `postmaster.pid` of a cluster says.
+enum PidFile {
+    /// There is none, or its process has ended.
+    Over,
+    /// Its PID now belongs to another process.
+    Outdated,
+    /// This server runs; with the content of the file.
+    Of(Pid, String),
+}
+
+fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
+    let path = cluster.join("postmaster.pid");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PidFile::Over),
+        Err(error) => return Err(anyhow!(error).context(failed("read", &path))),
+    };
+    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()).map(Pid::from_raw) else {
+        return Ok(PidFile::Over);
+    };
+    if kill(pid, None) == Err(nix::errno::Errno::ESRCH) {
+        return Ok(PidFile::Over);
+    }
+    // The working directory of a Postgres server is its cluster.
+    let at_work = fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    let ours = at_work.is_some() && at_work == cluster.canonicalize().ok();
+    Ok(if ours { PidFile::Of(pid, text) } else { PidFile::Outdated })
 }
 
 /// The PID of the server that `postmaster.pid` names, if that server is running.
@@ -122,23 +169,12 @@ pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> 
 /// that process runs. The file is removed in this case. The cluster is still protected by Postgres'
 /// own check of its shared memory.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
+    match pid_file(cluster)? {
+        PidFile::Over => return Ok(None),
+        PidFile::Of(pid, _) => return Ok(Some(pid)),
+        PidFile::Outdated => {}
+    }
     let path = cluster.join("postmaster.pid");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(anyhow!(error).context(failed("read", &path))),
-    };
-    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()).map(Pid::from_raw) else {
-        return Ok(None);
-    };
-    if kill(pid, None) == Err(nix::errno::Errno::ESRCH) {
-        return Ok(None);
-    }
-    // The working directory of a Postgres server is its cluster.
-    let at_work = fs::read_link(format!("/proc/{pid}/cwd")).ok();
-    if at_work.is_some() && at_work == cluster.canonicalize().ok() {
-        return Ok(Some(pid));
-    }
     match fs::remove_file(&path) {
         Ok(()) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
