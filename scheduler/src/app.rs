@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod data_dir;
 pub(crate) mod database;
 pub(crate) mod disk;
+pub(crate) mod doctor;
 pub mod exit;
 pub(crate) mod geoip;
 pub mod operator;

@@ -1,7 +1,7 @@
 //! The command line: parses the commands and calls the modules that run them.
 //!
-//! `up` and `serve` run a scheduler, `backup` and `restore` open its database, and `simulate` needs
-//! no scheduler. All other commands are gRPC clients of a scheduler. Commands print their results
+//! `up` and `serve` run a scheduler, `backup` and `restore` open its database, `doctor` examines its
+//! machine, and `simulate` needs no scheduler. All other commands are gRPC clients of a scheduler. Commands print their results
 //! on standard output and everything else on standard error.
 
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ mod backup;
 mod batches;
 mod client;
 mod contact;
+mod doctor;
 mod landmarks;
 mod operator;
 mod output;
@@ -55,6 +56,7 @@ const EXAMPLES: &str = "\
 Examples:
   landfall up                                              runs a scheduler with a private database on this machine
   landfall status                                          shows how everything stands, and what needs attention
+  landfall doctor                                          says what does not work yet, and what to do
   landfall agents enrol --city Harbin --carrier CERNET     prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
   landfall explain www.example.cn                          says why this agent was chosen
@@ -210,14 +212,26 @@ Examples:
   landfall simulate --matrix rtt.csv.gz --landmarks 15 --format json
   landfall simulate --matrix rtt.csv.gz --strategy gnp-top3,gnp-confirmed --dump pairs.csv")]
     Simulate(simulate::SimulateArgs),
+    /// Check what a scheduler needs: configuration, data directory, database, port, name,
+    /// certificates, clock, agents. The exit code is 1 if a check fails
+    #[command(after_help = "\
+Examples:
+  landfall doctor                                          before the first start, or beside a running scheduler
+  landfall doctor --config landfall.toml --data-dir data   give it the options that `up` or `serve` has
+  landfall doctor --scheduler https://203.0.113.5:7171 --ca ca.pem --token-file token -o json
+
+It changes nothing, and ends within 15 s. Without --config it reads /etc/landfall/landfall.toml if the data directory is
+/var/lib/landfall. On a machine without that directory, --scheduler checks the scheduler from outside. Each line is ok, note
+(it works, but could be better), skip (not checked), or WRONG.")]
+    Doctor(doctor::DoctorArgs),
     /// Print the version of this program, and of the scheduler if one answers
     #[command(after_help = "Example:\n  landfall version --format json")]
     Version(output::ShowFormatArgs),
 }
 
-/// What `up` and `serve` share.
+/// What `up`, `serve` and `doctor` share.
 #[derive(Debug, Args)]
-struct RunArgs {
+struct SchedulerArgs {
     /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
     #[arg(long, env = "LANDFALL_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
@@ -231,10 +245,6 @@ struct RunArgs {
     /// The address at which agents reach this scheduler, if it is not the one it listens on
     #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<AdvertisedAddress>,
-    /// Replace the secrets of a shared database by those of this data directory, if the former ones
-    /// are lost
-    #[arg(long)]
-    replace_secrets: bool,
     /// The configuration, TOML
     #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -243,6 +253,25 @@ struct RunArgs {
     /// into LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass instead
     #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
+}
+
+impl SchedulerArgs {
+    fn options(self, connection: &ConnectionArgs) -> up::Options {
+        let Self { listen, contact_url, geoip, advertise, config, database_url } = self;
+        let data_dir = connection.data_dir.clone();
+        up::Options { data_dir, listen, config, database_url, contact_url, geoip, advertise, ..up::Options::default() }
+    }
+}
+
+/// What `up` and `serve` share.
+#[derive(Debug, Args)]
+struct RunArgs {
+    #[command(flatten)]
+    scheduler: SchedulerArgs,
+    /// Replace the secrets of a shared database by those of this data directory, if the former ones
+    /// are lost
+    #[arg(long)]
+    replace_secrets: bool,
 }
 
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
@@ -276,6 +305,7 @@ impl Cli {
                 Command::Plan(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
+                Command::Doctor(args) => args.run(&connection).await,
                 Command::Version(format) => version::run(format, &connection).await,
             }
         });
@@ -305,17 +335,8 @@ fn command() -> clap::Command {
 
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
     connection.refuse("this command runs one itself")?;
-    Ok(up::Options {
-        data_dir: connection.data_dir.clone(),
-        listen: run.listen,
-        config: run.config,
-        database_url: run.database_url,
-        own_database,
-        contact_url: run.contact_url,
-        geoip: run.geoip,
-        advertise: run.advertise,
-        replace_secrets: run.replace_secrets,
-    })
+    let RunArgs { scheduler, replace_secrets } = run;
+    Ok(up::Options { own_database, replace_secrets, ..scheduler.options(connection) })
 }
 
 /// Makes a parser for flags whose value is one of several words.

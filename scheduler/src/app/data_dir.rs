@@ -13,10 +13,10 @@ use nix::unistd::{Uid, User};
 
 /// The lock file, which also marks a Landfall directory. Contains the PID of the process that uses
 /// the directory.
-const LOCK_FILE: &str = "landfall.lock";
+pub(crate) const LOCK_FILE: &str = "landfall.lock";
 /// Files that may be in a directory before a scheduler first starts on it: the secrets of another
 /// scheduler of the same database, copied by the operator.
-const SECRETS: [&str; 2] = ["operator-token", "tls"];
+pub(crate) const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -31,7 +31,7 @@ pub enum Code {
 /// All exit codes with their meanings.
 pub const CODES: [(Code, &str); 7] = [
     (Code::Done, "everything requested was done"),
-    (Code::NotDone, "the command failed; standard error says why"),
+    (Code::NotDone, "the command failed, or a check of doctor did; standard error says why"),
     (Code::Usage, "the command is invalid as typed; it never succeeds"),
     (Code::SitesFailed, "the command succeeded, but sites failed (sites watch, sites submit --watch, batches wait)"),
     (Code::TimedOut, "the time limit of --timeout passed first"),

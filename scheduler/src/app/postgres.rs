@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use nix::unistd::Uid;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection};
 
@@ -23,7 +24,7 @@ pub use binaries::{Tool, tool};
 
 use account::Account;
 use binaries::Binaries;
-use cluster::SocketDir;
+use cluster::{Found, SocketDir};
 use server::Server;
 
 /// The superuser of the cluster, and the system's user that runs the server if the scheduler runs
@@ -35,7 +36,9 @@ const DATABASE: &str = "landfall";
 const CLUSTER: &str = "postgres";
 /// With fewer free bytes than this the server may stop, because it writes its log in files of 16
 /// MB.
-const LEAST_ROOM: u64 = 32 << 20;
+pub(crate) const LEAST_ROOM: u64 = 32 << 20;
+/// Oldest major version that can work: the log of events needs `pg_current_xact_id`.
+pub(crate) const OLDEST_MAJOR: u32 = 13;
 /// Maximum time of a start: ample even after a crash, when the server replays up to `max_wal_size`.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of connection attempts to a starting server.
@@ -69,8 +72,22 @@ pub enum PostgresError {
         /// The directory above `path` that the user postgres may not enter.
         blocked: PathBuf,
     },
+    #[error(
+        "the program setpriv, which starts the private Postgres, cannot be run: install Debian's package util-linux"
+    )]
+    NoSetpriv,
     #[error(transparent)]
     Other(#[from] anyhow::Error),
+}
+
+/// The server that would run on a data directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CheckedPostgres {
+    pub(crate) program: PathBuf,
+    /// The major version.
+    pub(crate) major: String,
+    /// Whether the cluster exists already.
+    pub(crate) made: bool,
 }
 
 /// Where Postgres' programs are searched for, as named in messages.
@@ -130,6 +147,23 @@ impl PrivatePostgres {
     /// there is none.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
+    }
+
+    /// Checks whether a scheduler of this user could start the server of this data directory, which
+    /// need not exist yet. Changes nothing; runs programs, so it may block.
+    ///
+    /// # Errors
+    /// As [`PrivatePostgres::start`].
+    pub(crate) fn check(data_dir: &Path, scheduler: Uid) -> Result<CheckedPostgres, PostgresError> {
+        let account = Account::of_server_of(scheduler)?;
+        Account::check_programs()?;
+        let present = data_dir.ancestors().find(|folder| folder.exists()).unwrap_or(data_dir);
+        account.check_reach(present)?;
+        let cluster = Self::cluster(data_dir);
+        let binaries = PreparedServer::binaries(&cluster, data_dir)?;
+        let made = cluster::found(&cluster, &account)? == Found::Cluster;
+        let major = binaries.major().to_owned();
+        Ok(CheckedPostgres { program: binaries.postgres(), major, made })
     }
 
     /// The cluster's folder in a data directory.
@@ -206,7 +240,7 @@ impl PrivatePostgres {
 }
 
 /// Number of free bytes on the disk of `path`; `None` if unknown.
-fn room(path: &Path) -> Option<u64> {
+pub(crate) fn room(path: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(path).ok()?;
     Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
@@ -235,15 +269,20 @@ impl PreparedServer {
         let account = Account::of_server()?;
         account.check_reach(data_dir)?;
         let cluster = PrivatePostgres::cluster(data_dir);
-        let installed = binaries::installed();
-        let binaries = match cluster::version(&cluster)? {
-            Some(made_by) => binaries::of_version(installed, &made_by, data_dir)?,
-            None => binaries::newest(installed)?,
-        };
+        let binaries = Self::binaries(&cluster, data_dir)?;
         cluster::initialise(&cluster, &binaries, &account)?;
         cluster::await_former_server(&cluster)?;
         let socket = SocketDir::make(data_dir, &account)?;
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
+    }
+
+    /// The installed server that fits the cluster, or the newest if there is no cluster yet.
+    fn binaries(cluster: &Path, data_dir: &Path) -> Result<Binaries, PostgresError> {
+        let installed = binaries::installed();
+        match cluster::version(cluster)? {
+            Some(made_by) => binaries::of_version(installed, &made_by, data_dir),
+            None => binaries::newest(installed),
+        }
     }
 
     fn spawn(&self, more: &[&str]) -> anyhow::Result<Server> {

@@ -31,22 +31,28 @@ use crate::app::secret::hex;
 
 mod validity;
 
+pub(in crate::app) use validity::validity;
+
 /// The name that every server certificate contains and clients verify, whatever address they use.
 pub const DOMAIN: &str = "landfall-scheduler";
 /// File names of the authority's certificate and key.
-const CA: &str = "ca.pem";
-const CA_KEY: &str = "ca.key";
+pub(in crate::app) const CA: &str = "ca.pem";
+pub(in crate::app) const CA_KEY: &str = "ca.key";
 /// Validity of the authority in years.
 const CA_YEARS: u32 = 10;
 /// Validity of a server certificate in years.
 const SERVER_YEARS: u32 = 1;
 /// Remaining validity at which a new server certificate is issued: a third of its lifetime, which
 /// leaves time to fix problems.
-const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
+pub(in crate::app) const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
 /// Interval at which the certificate is checked.
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
 /// Remaining validity of the authority at which the operator is warned.
-const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
+pub(in crate::app) const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
+
+/// How to get a new authority once the folder of the old one was moved away.
+pub(in crate::app) const NEW_AUTHORITY: &str = "start again (with --replace-secrets if --database-url is set; copy the new folder \
+                                                to your other schedulers), and enrol every agent again";
 
 /// What a server needs for TLS, and what clients need to verify the server.
 #[derive(Debug)]
@@ -68,9 +74,7 @@ impl ServerTls {
     pub fn warning(&self) -> Option<String> {
         let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
         Some(format!(
-            "the certificate authority in {tls} expires on {day}: before that day move the folder away, start again \
-             (with --replace-secrets if --database-url is set; copy the new folder to your other schedulers), and \
-             enrol every agent again"
+            "the certificate authority in {tls} expires on {day}: before that day move the folder away, {NEW_AUTHORITY}"
         ))
     }
 }

@@ -244,7 +244,7 @@ pub(super) fn data_dir(args: &ConnectionArgs) -> anyhow::Result<PathBuf> {
 }
 
 /// The connection given by flags; client.toml supplies the missing values.
-fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
+pub(super) fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     let data_dir = data_dir(args)?;
     // The file is read only if it is needed, so that it causes no error otherwise.
     let needed = args.scheduler.is_empty() || args.token_file.is_none();

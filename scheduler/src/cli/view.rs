@@ -117,7 +117,13 @@ impl View {
         if self.wide {
             return lines.map(|line| line + "\n").collect();
         }
-        lines.map(|line| fold_line(&line, self.columns)).collect()
+        lines.map(|line| fold_line(&line, self.columns, hanging(&line))).collect()
+    }
+
+    /// A line that begins with a label; its continuations are aligned below the text.
+    pub(super) fn labelled(&self, label: &str, text: &str) -> String {
+        let line = format!("{label}{}", printable(text));
+        if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
     }
 }
 
@@ -247,13 +253,11 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words. In a line like ` label value` the continuation is aligned with the
-/// value; otherwise it is indented by two.
-fn fold_line(line: &str, most: usize) -> String {
+/// Breaks a line between words; continuations are indented.
+fn fold_line(line: &str, most: usize, indent: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";
     }
-    let indent = hanging(line);
     let (mut folded, mut used, mut begun) = (String::new(), 0, false);
     for word in line.split_inclusive(' ') {
         let mut rest = word;
@@ -294,8 +298,8 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// Where the value in a labelled line begins: after the first two or more blanks that follow a
-/// word.
+/// The indentation of a continuation. In a line like ` label value` it is aligned with the value,
+/// which begins after the first two or more blanks that follow a word; otherwise it is two.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

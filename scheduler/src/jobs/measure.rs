@@ -140,7 +140,7 @@ pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32
 
 #[cfg(test)]
 mod address_lock;
-pub(super) mod fleet;
+pub(crate) mod fleet;
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 //! Causes are recognised by Postgres' error codes and the database's contents, never by the wording
 //! of a message.
 
+pub(crate) mod inspection;
 pub(crate) mod restores;
 pub(crate) mod retention;
 pub(crate) mod snapshots;

@@ -2,6 +2,7 @@
 //! executable.
 
 mod cli;
+mod doctor;
 mod postgres;
 mod schema;
 mod session;

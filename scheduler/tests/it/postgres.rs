@@ -17,13 +17,17 @@ use sqlx::{ConnectOptions, Connection};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory that the user postgres can reach, removed at the end.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("landfall-test-").tempdir_in("/tmp").unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         Self(dir)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// A data directory as `landfall up` would make it.
@@ -134,12 +138,12 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
 }
 
 /// A running `landfall up`; killed by SIGKILL when dropped.
-struct Up(Child);
+pub(crate) struct Up(Child);
 
 impl Up {
     /// Starts `landfall up` and waits until it reports that it listens; `None` if no server is
     /// installed.
-    fn start(data_dir: &Path) -> Option<Self> {
+    pub(crate) fn start(data_dir: &Path) -> Option<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_landfall"))
             .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
@@ -159,6 +163,12 @@ impl Up {
         );
         println!("skipped: {said}");
         None
+    }
+}
+
+impl Up {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 }
 

@@ -28,9 +28,13 @@ pub(super) enum Account {
 impl Account {
     /// The user that runs servers started by this process.
     pub(super) fn of_server() -> Result<Self, PostgresError> {
-        let own = Uid::effective();
-        if !own.is_root() {
-            return Ok(Self::Own(own));
+        Self::of_server_of(Uid::effective())
+    }
+
+    /// The user that runs servers started by a scheduler of this user.
+    pub(super) fn of_server_of(scheduler: Uid) -> Result<Self, PostgresError> {
+        if !scheduler.is_root() {
+            return Ok(Self::Own(scheduler));
         }
         match User::from_name(USER) {
             Ok(Some(user)) => Ok(Self::Dropped(user.uid, user.gid)),
@@ -42,6 +46,15 @@ impl Account {
     pub(super) fn uid(self) -> Uid {
         match self {
             Self::Own(uid) | Self::Dropped(uid, _) => uid,
+        }
+    }
+
+    /// Checks that `setpriv` can be run.
+    pub(super) fn check_programs() -> Result<(), PostgresError> {
+        let asked = Command::new("setpriv").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        match asked {
+            Ok(_) => Ok(()),
+            Err(_) => Err(PostgresError::NoSetpriv),
         }
     }
 

@@ -32,6 +32,10 @@ impl Binaries {
         Some(Self { dir, major })
     }
 
+    pub(super) fn major(&self) -> &str {
+        &self.major
+    }
+
     pub(super) fn initdb(&self) -> PathBuf {
         self.dir.join("initdb")
     }

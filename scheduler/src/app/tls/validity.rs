@@ -1,4 +1,4 @@
-//! Reads the expiry date of a certificate. No other field is parsed.
+//! Reads from when until when a certificate is valid. No other field is parsed.
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
@@ -7,8 +7,9 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The expiry date of a certificate (DER); `None` if the bytes are not a certificate.
-pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
+/// The first and the last moment at which a certificate (DER) is valid; `None` if the bytes are not
+/// a certificate.
+pub(in crate::app) fn validity(certificate: &[u8]) -> Option<[DateTime<Utc>; 2]> {
     let (_, certificate, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     let (_, mut rest, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     if let Some((VERSION, _, after)) = element(rest) {
@@ -19,8 +20,18 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
         rest = element(rest)?.2;
     }
     let (_, validity, _) = element(rest).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, _, until) = element(validity)?;
-    let (tag, text, _) = element(until)?;
+    let (tag, from, until) = element(validity)?;
+    let from = time(tag, from)?;
+    let (tag, until, _) = element(until)?;
+    Some([from, time(tag, until)?])
+}
+
+/// The last moment at which a certificate is valid.
+pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
+    validity(certificate).map(|[_, until]| until)
+}
+
+fn time(tag: u8, text: &[u8]) -> Option<DateTime<Utc>> {
     let text = std::str::from_utf8(text).ok()?;
     let text = match tag {
         // In RFC 5280 two-digit years mean 1950 to 2049.
@@ -61,9 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_certificate_is_read_in_both_spellings() {
+    fn the_validity_of_a_certificate_is_read_in_both_spellings() {
         for (until, read) in [((2027, 3, 1), "2027-03-01T00:00:00Z"), ((2051, 12, 31), "2051-12-31T00:00:00Z")] {
-            assert_eq!(not_after(&made(until)), Some(read.parse().unwrap()));
+            // rcgen's certificates are valid from 1975 on.
+            let from = "1975-01-01T00:00:00Z".parse().unwrap();
+            assert_eq!(validity(&made(until)), Some([from, read.parse().unwrap()]));
         }
     }
 

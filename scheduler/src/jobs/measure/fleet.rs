@@ -18,7 +18,7 @@ use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
 /// Maximum connected agents without landmarks.
-pub(in crate::jobs) const SMALL_FLEET: usize = 9;
+pub(crate) const SMALL_FLEET: usize = 9;
 /// Minimum number of other landmarks with which a landmark must share a round trip to be fitted.
 const FEWEST_PARTNERS: usize = 2;
 

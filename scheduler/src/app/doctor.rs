@@ -1,0 +1,204 @@
+//! `landfall doctor`: checks what a scheduler needs on its machine, and says what to do about each
+//! fault.
+//!
+//! Each file reads facts about one subject and, separately, judges them. Nothing is changed and no
+//! lock is taken, so the checks may run before the first start and beside a scheduler. They run at
+//! the same time, each with a time limit.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::Uid;
+use serde::Serialize;
+
+use crate::app::data_dir::DataDir;
+use crate::app::exit::sentence;
+use crate::app::geoip::GeoIp;
+use crate::app::tls::CA;
+use crate::app::up::{self, Configuration, Options};
+use crate::config::Config;
+
+mod account;
+mod certificates;
+mod clock;
+mod database;
+mod folder;
+mod names;
+mod port;
+
+pub(crate) use certificates::of_scheduler;
+
+/// Maximum time of one check. A healthy server answers within milliseconds, a name server within a
+/// second or two; the whole command should take no more than 15 s even if nothing answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The data directory and the configuration of the Debian package.
+const PACKAGE_FOLDER: &str = "/var/lib/landfall";
+const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
+
+/// The state of what was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    Ok,
+    /// It works, but could be better.
+    Note,
+    /// It does not apply here, or cannot be checked now.
+    Skip,
+    Wrong,
+}
+
+impl State {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Skip => "skip",
+            Self::Wrong => "WRONG",
+        }
+    }
+}
+
+/// The result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct CheckResult {
+    /// What was checked.
+    pub(crate) check: &'static str,
+    pub(crate) state: State,
+    /// What was found.
+    pub(crate) text: String,
+    /// What to do; `None` if nothing is to be done.
+    pub(crate) remedy: Option<String>,
+}
+
+impl CheckResult {
+    pub(crate) fn ok(check: &'static str, text: impl Into<String>) -> Self {
+        Self { check, state: State::Ok, text: text.into(), remedy: None }
+    }
+
+    pub(crate) fn note(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Note, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub(crate) fn skip(check: &'static str, text: impl Into<String>) -> Self {
+        Self { check, state: State::Skip, text: text.into(), remedy: None }
+    }
+
+    pub(crate) fn wrong(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { check, state: State::Wrong, text: text.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// Awaits the facts of a check; a fault if that takes too long.
+pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = T>) -> Result<T, CheckResult> {
+    tokio::time::timeout(PATIENCE, facts).await.map_err(|_| {
+        let text = format!("no answer within {} s", PATIENCE.as_secs());
+        CheckResult::wrong(check, text, "check whether a disk, a name server or a server on the network hangs")
+    })
+}
+
+/// Reads facts on a thread that may block, for example because a disk hangs.
+async fn reading<T: Send + 'static>(
+    check: &'static str,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CheckResult> {
+    let read = in_time(check, tokio::task::spawn_blocking(read)).await?;
+    read.map_err(|error| CheckResult::wrong(check, format!("the check failed: {error}"), "report this as a fault"))
+}
+
+/// What was found on a machine.
+#[derive(Debug)]
+pub(crate) struct Examination {
+    pub(crate) results: Vec<CheckResult>,
+    /// Whether a scheduler answers at the listening address.
+    pub(crate) answers: bool,
+    /// The contact URL; `None` if it is unknown, empty if none is set.
+    pub(crate) contact_url: Option<String>,
+}
+
+/// Adds the paths of the Debian package to options that name none.
+pub(crate) fn with_default_paths(options: Options) -> anyhow::Result<Options> {
+    let data_dir = match options.data_dir {
+        Some(path) => std::path::absolute(path)?,
+        None => DataDir::default_path()?,
+    };
+    let packaged = data_dir == Path::new(PACKAGE_FOLDER) && Path::new(PACKAGE_FILE).exists();
+    let config = options.config.or_else(|| packaged.then(|| PathBuf::from(PACKAGE_FILE)));
+    Ok(Options { data_dir: Some(data_dir), config, ..options })
+}
+
+/// Checks everything that a scheduler with these options needs on this machine.
+pub(crate) async fn examine(options: &Options) -> Examination {
+    let (configuration, config) = configuration(options).await;
+    let mut results = configuration;
+    let data_dir = options.data_dir.clone().unwrap_or_default();
+    let folder = match folder::look(&data_dir).await {
+        Ok(folder) => folder,
+        Err(hangs) => {
+            results.push(hangs);
+            return Examination { results, answers: false, contact_url: None };
+        }
+    };
+    results.extend(folder::judge(&folder));
+    let scheduler = folder.owner.unwrap_or_else(Uid::effective);
+    let Some(config) = config else {
+        results.push(account::judge(&account::AccountFacts::of(scheduler, None)));
+        results.push(CheckResult::skip("more", "the configuration is needed to check the rest: correct it first"));
+        return Examination { results, answers: false, contact_url: None };
+    };
+
+    let private = config.database_url.is_none();
+    let dialled = crate::app::address::AdvertisedAddress::of(config.listen, options.advertise.as_ref());
+    let ca = data_dir.join("tls").join(CA);
+    let (port, database, names, synchronised) = tokio::join!(
+        port::look(config.listen, &ca),
+        database::look(config.database_url.as_deref(), &data_dir, scheduler),
+        names::look(&dialled.host),
+        clock::synchronised(),
+    );
+    let holder = folder.holder();
+    results.push(account::judge(&account::AccountFacts::of(scheduler, Some((config.listen.port(), private)))));
+    results.extend(database.results(private, holder));
+    results.push(port::judge(config.listen, &port, holder));
+    let tls = !config.listen.ip().is_loopback();
+    results.push(match tls {
+        true => names::judge(&dialled, options.advertise.is_some(), config.listen, &names),
+        false => {
+            CheckResult::skip("name", "agents on other machines cannot connect: the scheduler listens on loopback")
+        }
+    });
+    results.extend(certificates::judge(&data_dir, tls.then_some(&*dialled.host), &port, up::now()));
+    results.push(clock::judge(synchronised, database.clock_offset()));
+    Examination { results, answers: port.answers(), contact_url: config.contact_url.or_else(|| database.contact_url()) }
+}
+
+/// Checks the configuration; returns it if it is valid.
+async fn configuration(options: &Options) -> (Vec<CheckResult>, Option<Config>) {
+    const CHECK: &str = "config";
+    let asked = options.clone();
+    let read = reading(CHECK, move || {
+        let read = up::configuration(&asked)?;
+        read.config.geoip.as_deref().map(GeoIp::open).transpose()?;
+        anyhow::Ok(read)
+    });
+    let Configuration { config, exposed } = match read.await {
+        Ok(Ok(read)) => read,
+        Ok(Err(error)) => {
+            let remedy = "correct this setting; docs/operate/settings.md describes all of them";
+            return (vec![CheckResult::wrong(CHECK, sentence(&error), remedy)], None);
+        }
+        Err(hangs) => return (vec![hangs], None),
+    };
+    let said = match &options.config {
+        Some(file) => format!("{}: every value is in its range", file.display()),
+        None => "no file is given (--config): defaults, options and LANDFALL_* variables".to_owned(),
+    };
+    let mut results = vec![CheckResult::ok(CHECK, said)];
+    if let Some(file) = exposed.as_deref().map(Path::display) {
+        let text = format!("every user of this machine can read the database_url in {file}");
+        results.push(CheckResult::wrong(CHECK, text, format!("run chmod o= {file}")));
+    }
+    (results, Some(config))
+}
+
+#[cfg(test)]
+mod tests;

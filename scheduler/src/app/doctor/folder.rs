@@ -1,0 +1,305 @@
+//! The data directory: whether it is usable, which process uses it, the free space of its disk, and
+//! who can read the secrets in it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{major, minor};
+use nix::unistd::{AccessFlags, Uid, access};
+
+use super::{CheckResult, PACKAGE_FOLDER, account, reading};
+use crate::app::data_dir::{LOCK_FILE, SECRETS};
+use crate::app::operator::CLIENT_FILE;
+use crate::app::postgres::{LEAST_ROOM, room};
+
+const CHECK: &str = "data dir";
+/// Free bytes below which the operator should act: the log of the private Postgres may grow by its
+/// `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may stop.
+const SCARCE: u64 = 1 << 30;
+/// Files that only the scheduler's user may read, relative to the data directory.
+const PRIVATE: [&str; 5] = ["operator-token", "operator-token.next", CLIENT_FILE, "tls/ca.key", "tls/server.key"];
+
+/// Facts about a data directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FolderFacts {
+    pub(super) path: PathBuf,
+    pub(super) content: Content,
+    /// The owner; `None` if the directory does not exist.
+    pub(super) owner: Option<Uid>,
+    /// Whether every user may change files in it.
+    pub(super) open_to_all: bool,
+    /// Free bytes on its disk; `None` if unknown.
+    pub(super) free: Option<u64>,
+    /// Secrets that every user may read.
+    pub(super) exposed: Vec<PathBuf>,
+}
+
+/// What is in the place of a data directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing. The nearest existing folder above it, and whether this user may write there.
+    Missing {
+        above: PathBuf,
+        writable: bool,
+    },
+    /// Nothing that Landfall made, except perhaps copied secrets. A start claims the folder.
+    Unclaimed,
+    /// Files of another program, such as this one.
+    Foreign(String),
+    Unreadable(String),
+    /// A scheduler's files, and the process that uses them.
+    Ours(Option<Holder>),
+}
+
+/// The process that has locked a data directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) pid: i32,
+    /// The name of its program.
+    pub(super) name: String,
+}
+
+impl FolderFacts {
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        match &self.content {
+            Content::Ours(holder) => holder.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+pub(super) async fn look(path: &Path) -> Result<FolderFacts, CheckResult> {
+    let path = path.to_owned();
+    reading(CHECK, move || read(path)).await
+}
+
+fn read(path: PathBuf) -> FolderFacts {
+    let metadata = fs::metadata(&path);
+    let present = path.ancestors().find(|folder| folder.exists()).unwrap_or(&path);
+    let free = room(present);
+    let content = match &metadata {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let writable = access(present, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+            Content::Missing { above: present.to_owned(), writable }
+        }
+        Err(error) => Content::Unreadable(error.to_string()),
+        Ok(_) => content(&path).unwrap_or_else(|error| Content::Unreadable(error.to_string())),
+    };
+    let readable_by_all = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.mode() & 0o007 != 0);
+    let exposed = PRIVATE.iter().map(|file| path.join(file)).filter(readable_by_all).collect();
+    let owner = metadata.as_ref().ok().map(|folder| Uid::from_raw(folder.uid()));
+    let open_to_all = metadata.is_ok_and(|folder| folder.mode() & 0o002 != 0);
+    FolderFacts { path, content, owner, open_to_all, free, exposed }
+}
+
+fn content(path: &Path) -> io::Result<Content> {
+    let lock = path.join(LOCK_FILE);
+    match fs::metadata(&lock) {
+        Ok(metadata) => return Ok(Content::Ours(holder(&lock, &metadata))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !SECRETS.iter().any(|secret| name == *secret) {
+            return Ok(Content::Foreign(name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(Content::Unclaimed)
+}
+
+/// The process that has locked the file, by the kernel's list of locks. Locking it here, even for a
+/// moment, could refuse a scheduler that starts.
+fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
+    let written = fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let device = format!("{:02x}:{:02x}", major(metadata.dev()), minor(metadata.dev()));
+    let pid = locker(&locks, &device, metadata.ino(), written)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(Holder { pid, name: name.trim().to_owned() })
+}
+
+/// Finds the process in the text of `/proc/locks`. Some file systems show another device there than
+/// in their files' metadata; then the PID in the file decides.
+fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
+    locks.lines().find_map(|line| {
+        let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let (of_device, of_inode) = file.rsplit_once(':')?;
+        let pid = pid.parse().ok()?;
+        let same = of_inode.parse() == Ok(inode) && (of_device == device || written == Some(pid));
+        same.then_some(pid)
+    })
+}
+
+/// Judges the directory itself, its disk, and its secrets.
+pub(super) fn judge(facts: &FolderFacts) -> Vec<CheckResult> {
+    let mut results = vec![usable(facts)];
+    results.extend(disk(facts));
+    let shown: Vec<String> = facts.exposed.iter().map(|file| file.display().to_string()).collect();
+    match (&facts.content, shown.is_empty()) {
+        (_, false) => results.push(CheckResult::wrong(
+            "secrets",
+            format!("every user of this machine may read {}", shown.join(", ")),
+            format!(
+                "run chmod go= {}; if others may have read them, replace the token: landfall operator rotate",
+                shown.join(" ")
+            ),
+        )),
+        (Content::Ours(_) | Content::Unclaimed, true) => {
+            results.push(CheckResult::ok("secrets", "no other user may read the token and the keys"));
+        }
+        _ => {}
+    }
+    results
+}
+
+fn usable(facts: &FolderFacts) -> CheckResult {
+    let path = facts.path.display();
+    let another = "choose another with --data-dir";
+    let owner = facts.owner.map(|owner| format!(", of the user {}", account::name(owner))).unwrap_or_default();
+    match &facts.content {
+        Content::Missing { above, writable: false } => CheckResult::wrong(
+            CHECK,
+            format!("{path} does not exist, and you may not write in {}", above.display()),
+            format!("run this as the user of the scheduler, or {another}"),
+        ),
+        Content::Missing { .. } if facts.path != Path::new(PACKAGE_FOLDER) && Path::new(PACKAGE_FOLDER).exists() => {
+            CheckResult::note(
+                CHECK,
+                format!("{path} does not exist yet; the first start makes it"),
+                format!("run this as root to check the scheduler of this machine's package, in {PACKAGE_FOLDER}"),
+            )
+        }
+        Content::Missing { .. } => {
+            CheckResult::ok(CHECK, format!("{path} does not exist yet; the first start makes it"))
+        }
+        Content::Foreign(file) => CheckResult::wrong(
+            CHECK,
+            format!("{path} contains {file}, which landfall did not make, so a start refuses it"),
+            another,
+        ),
+        Content::Unreadable(why) => {
+            CheckResult::wrong(CHECK, format!("{path}{owner}: {why}"), format!("run this as its owner, or {another}"))
+        }
+        Content::Unclaimed | Content::Ours(_) if facts.open_to_all => CheckResult::wrong(
+            CHECK,
+            format!("every user of this machine may change files in {path}"),
+            format!("run chmod o-w {path}"),
+        ),
+        Content::Unclaimed => CheckResult::ok(CHECK, format!("{path}{owner}, not used yet")),
+        Content::Ours(None) => CheckResult::ok(CHECK, format!("{path}{owner}, which no process uses now")),
+        Content::Ours(Some(Holder { pid, name })) => {
+            CheckResult::ok(CHECK, format!("{path}{owner}, in use by process {pid} ({name})"))
+        }
+    }
+}
+
+fn disk(facts: &FolderFacts) -> Option<CheckResult> {
+    let free = facts.free?;
+    let text = format!("{} MB free at {}", free / 1_000_000, facts.path.display());
+    let remedy = "free space there; `landfall batches remove NAME` frees the space of old batches inside the database";
+    Some(match free {
+        ..LEAST_ROOM => CheckResult::wrong("disk", format!("{text}: Postgres stops"), remedy),
+        LEAST_ROOM..SCARCE => {
+            CheckResult::note("disk", format!("{text}: Postgres' log alone may grow by 1 GB"), remedy)
+        }
+        _ => CheckResult::ok("disk", text),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::app::data_dir::DataDir;
+    use crate::app::doctor::State;
+
+    fn state(path: &Path) -> (Content, Vec<(&'static str, State)>) {
+        let facts = read(path.to_owned());
+        let judged = judge(&facts);
+        for result in &judged {
+            assert_eq!(result.remedy.is_some(), matches!(result.state, State::Note | State::Wrong), "{result:?}");
+        }
+        (facts.content, judged.iter().map(|result| (result.check, result.state)).collect())
+    }
+
+    #[test]
+    fn the_process_that_uses_a_directory_is_found_without_touching_its_lock() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("data");
+        let claimed = DataDir::claim(&path).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let (content, states) = state(&path);
+        let Content::Ours(Some(holder)) = content else { panic!("{content:?}") };
+        assert_eq!(holder.pid, own);
+        assert!(states.contains(&(CHECK, State::Ok)), "{states:?}");
+        drop(claimed);
+        let before = fs::read(path.join(LOCK_FILE)).unwrap();
+        assert_eq!(state(&path).0, Content::Ours(None));
+        assert_eq!(fs::read(path.join(LOCK_FILE)).unwrap(), before);
+    }
+
+    #[test]
+    fn a_lock_is_found_by_its_file_alone() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 08:01:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 8 08:01:42 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 9 08:01:43 0 EOF\n3: FLOCK  ADVISORY  READ 10 00:2a:44 0 EOF\n";
+        assert_eq!(locker(locks, "08:01", 42, None), Some(8));
+        assert_eq!(locker(locks, "08:02", 42, None), None, "the same number on another disk");
+        assert_eq!(locker(locks, "08:01", 43, None), None, "it only waits");
+        assert_eq!(locker(locks, "00:2b", 44, Some(10)), Some(10), "btrfs shows another device here");
+        assert_eq!(locker("rubbish\n1: FLOCK\n", "08:01", 42, None), None);
+    }
+
+    #[test]
+    fn a_directory_is_judged_before_its_first_use_and_nothing_is_made() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("not/yet");
+        assert!(matches!(state(&path).0, Content::Missing { writable: true, .. }));
+        assert!(!base.path().join("not").exists());
+        fs::create_dir_all(path.join("tls")).unwrap();
+        assert_eq!(state(&path).0, Content::Unclaimed, "the secrets of another scheduler may be copied first");
+        fs::write(path.join("thesis.tex"), "x").unwrap();
+        let (content, states) = state(&path);
+        assert_eq!((content, states[0]), (Content::Foreign("thesis.tex".to_owned()), (CHECK, State::Wrong)));
+    }
+
+    #[test]
+    fn secrets_that_others_may_read_are_named() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("data");
+        drop(DataDir::claim(&path).unwrap());
+        fs::create_dir(path.join("tls")).unwrap();
+        for file in [CLIENT_FILE, "operator-token", "tls/ca.key", "tls/ca.pem"] {
+            fs::write(path.join(file), "x").unwrap();
+            fs::set_permissions(path.join(file), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        assert!(state(&path).1.contains(&("secrets", State::Ok)));
+        for file in ["operator-token", "tls/ca.key", "tls/ca.pem"] {
+            fs::set_permissions(path.join(file), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let facts = read(path.clone());
+        assert_eq!(facts.exposed, [path.join("operator-token"), path.join("tls/ca.key")], "a certificate is public");
+        let judged = judge(&facts);
+        let secrets = judged.iter().find(|result| result.check == "secrets").unwrap();
+        let remedy = secrets.remedy.as_deref().unwrap();
+        assert!(secrets.state == State::Wrong && remedy.contains("operator-token") && remedy.contains("tls/ca.key"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(state(&path).1[0], (CHECK, State::Wrong));
+    }
+
+    #[test]
+    fn a_disk_is_judged_by_what_postgres_needs() {
+        let of = |free| {
+            let content = Content::Unclaimed;
+            let path = PathBuf::from("/d");
+            let facts = FolderFacts { path, content, owner: None, open_to_all: false, free, exposed: Vec::new() };
+            disk(&facts).map(|result| result.state)
+        };
+        assert_eq!(of(Some(LEAST_ROOM - 1)), Some(State::Wrong));
+        assert_eq!(of(Some(LEAST_ROOM)), Some(State::Note));
+        assert_eq!((of(Some(SCARCE)), of(None)), (Some(State::Ok), None));
+    }
+}
