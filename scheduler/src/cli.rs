@@ -276,7 +276,11 @@ struct RunArgs {
 
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Err(error) = output::refuse_contradictions(&matches) {
+        return exit::report(Err(error));
+    }
     telemetry::start();
     tls::install_crypto();
     exit::report(cli.run())

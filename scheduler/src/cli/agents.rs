@@ -157,8 +157,8 @@ impl ListArgs {
         let ListAgentsResponse { agents, open_enrolments, more } =
             client.answer(client.fleet().list_agents(request).await)?;
         let rows: Vec<Agent> = agents.into_iter().map(known).collect();
-        match format.format {
-            Format::Table if any => print(&(text(&rows, open_enrolments, &format.wide.view()) + &output::more(more))),
+        match format.format() {
+            Format::Table if any => print(&(text(&rows, open_enrolments, &format.view()) + &output::more(more))),
             _ => format.print(&rows, "no agent matches\n", more),
         }
     }

@@ -70,8 +70,8 @@ pub(super) enum LandmarksCommand {
 
 impl LandmarksCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let (answer, client, format, view) = match self {
-            Self::Set { names, dims, format: FormatArgs { format, wide } } => {
+        let (answer, client, format) = match self {
+            Self::Set { names, dims, format } => {
                 let mut seen = HashSet::new();
                 if let Some(name) = names.iter().find(|name| !seen.insert(name.as_str())) {
                     return Err(usage(format!("the landmark '{name}' is named twice")));
@@ -82,32 +82,32 @@ impl LandmarksCommand {
                     eprintln!("{}", too_few(names.len()));
                 }
                 let request = SetLandmarksRequest { names, dimensions };
-                (client.fleet().set_landmarks(request).await.map(without_map), client, format, wide.view())
+                (client.fleet().set_landmarks(request).await.map(without_map), client, format)
             }
-            Self::List { format: FormatArgs { format, wide } } => {
+            Self::List { format } => {
                 let client = Client::connect(connection).await?;
-                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format, wide.view())
+                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
             }
-            Self::Clear { format: FormatArgs { format, wide } } => {
+            Self::Clear { format } => {
                 let client = Client::connect(connection).await?;
                 let cleared = client.fleet().set_landmarks(SetLandmarksRequest::default()).await;
-                (cleared.map(without_map), client, format, wide.view())
+                (cleared.map(without_map), client, format)
             }
             Self::Trust { name } => return trust(name, connection).await,
-            Self::Elect { count, dims, format: FormatArgs { format, wide } } => {
+            Self::Elect { count, dims, format } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
                 let client = Client::connect(connection).await?;
                 let request = ElectLandmarksRequest { count, dimensions };
-                (client.fleet().elect_landmarks(request).await.map(without_map), client, format, wide.view())
+                (client.fleet().elect_landmarks(request).await.map(without_map), client, format)
             }
         };
         let mut answer = client.answer(answer)?;
         match answer.explanation.take() {
             Some(explanation) => {
                 let map = map_text(&answer);
-                show_election(&Election { landmarks: answer.landmarks, explanation }, map, format, &view)
+                show_election(&Election { landmarks: answer.landmarks, explanation }, map, &format)
             }
-            None => show(&answer, format, &view),
+            None => print(&text(&answer, &format, &format.view())?),
         }
     }
 }
@@ -181,16 +181,13 @@ fn warnings(rows: &[Landmark]) -> String {
     .collect()
 }
 
-fn show(answer: &ListLandmarksResponse, format: Format, view: &View) -> anyhow::Result<()> {
+fn text(answer: &ListLandmarksResponse, format: &FormatArgs<Landmark>, view: &View) -> anyhow::Result<String> {
     let (rows, map) = (&answer.landmarks, map_text(answer));
-    if format == Format::Table {
-        return print(&if rows.is_empty() {
-            view.fold(&map)
-        } else {
-            output::table(rows, view) + &view.fold(&(map + &warnings(rows)))
-        });
+    match format.format() {
+        Format::Table if rows.is_empty() => Ok(view.fold(&map)),
+        Format::Table => Ok(output::table(rows, view) + &view.fold(&(map + &warnings(rows)))),
+        _ => format.text(rows, "", 0, view),
     }
-    output::print_rows(rows, format, view)
 }
 
 impl Row for Landmark {
@@ -242,11 +239,14 @@ fn or(text: &str, nothing: &str) -> String {
 }
 
 /// Prints an election and the reasons for its choice; CSV contains only the landmarks.
-fn show_election(election: &Election, map: String, format: Format, view: &View) -> anyhow::Result<()> {
-    match format {
-        Format::Table => print(&(output::table(&election.landmarks, view) + &view.fold(&(map + &election.text(view))))),
+fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>) -> anyhow::Result<()> {
+    let view = format.view();
+    match format.format() {
+        Format::Table => {
+            print(&(output::table(&election.landmarks, &view) + &view.fold(&(map + &election.text(&view)))))
+        }
         Format::Json => output::print_json(election),
-        Format::Csv => output::print_rows(&election.landmarks, format, view),
+        Format::Csv | Format::Names => format.print(&election.landmarks, "", 0),
     }
 }
 

@@ -6,14 +6,15 @@
 
 use std::marker::PhantomData;
 
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource::CommandLine;
+use clap::{ArgMatches, Args, ValueEnum};
 use landfall_proto::json::milliseconds;
 use prost_types::Duration;
 use serde::Serialize;
 
 use super::view::Table;
 pub(super) use super::view::{Column, Row, TextLines, View, WideFlag};
-use crate::app::exit::print;
+use crate::app::exit::{print, usage};
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,6 +24,9 @@ pub(super) enum Format {
     Table,
     Json,
     Csv,
+    /// Only what identifies each row, one per line: `--quiet`.
+    #[value(skip)]
+    Names,
 }
 
 /// How to print one thing.
@@ -38,9 +42,11 @@ pub(super) enum ShowFormat {
 pub(super) struct FormatArgs<R: Row> {
     /// Output format: a table for people, or all fields for programs
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
-    pub(super) format: Format,
+    format: Format,
+    #[arg(short, long, help = format!("Print only {}, one per line, for other commands", R::NAMES))]
+    quiet: bool,
     #[command(flatten)]
-    pub(super) wide: WideFlag<R>,
+    wide: WideFlag<R>,
 }
 
 /// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
@@ -48,34 +54,85 @@ pub(super) struct FormatArgs<R: Row> {
 pub(super) struct ShowFormatArgs<R: Row = TextLines> {
     /// Output format: text for people, or JSON (one object; of a log, one per line)
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
-    pub(super) format: ShowFormat,
+    format: ShowFormat,
     #[command(flatten)]
-    pub(super) wide: WideFlag<R>,
+    wide: WideFlag<R>,
+}
+
+/// Refuses `--quiet` with a format in which it has no meaning. A format from the environment is no
+/// contradiction: it is meant for commands that state none.
+pub(super) fn refuse_contradictions(matches: &ArgMatches) -> anyhow::Result<()> {
+    let mut command = matches;
+    while let Some((_, subcommand)) = command.subcommand() {
+        command = subcommand;
+    }
+    let typed = |flag| matches!(command.try_contains_id(flag), Ok(true)) && command.value_source(flag) == Some(CommandLine);
+    if !(typed("quiet") && typed("format")) {
+        return Ok(());
+    }
+    match command.try_get_one::<Format>("format") {
+        Ok(Some(Format::Json | Format::Csv)) => {
+            Err(usage("--quiet prints only names, and --format json and csv print every field: give one of them"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<R: Row> FormatArgs<R> {
+    pub(super) const fn format(&self) -> Format {
+        if self.quiet { Format::Names } else { self.format }
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.wide.view()
+    }
 }
 
 impl<R: PrintedRow> FormatArgs<R> {
-    /// Prints rows. If there are none, prints `none` instead of a table, unless `none` is empty.
-    /// `more` is the number of rows omitted by a limit, which is printed below the table.
+    /// Prints rows, see [`FormatArgs::text`].
     pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
-        let view = self.wide.view();
-        match self.format {
-            Format::Table if rows.is_empty() && !none.is_empty() => print(none),
-            Format::Table => print(&(table(rows, &view) + &self::more(more))),
-            Format::Json | Format::Csv => print_rows(rows, self.format, &view),
+        print(&self.text(rows, none, more, &self.view())?)
+    }
+
+    /// The text of rows. If there are none, this is `none` instead of a table, unless `none` is
+    /// empty. `more` is the number of rows omitted by a limit, which is stated below the table.
+    pub(super) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
+        match self.format() {
+            Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),
+            Format::Table => Ok(table(rows, view) + &self::more(more)),
+            format => rows_text(rows, format, view),
         }
     }
 }
 
 impl<R: Row> ShowFormatArgs<R> {
+    pub(super) const fn format(&self) -> ShowFormat {
+        self.format
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.wide.view()
+    }
+
     /// Prints one object: as JSON, or as the text that `text` makes.
     pub(super) fn print<T: Serialize>(
         &self,
         shown: &T,
         text: impl FnOnce(&T, &View) -> anyhow::Result<String>,
     ) -> anyhow::Result<()> {
+        print(&self.text(shown, text, &self.view())?)
+    }
+
+    /// The text of one object: JSON, or what `text` makes.
+    pub(super) fn text<T: Serialize>(
+        &self,
+        shown: &T,
+        text: impl FnOnce(&T, &View) -> anyhow::Result<String>,
+        view: &View,
+    ) -> anyhow::Result<String> {
         match self.format {
-            ShowFormat::Table => print(&text(shown, &self.wide.view())?),
-            ShowFormat::Json => print_json(shown),
+            ShowFormat::Table => text(shown, view),
+            ShowFormat::Json => json_text(shown),
         }
     }
 }
@@ -85,9 +142,10 @@ pub(super) trait PrintedRow: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> PrintedRow for R {}
 
-pub(super) fn print_rows<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
+/// The text of rows in any format.
+pub(super) fn rows_text<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<String> {
     let mut printer = Printer::new(format, view);
-    print(&(printer.page(rows)? + &printer.end()?))
+    Ok(printer.page(rows)? + &printer.end()?)
 }
 
 /// Lays out rows that arrive in pages.
@@ -118,6 +176,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
                 });
                 rows.iter().for_each(|row| text.push_str(&table.row(row)));
             }
+            Format::Names => rows.iter().for_each(|row| text += &(row.name(self.view) + "\n")),
             Format::Csv => text = csv_text(rows, !self.begun)?,
             Format::Json => {
                 for row in rows {
@@ -147,7 +206,12 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
 
 /// Prints one object as JSON.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    print(&json_text(value)?)
+}
+
+/// The text of one object as JSON.
+pub(super) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 /// Lays out rows as a table.
@@ -319,6 +383,13 @@ mod tests {
         assert_eq!(Printer::<Sample>::new(Format::Json, &view).end().unwrap(), "[]\n");
         assert_eq!(Printer::<Sample>::new(Format::Csv, &view).end().unwrap(), "site,rtt_ms\n");
         assert!(Printer::<Sample>::new(Format::Table, &view).end().unwrap().starts_with("site"));
+    }
+
+    #[test]
+    fn names_are_one_to_a_line_and_nothing_else() {
+        let rows = ["a.cn", "b\n.cn"].map(|site| Sample { site: site.to_owned(), rtt_ms: None });
+        assert_eq!(rows_text(&rows, Format::Names, &View::plain()).unwrap(), "a.cn\nb .cn\n");
+        assert_eq!(rows_text::<Sample>(&[], Format::Names, &View::plain()).unwrap(), "");
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Throughput(args) => args.run(connection).await,
-            Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, format, connection).await,
+            Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
             Self::Agents { batch, agent, limit, format } => {
                 let client = Client::connect(connection).await?;
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());

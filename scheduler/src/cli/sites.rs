@@ -119,7 +119,7 @@ impl SitesCommand {
                 let listed = client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)?;
                 format.print(&listed.alarms, "no site has an open circuit\n", 0)?;
                 match listed.total.saturating_sub(listed.alarms.len() as u64) {
-                    more @ 1.. if format.format == Format::Table => print(&format!("and {} more\n", number(more))),
+                    more @ 1.. if format.format() == Format::Table => print(&format!("and {} more\n", number(more))),
                     _ => Ok(()),
                 }
             }

@@ -32,6 +32,13 @@ const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 pub(in crate::cli) trait Row: Sized + 'static {
     /// The table's columns.
     const COLUMNS: &'static [Column<Self>];
+    /// What [`Row::name`] returns, for the help of `--quiet`.
+    const NAMES: &'static str = "names";
+
+    /// What identifies the row in other commands: its first column, unless the row has no such.
+    fn name(&self, view: &View) -> String {
+        Self::COLUMNS.first().map_or_else(String::new, |(_, cell)| printable(&cell(self, view)))
+    }
 }
 
 /// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`

@@ -232,3 +232,17 @@ fn tables_take_wide_and_help_says_what_it_adds() {
     let ran = landfall(home().path(), &["agents", "list", "--help"]);
     assert!(ran.out.contains("--wide") && ran.out.contains("adds country, reached by, version, tags"), "{}", ran.out);
 }
+
+#[test]
+fn names_alone_and_every_field_are_not_asked_for_together() {
+    let home = home();
+    for list in [&["agents", "list"][..], &["batches", "list"], &["sites", "list", "--batch", "b"]] {
+        let ran = landfall(home.path(), &[list, &["-q", "-o", "csv"]].concat());
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.starts_with("error: --quiet prints only names"), "{}", ran.err);
+        let table = landfall(home.path(), &[list, &["-q", "-o", "table"]].concat());
+        assert!(!table.err.contains("--quiet"), "{}", table.err);
+    }
+    let help = landfall(home.path(), &["agents", "enrol", "--help"]).out;
+    assert!(help.contains("Print only the tokens"), "{help}");
+}

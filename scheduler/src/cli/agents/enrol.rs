@@ -18,7 +18,7 @@ use crate::app::up::quoted;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::contact::NO_CONTACT;
-use crate::cli::output::{self, Column, Format, FormatArgs, Row};
+use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 use crate::cli::sites::submit::{read_bytes, shown};
 use crate::cli::view::{now, relative};
 use crate::gnp::{Position, PositionError};
@@ -91,10 +91,10 @@ impl EnrolArgs {
         let made = client.answer(client.fleet().create_enrolment(request).await)?;
         warn_without_contact(&made);
         let enrolment = Enrolment::new(made, client.url());
-        match self.format.format {
+        match self.format.format() {
             Format::Table => print(&enrolment.text(now())),
             Format::Json => output::print_json(&enrolment),
-            Format::Csv => print(&csv(vec![enrolment])?),
+            Format::Csv | Format::Names => self.format.print(&[EnrolmentRow(enrolment)], "", 0),
         }
     }
 
@@ -165,10 +165,12 @@ impl EnrolArgs {
         }
         let made: Vec<Enrolment> =
             answer.enrolments.into_iter().map(|made| Enrolment::new(made, client.url())).collect();
-        match self.format.format {
+        match self.format.format() {
             Format::Table => print(&commands(&made, now())),
             Format::Json => output::print_json(&made),
-            Format::Csv => print(&csv(made)?),
+            Format::Csv | Format::Names => {
+                self.format.print(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), "", 0)
+            }
         }
     }
 }
@@ -260,10 +262,6 @@ impl Enrolment {
     }
 }
 
-fn csv(made: Vec<Enrolment>) -> anyhow::Result<String> {
-    output::csv_text(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), true)
-}
-
 /// The table of names and commands. Commands are never truncated, because people copy them.
 fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default().max("name".len());
@@ -297,6 +295,12 @@ struct EnrolmentFields {
 impl Row for EnrolmentRow {
     const COLUMNS: &'static [Column<Self>] =
         &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
+    // The token is printed once and never again, so printing only names would lose it.
+    const NAMES: &'static str = "the tokens";
+
+    fn name(&self, _: &View) -> String {
+        self.0.token.clone()
+    }
 }
 
 #[cfg(test)]
@@ -342,7 +346,7 @@ mod tests {
         assert_eq!(lines[0], "name       command");
         assert_eq!(lines[1], format!("a          {}", rows[0].command));
         assert!(lines[3].starts_with("# run each once") && lines.len() == 4);
-        let csv = csv(rows.to_vec()).unwrap();
+        let csv = output::csv_text(&rows.map(EnrolmentRow), true).unwrap();
         assert!(csv.starts_with("name,enrolment_id,token,expires_at,command\n"), "{csv}");
         assert_eq!(csv.lines().count(), 3);
     }

@@ -105,6 +105,7 @@ impl Row for Epoch {
         (">mesh error", |row, _| error_cell(row.mesh_error)),
         (">moved ms", |row, _| output::millis_cell(row.median_move)),
     ];
+    const NAMES: &'static str = "the numbers of the embeddings";
 }
 
 fn error_cell(error: Option<f64>) -> String {
@@ -118,6 +119,11 @@ impl Row for Residual {
         (">measured ms", |row, _| output::millis_cell(row.measured)),
         (">predicted ms", |row, _| output::millis_cell(row.predicted)),
     ];
+    const NAMES: &'static str = "the pairs with the largest errors";
+
+    fn name(&self, _: &View) -> String {
+        format!("{} {}", self.from, self.to)
+    }
 }
 
 impl Row for AgentError {
@@ -129,11 +135,11 @@ impl Row for AgentError {
 }
 
 fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow::Result<()> {
-    match (format.format, &answer.epoch) {
-        (Format::Table, Some(epoch)) => print(&text(epoch, answer, &format.wide.view())),
+    match (format.format(), &answer.epoch) {
+        (Format::Table, Some(epoch)) => print(&text(epoch, answer, &format.view())),
         (Format::Json, Some(_)) => output::print_json(answer),
         (Format::Json, None) => print("null\n"),
-        (Format::Table, None) | (Format::Csv, _) => format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0),
+        (Format::Table, None) | (Format::Csv | Format::Names, _) => format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0),
     }
 }
 

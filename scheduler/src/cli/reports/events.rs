@@ -105,13 +105,13 @@ impl EventsArgs {
             Ok(stream) => stream.into_inner(),
             Err(status) => return Ok(Err(status)),
         };
-        let (known, view) = (*last, self.format.wide.view());
+        let (known, view) = (*last, self.format.view());
         loop {
             match stream.message().await {
                 Ok(Some(event)) if event.id <= known => {}
                 Ok(Some(event)) => {
                     *last = event.id.max(*last);
-                    print(&match self.format.format {
+                    print(&match self.format.format() {
                         ShowFormat::Table => view.fold(&line(&event, &view)),
                         ShowFormat::Json => serde_json::to_string(&event)? + "\n",
                     })?;

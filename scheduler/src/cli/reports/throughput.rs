@@ -54,24 +54,25 @@ enum By {
 
 impl ThroughputArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        if self.by.is_some() && self.format.format != Format::Csv {
+        if self.by.is_some() && self.format.format() != Format::Csv {
             return Err(usage("--by needs --format csv: the other formats print every table".to_owned()));
         }
         let client = Client::connect(connection).await?;
         let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };
         let mut answer = client.answer(client.reports().throughput(request).await)?;
-        let view = self.format.wide.view();
+        let view = self.format.view();
         let left = answer.estimate.as_ref().map(left);
         let more_agents = cut(&mut answer.agents, self.agent.as_deref(), self.limit).with_context(|| {
             format!("no agent called {} has ended a crawl of batch {}", self.agent.unwrap_or_default(), self.batch)
         })?;
         let shown = Shown { more_agents, ..Shown::of(self.batch, self.round, answer) };
-        match (self.format.format, self.by) {
+        match (self.format.format(), self.by) {
             (Format::Table, _) => print(&text(&shown, left.as_deref(), &view)),
             (Format::Json, _) => output::print_json(&shown),
-            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.answer.growth, Format::Csv, &view),
-            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.answer.agents, Format::Csv, &view),
-            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.answer.strategies, Format::Csv, &view),
+            (Format::Names, _) => self.format.print(&shown.answer.agents, "", 0),
+            (Format::Csv, None | Some(By::Growth)) => print(&output::rows_text(&shown.answer.growth, Format::Csv, &view)?),
+            (Format::Csv, Some(By::Agent)) => print(&output::rows_text(&shown.answer.agents, Format::Csv, &view)?),
+            (Format::Csv, Some(By::Strategy)) => print(&output::rows_text(&shown.answer.strategies, Format::Csv, &view)?),
         }
     }
 }

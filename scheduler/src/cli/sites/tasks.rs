@@ -40,7 +40,7 @@ impl TasksArgs {
         self,
         row: fn(v1::AssignmentRow) -> R,
         limit: u64,
-        FormatArgs { format, wide }: FormatArgs<R>,
+        format: &FormatArgs<R>,
         connection: &ConnectionArgs,
     ) -> anyhow::Result<()> {
         let request = AssignmentsRequest {
@@ -52,8 +52,8 @@ impl TasksArgs {
         };
         let client = Client::connect(connection).await?;
         let mut stream = client.answer(client.reports().assignments(request).await)?;
-        let view = wide.view();
-        let mut printer = Printer::new(format, &view);
+        let view = format.view();
+        let mut printer = Printer::new(format.format(), &view);
         let (mut rows, mut more) = (Vec::new(), 0);
         while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
             more = message.more;
@@ -66,10 +66,10 @@ impl TasksArgs {
         if !rows.is_empty() {
             print(&printer.page(&rows)?)?;
         }
-        match format {
+        match format.format() {
             Format::Table if printer.is_empty() => print("no site of the batch matches\n"),
             Format::Table => print(&output::more(more)),
-            Format::Json | Format::Csv => print(&printer.end()?),
+            Format::Json | Format::Csv | Format::Names => print(&printer.end()?),
         }
     }
 }
@@ -88,8 +88,8 @@ pub(in crate::cli) struct ListArgs {
 
 impl ListArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let limit = self.limit.unwrap_or(if self.format.format == Format::Table { TABLE } else { 0 });
-        self.tasks.print(SiteRow, limit, self.format, connection).await
+        let limit = self.limit.unwrap_or(if self.format.format() == Format::Table { TABLE } else { 0 });
+        self.tasks.print(SiteRow, limit, &self.format, connection).await
     }
 }
 
