@@ -29,6 +29,7 @@ mod operator;
 mod output;
 #[cfg(test)]
 mod printed;
+mod repeat;
 mod reports;
 mod simulate;
 mod sites;

@@ -63,7 +63,8 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
-/// Runs the work. If Ctrl-C interrupts it, returns an error that says what state remains.
+/// Runs the work. If Ctrl-C interrupts it, returns an error that says what state remains; if that
+/// is empty, the program ends without a message.
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
@@ -88,8 +89,11 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     let code = ended.map_or(Code::NotDone, |ended| ended.code);
     let head = if code == Code::Interrupted { "" } else { "error: " };
-    // If standard error is closed, nobody reads the message.
-    drop(writeln!(std::io::stderr(), "{head}{}", sentence(&error)));
+    let message = sentence(&error);
+    if !message.is_empty() {
+        // If standard error is closed, nobody reads the message.
+        drop(writeln!(std::io::stderr(), "{head}{message}"));
+    }
     ExitCode::from(code as u8)
 }
 
@@ -122,7 +126,12 @@ pub struct ReaderGone(#[source] pub std::io::Error);
 /// [`report`].
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| anyhow::Error::new(ReaderGone(error)))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(written)
+}
+
+/// An error of writing to standard output.
+pub fn written(error: std::io::Error) -> anyhow::Error {
+    anyhow::Error::new(ReaderGone(error))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use self::drain::{DrainArgs, RemoveArgs};
 use self::enrol::EnrolArgs;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
+use super::repeat::WatchFlag;
 use super::{ConnectionArgs, one_of};
 use crate::app::exit::{print, usage};
 
@@ -62,6 +63,8 @@ Examples:
         name: String,
         #[command(flatten)]
         format: ShowFormatArgs<AgentLease>,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Show which agents reach an agent's beacon, and which beacons it reaches; for two agents, why
     /// one cannot reach the other and what to do
@@ -101,7 +104,7 @@ impl AgentsCommand {
             Self::Enrol(args) => args.run(connection).await,
             Self::Tokens(args) => args.run(connection).await,
             Self::Revoke { name } => revoke(name, connection).await,
-            Self::Show { name, format } => show::show(name, &format, connection).await,
+            Self::Show { name, format, watch } => show::show(&name, &format, watch, connection).await,
             Self::Reach { name, other, format } => reach::show(name, other, &format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
@@ -138,11 +141,13 @@ pub(super) struct ListArgs {
     limit: u64,
     #[command(flatten)]
     format: FormatArgs<Agent>,
+    #[command(flatten)]
+    watch: WatchFlag,
 }
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { removed, city, carrier, country, tag, state, limit, format } = self;
+        let Self { removed, city, carrier, country, tag, state, limit, format, watch } = self;
         let request = ListAgentsRequest {
             removed: removed || state.contains(&ServiceState::Removed),
             cities: city,
@@ -153,14 +158,15 @@ impl ListArgs {
             limit,
         };
         let any = request == ListAgentsRequest { removed, limit, ..ListAgentsRequest::default() };
-        let client = Client::connect(connection).await?;
-        let ListAgentsResponse { agents, open_enrolments, more } =
-            client.answer(client.fleet().list_agents(request).await)?;
-        let rows: Vec<Agent> = agents.into_iter().map(known).collect();
-        match format.format() {
-            Format::Table if any => print(&(text(&rows, open_enrolments, &format.view()) + &output::more(more))),
-            _ => format.print(&rows, "no agent matches\n", more),
-        }
+        let ask = async |client: &Client| client.answer(client.fleet().list_agents(request.clone()).await);
+        let text = |listed: &ListAgentsResponse, view: &View| {
+            let rows: Vec<Agent> = listed.agents.iter().cloned().map(known).collect();
+            match format.format() {
+                Format::Table if any => Ok(text(&rows, listed.open_enrolments, view) + &output::more(listed.more)),
+                _ => format.text(&rows, "no agent matches\n", listed.more, view),
+            }
+        };
+        watch.print(connection, &format, ask, text).await
     }
 }
 

@@ -9,7 +9,8 @@ use std::fmt::Write;
 use clap::Subcommand;
 use humantime_serde::re::humantime::format_duration;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ShowBatchRequest, ShowBatchResponse,
+    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse, ShowBatchRequest,
+    ShowBatchResponse,
 };
 use serde::Serialize;
 
@@ -17,6 +18,7 @@ use self::changes::{RemoveArgs, WaitArgs};
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
+use super::repeat::WatchFlag;
 use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
@@ -33,6 +35,8 @@ pub(super) enum BatchesCommand {
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<Batch>,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Show one batch: its progress, and why sites failed
     Show {
@@ -41,6 +45,8 @@ pub(super) enum BatchesCommand {
         batch: String,
         #[command(flatten)]
         format: ShowFormatArgs,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Remove a batch with its results, events and alarms; its sites and their measurements stay
     #[command(after_help = "\
@@ -68,15 +74,22 @@ ends, nothing can be submitted to the batch. Sites whose circuit this batch open
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { limit, format } => {
-                let client = Client::connect(connection).await?;
-                let listed = client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)?;
-                format.print(&listed.batches, "no batches yet: landfall sites submit FILE --batch NAME\n", listed.more)
+            Self::List { limit, format, watch } => {
+                let ask = async |client: &Client| {
+                    client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)
+                };
+                let none = "no batches yet: landfall sites submit FILE --batch NAME\n";
+                let text = |listed: &ListBatchesResponse, view: &View| {
+                    format.text(&listed.batches, none, listed.more, view)
+                };
+                watch.print(connection, &format, ask, text).await
             }
-            Self::Show { batch, format } => {
-                let client = Client::connect(connection).await?;
-                let shown = client.answer(client.sites().show_batch(ShowBatchRequest { batch }).await)?;
-                format.print(&ShownBatch::try_from(shown)?, text)
+            Self::Show { batch, format, watch } => {
+                let ask = async |client: &Client| {
+                    let request = ShowBatchRequest { batch: batch.clone() };
+                    ShownBatch::try_from(client.answer(client.sites().show_batch(request).await)?)
+                };
+                watch.print(connection, &format, ask, |shown, view| format.text(shown, text, view)).await
             }
             Self::Wait(args) => {
                 exit::unless_interrupted(args.run(connection), || "the batches continue".to_owned()).await
@@ -150,7 +163,8 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     if shown.has_progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
     }
-    if let Some(estimate) = &progress.estimate {
+    // The estimate changes with every answer, even if nothing else does.
+    if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
         writeln!(text, "  remaining  {}", watch::left(estimate))?;
     }
     if progress.next_recrawl.is_some() {

@@ -51,6 +51,11 @@ impl Interceptor for Bearer {
     }
 }
 
+/// The scheduler cannot answer now. It may only be restarting.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Away(pub(super) String);
+
 /// A client connected to a scheduler.
 #[derive(Clone)]
 pub(super) struct Client {
@@ -139,8 +144,14 @@ impl Client {
         asked.map(Response::into_inner).map_err(|status| self.refusal(&status))
     }
 
-    /// Converts a refusal to an error message for people.
+    /// Converts a refusal to an error message for people; to [`Away`] if the scheduler may answer
+    /// later.
     pub(super) fn refusal(&self, status: &Status) -> anyhow::Error {
+        let error = self.explained(status);
+        if broke(status) { Away(error.to_string()).into() } else { error }
+    }
+
+    fn explained(&self, status: &Status) -> anyhow::Error {
         let said = status.message().trim();
         match status.code() {
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),

@@ -18,6 +18,7 @@ use super::ConnectionArgs;
 use super::agents::service_words;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, View};
+use super::repeat::WatchFlag;
 use crate::app::exit::{print, usage};
 
 /// Minimum number of landmarks needed to locate a site.
@@ -46,6 +47,8 @@ pub(super) enum LandmarksCommand {
     List {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Release an agent from quarantine; its measurements are deleted, and it measures again
     #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
@@ -84,9 +87,11 @@ impl LandmarksCommand {
                 let request = SetLandmarksRequest { names, dimensions };
                 (client.fleet().set_landmarks(request).await.map(without_map), client, format)
             }
-            Self::List { format } => {
-                let client = Client::connect(connection).await?;
-                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
+            Self::List { format, watch } => {
+                let ask = async |client: &Client| {
+                    client.answer(client.fleet().list_landmarks(ListLandmarksRequest {}).await)
+                };
+                return watch.print(connection, &format, ask, |answer, view| text(answer, &format, view)).await;
             }
             Self::Clear { format } => {
                 let client = Client::connect(connection).await?;

@@ -31,7 +31,7 @@ pub(super) enum Format {
 
 /// How to print one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ShowFormat {
+enum ShowFormat {
     #[value(alias = "text")]
     Table,
     Json,
@@ -106,8 +106,8 @@ impl<R: PrintedRow> FormatArgs<R> {
 }
 
 impl<R: Row> ShowFormatArgs<R> {
-    pub(super) const fn format(&self) -> ShowFormat {
-        self.format
+    pub(super) const fn is_json(&self) -> bool {
+        matches!(self.format, ShowFormat::Json)
     }
 
     pub(super) fn view(&self) -> View {

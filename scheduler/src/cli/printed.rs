@@ -238,7 +238,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
     fits(&batches::text(&batches::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
     let grown = v1::ThroughputResponse { growth: vec![long.filled(); 500], ..long.filled() };
-    fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), Some(LONG), &view));
+    fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), &view));
     for change in ["stays", "removed"] {
         let agents = vec![v1::PlannedAgent { change: change.into(), ..long.filled() }];
         fits(&plan::text(&v1::PlanResponse { agents, ..long.filled() }, true, &view).unwrap());

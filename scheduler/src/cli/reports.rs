@@ -14,7 +14,8 @@ use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_words};
 use super::client::Client;
-use super::output::{self, Column, FormatArgs, Row, count_cell, millis_cell, size_cell, text_cell};
+use super::output::{self, Column, FormatArgs, Row, View, count_cell, millis_cell, size_cell, text_cell};
+use super::repeat::WatchFlag;
 use super::sites::tasks::TasksArgs;
 
 #[derive(Debug, Subcommand)]
@@ -46,6 +47,8 @@ Examples:
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<v1::AgentRow>,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// A batch's progress by agent and by strategy, and its remaining time
     Throughput(ThroughputArgs),
@@ -56,12 +59,14 @@ impl ReportCommand {
         match self {
             Self::Throughput(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
-            Self::Agents { batch, agent, limit, format } => {
-                let client = Client::connect(connection).await?;
+            Self::Agents { batch, agent, limit, format, watch } => {
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
-                let report =
-                    client.answer(client.reports().agents(AgentsReportRequest { batch, agent, limit }).await)?;
-                format.print(&report.agents, "", report.more)
+                let request = AgentsReportRequest { batch, agent, limit };
+                let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
+                let text = |report: &v1::AgentsReportResponse, view: &View| {
+                    format.text(&report.agents, "", report.more, view)
+                };
+                watch.print(connection, &format, ask, text).await
             }
         }
     }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use landfall_proto::v1::{
-    Alarm, ListAlarmsRequest, ReopenSitesRequest, ReopenSitesResponse, ShowSiteRequest, SiteMeasurement,
+    Alarm, ListAlarmsRequest, ListAlarmsResponse, ReopenSitesRequest, ReopenSitesResponse, ShowSiteRequest,
+    SiteMeasurement,
 };
 
 use self::tasks::ListArgs;
@@ -18,7 +19,8 @@ use super::batches::changes::{CancelArgs, RetryArgs};
 use super::batches::policy::PolicyArgs;
 use super::batches::watch;
 use super::client::Client;
-use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, counted, number};
+use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, counted, number};
+use super::repeat::WatchFlag;
 use crate::app::exit::print;
 use crate::model::Strategy;
 use crate::model::constraints::ConstraintsRequest;
@@ -65,6 +67,8 @@ Examples:
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<Alarm>,
+        #[command(flatten)]
+        watch: WatchFlag,
     },
     /// Close the open circuits of sites, so that they are crawled again
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
@@ -114,14 +118,11 @@ impl SitesCommand {
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
             Self::List(args) => args.run(connection).await,
-            Self::Alarms { limit, format } => {
-                let client = Client::connect(connection).await?;
-                let listed = client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)?;
-                format.print(&listed.alarms, "no site has an open circuit\n", 0)?;
-                match listed.total.saturating_sub(listed.alarms.len() as u64) {
-                    more @ 1.. if format.format() == Format::Table => print(&format!("and {} more\n", number(more))),
-                    _ => Ok(()),
-                }
+            Self::Alarms { limit, format, watch } => {
+                let ask = async |client: &Client| {
+                    client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)
+                };
+                watch.print(connection, &format, ask, |listed, view| alarms(listed, &format, view)).await
             }
             Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format } => {
@@ -149,6 +150,14 @@ impl ReopenArgs {
         let reopened = client.answer(client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await)?;
         print(&format!("{}\n", sentence(&reopened)))
     }
+}
+
+fn alarms(listed: &ListAlarmsResponse, format: &FormatArgs<Alarm>, view: &View) -> anyhow::Result<String> {
+    let text = format.text(&listed.alarms, "no site has an open circuit\n", 0, view)?;
+    Ok(match listed.total.saturating_sub(listed.alarms.len() as u64) {
+        more @ 1.. if format.format() == Format::Table => format!("{text}and {} more\n", number(more)),
+        _ => text,
+    })
 }
 
 fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> String {

@@ -58,7 +58,7 @@ pub(super) struct WideFlag<R: Row> {
 impl<R: Row> WideFlag<R> {
     pub(super) fn view(&self) -> View {
         let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
-        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: now() }
+        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: now(), timeless: false }
     }
 }
 
@@ -90,19 +90,22 @@ pub(super) struct View {
     /// Maximum line width, unless `wide`.
     pub(super) columns: usize,
     pub(super) now: DateTime<Utc>,
+    /// Whether a dash stands for every relative time, so that two answers can be compared.
+    pub(super) timeless: bool,
 }
 
 impl View {
     /// The view used on a pipe, with the Unix epoch as the present time.
     #[cfg(test)]
     pub(super) const fn plain() -> Self {
-        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH }
+        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false }
     }
 
     /// A time relative to now, or in full with --wide; a dash if unknown.
     pub(super) fn when(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
+            Some(_) if self.timeless => "-".to_owned(),
             Some(time) if self.wide => rfc3339(time),
             Some(time) => relative(time, self.now),
         }
@@ -338,7 +341,7 @@ mod tests {
     }
 
     fn view(wide: bool, columns: usize) -> View {
-        View { wide, columns, now: DateTime::UNIX_EPOCH }
+        View { wide, columns, ..View::plain() }
     }
 
     fn lines(rows: &[Sample], view: &View) -> Vec<String> {
@@ -395,6 +398,7 @@ mod tests {
         }
         let time = Timestamp { seconds: now.timestamp(), nanos: 0 };
         assert_eq!(view(true, 100).when(Some(time)), "1970-01-31T00:00:00.000Z");
+        assert_eq!(View { timeless: true, ..view(true, 100) }.when(Some(time)), "-");
     }
 
     #[test]

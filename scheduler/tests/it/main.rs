@@ -5,6 +5,8 @@ mod cli;
 mod doctor;
 mod postgres;
 mod schema;
+mod serving;
 mod session;
+mod terminal;
 mod tls;
 mod two_schedulers;

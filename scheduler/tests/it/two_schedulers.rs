@@ -3,52 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use sqlx::{ConnectOptions as _, PgPool};
 
-/// Time limit of every wait, ample even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A scheduler process; killed when dropped.
-struct Serving(Child);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _gone_already = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
-
-fn landfall(home: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
-    command.args(args).current_dir(home).env("HOME", home).env_remove("XDG_DATA_HOME").env_remove("RUST_LOG");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
-fn serve(home: &Path, url: &str, data_dir: &str) -> Serving {
-    let args = ["serve", "--database-url", url, "--data-dir", data_dir, "--listen", "127.0.0.1:0"];
-    Serving(landfall(home, &args).spawn().unwrap())
-}
-
-fn ask(home: &Path, args: &[&str]) -> Output {
-    landfall(home, args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
-}
-
-fn client_file(home: &Path, data_dir: &str) -> String {
-    fs::read_to_string(home.join(data_dir).join("client.toml")).unwrap_or_default()
-}
-
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use super::serving::{ask, client_file, serve, until};
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {

@@ -11,22 +11,26 @@ use tonic::Code;
 use super::reach;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
+use crate::cli::repeat::WatchFlag;
 use crate::cli::reports::events;
 use crate::cli::{ConnectionArgs, agents};
 
 pub(in crate::cli) async fn show(
-    name: String,
+    name: &str,
     format: &ShowFormatArgs<AgentLease>,
+    watch: WatchFlag,
     connection: &ConnectionArgs,
 ) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
-    let ways = match reach::rows(&client, name, String::new()).await {
-        // Removed agents have no ways, and older schedulers do not have this call.
-        Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
-        asked => asked.map_err(|status| client.refusal(&status))?,
+    let ask = async |client: &Client| {
+        let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.to_owned() }).await)?;
+        let ways = match reach::rows(client, name.to_owned(), String::new()).await {
+            // Removed agents have no ways, and older schedulers do not have this call.
+            Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
+            asked => asked.map_err(|status| client.refusal(&status))?,
+        };
+        Ok(Shown::new(shown, ways))
     };
-    format.print(&Shown::new(shown, ways), text)
+    watch.print(connection, format, ask, |shown, view| format.text(shown, text, view)).await
 }
 
 /// An agent, as printed in JSON.

@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::{self, Client};
-use crate::cli::output::{ShowFormat, ShowFormatArgs, View};
+use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
 /// Maximum number of times that a broken stream is opened again without any event in between; a
@@ -111,9 +111,9 @@ impl EventsArgs {
                 Ok(Some(event)) if event.id <= known => {}
                 Ok(Some(event)) => {
                     *last = event.id.max(*last);
-                    print(&match self.format.format() {
-                        ShowFormat::Table => view.fold(&line(&event, &view)),
-                        ShowFormat::Json => serde_json::to_string(&event)? + "\n",
+                    print(&match self.format.is_json() {
+                        false => view.fold(&line(&event, &view)),
+                        true => serde_json::to_string(&event)? + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),

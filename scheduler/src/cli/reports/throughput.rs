@@ -8,7 +8,7 @@ use landfall_proto::v1::{AgentThroughput, GrowthSlice, StrategyThroughput, Throu
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use crate::app::exit::{print, usage};
+use crate::app::exit::usage;
 use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch::left;
 use crate::cli::client::Client;
@@ -16,6 +16,7 @@ use crate::cli::output::{
     self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
     size_cell, span, span_cell, text_cell,
 };
+use crate::cli::repeat::WatchFlag;
 
 /// The characters for bars, from the shortest to the longest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -43,6 +44,8 @@ pub(in crate::cli) struct ThroughputArgs {
     /// The table that CSV contains [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
+    #[command(flatten)]
+    watch: WatchFlag,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,23 +60,33 @@ impl ThroughputArgs {
         if self.by.is_some() && self.format.format() != Format::Csv {
             return Err(usage("--by needs --format csv: the other formats print every table".to_owned()));
         }
-        let client = Client::connect(connection).await?;
-        let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };
-        let mut answer = client.answer(client.reports().throughput(request).await)?;
-        let view = self.format.view();
-        let left = answer.estimate.as_ref().map(left);
-        let more_agents = cut(&mut answer.agents, self.agent.as_deref(), self.limit).with_context(|| {
-            format!("no agent called {} has ended a crawl of batch {}", self.agent.unwrap_or_default(), self.batch)
-        })?;
-        let shown = Shown { more_agents, ..Shown::of(self.batch, self.round, answer) };
-        match (self.format.format(), self.by) {
-            (Format::Table, _) => print(&text(&shown, left.as_deref(), &view)),
-            (Format::Json, _) => output::print_json(&shown),
-            (Format::Names, _) => self.format.print(&shown.answer.agents, "", 0),
-            (Format::Csv, None | Some(By::Growth)) => print(&output::rows_text(&shown.answer.growth, Format::Csv, &view)?),
-            (Format::Csv, Some(By::Agent)) => print(&output::rows_text(&shown.answer.agents, Format::Csv, &view)?),
-            (Format::Csv, Some(By::Strategy)) => print(&output::rows_text(&shown.answer.strategies, Format::Csv, &view)?),
-        }
+        let Self { batch, round, slices, agent, limit, format, by, watch } = self;
+        let request = ThroughputRequest { batch: batch.clone(), round, slices };
+        let ask = async |client: &Client| {
+            let mut answer = client.answer(client.reports().throughput(request.clone()).await)?;
+            let more_agents = cut(&mut answer.agents, agent.as_deref(), limit).with_context(|| {
+                format!("no agent called {} has ended a crawl of batch {batch}", agent.clone().unwrap_or_default())
+            })?;
+            Ok(Shown { more_agents, ..Shown::of(batch.clone(), round, answer) })
+        };
+        watch.print(connection, &format, ask, |shown, view| printed(shown, &format, by, view)).await
+    }
+}
+
+/// The report in any format; `by` is the table that CSV contains.
+fn printed(
+    shown: &Shown,
+    format: &FormatArgs<AgentThroughput>,
+    by: Option<By>,
+    view: &View,
+) -> anyhow::Result<String> {
+    let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
+    match (format.format(), by) {
+        (Format::Table, _) => Ok(text(shown, view)),
+        (Format::Json, _) => output::json_text(shown),
+        (Format::Csv, None | Some(By::Growth)) => output::rows_text(growth, Format::Csv, view),
+        (Format::Csv, Some(By::Strategy)) => output::rows_text(strategies, Format::Csv, view),
+        (Format::Names, _) | (Format::Csv, Some(By::Agent)) => format.text(agents, "", 0, view),
     }
 }
 
@@ -156,11 +169,12 @@ impl Shown {
 }
 
 /// The report as text for people.
-pub(in crate::cli) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
+pub(in crate::cli) fn text(shown: &Shown, view: &View) -> String {
     let mut text = shown.head(view);
-    let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
-    if let Some(left) = left {
-        text += &format!("  {left}\n");
+    let ThroughputResponse { growth, agents, strategies, estimate, .. } = &shown.answer;
+    // The estimate changes with every answer, even if nothing else does.
+    if let Some(estimate) = estimate.as_ref().filter(|_| !view.timeless) {
+        text += &format!("  {}\n", left(estimate));
     }
     if !growth.is_empty() {
         let rates: Vec<f64> = growth.iter().map(|slice| slice.megabytes_per_minute).collect();
@@ -303,7 +317,7 @@ mod tests {
         assert_eq!(left(Some("b"), 2), ("b".to_owned(), Some(0)));
         assert_eq!(left(Some("d"), 2).1, None);
         let cut = Shown { more_agents: 2, ..Shown::of("autumn".into(), None, answer()) };
-        assert!(text(&cut, None, &View::plain()).contains("\nand 2 more: --limit 0 lists all\n"));
+        assert!(text(&cut, &View::plain()).contains("\nand 2 more: --limit 0 lists all\n"));
     }
 
     #[test]
@@ -311,8 +325,7 @@ mod tests {
         let answer = answer();
         let now = chrono::DateTime::from_timestamp(1_700_000_300, 0).unwrap();
         let view = View { now, ..View::plain() };
-        let about = answer.estimate.as_ref().map(left);
-        let text = text(&Shown::of("autumn".into(), Some(2), answer), about.as_deref(), &view);
+        let text = text(&Shown::of("autumn".into(), Some(2), answer), &view);
         let head = "batch autumn, round 2: 2 of 5 sites crawled, 1 ended without a crawl, in 2.0 min; it began 5 min ago\n  \
                     20 pages, 3.0 MB: 1.5 MB/min, 1.0 sites/min\n  1 site being crawled, 7 pages so far, not counted below\n  \
                     about 1m 10s left for 2 sites\n\nMB/min in each 60.0 s  ▄█\n";
@@ -333,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_batch_without_sites_or_crawls_says_so() {
-        let of = |answer| text(&Shown::of("b".into(), None, answer), None, &View::plain());
+        let of = |answer| text(&Shown::of("b".into(), None, answer), &View::plain());
         assert_eq!(of(ThroughputResponse::default()), "batch b: it has no site\n");
         let waiting = ThroughputResponse { sites: 1, ..ThroughputResponse::default() };
         assert_eq!(of(waiting), "batch b: 0 of 1 site crawled; no crawl has begun\n");

@@ -1,0 +1,303 @@
+//! `--watch`: asks again at intervals, and shows the newest answer. On a terminal it repaints the
+//! screen; elsewhere it prints only answers that differ from the one before.
+//!
+//! If the scheduler stops answering, the last answer stays with a note, and the command asks again
+//! until an answer comes: a scheduler that restarts ends no watch.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use clap::Args;
+use console::{Term, truncate_str};
+use tokio::time::MissedTickBehavior;
+
+use super::ConnectionArgs;
+use super::client::{Away, Client};
+use super::output::{Format, FormatArgs, ShowFormatArgs};
+use super::view::{Row, View, now, relative};
+use crate::app::exit::{self, print, sentence, usage};
+
+/// Interval between two requests if none is given, in seconds.
+const USUAL: &str = "2";
+/// Minimum and maximum interval, in seconds. A tenth repaints faster than anybody reads; a day is
+/// the most that a person may mean.
+const SHORTEST: f64 = 0.1;
+const LONGEST: f64 = 86_400.0;
+/// Maximum time for an answer, after which the scheduler counts as lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The flag of commands whose answer changes.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct WatchFlag {
+    /// Repeat every SECONDS (0.1 to 86400; without a number 2) until Ctrl-C; on a pipe, print only
+    /// what changed
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = USUAL,
+        value_parser = interval
+    )]
+    watch: Option<Duration>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if (SHORTEST..=LONGEST).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("must be a number of seconds from {SHORTEST} to {LONGEST}")),
+    }
+}
+
+/// The flags that say how an answer is printed.
+pub(super) trait Printing {
+    fn is_json(&self) -> bool;
+    fn is_csv(&self) -> bool;
+    fn view(&self) -> View;
+}
+
+impl<R: Row> Printing for FormatArgs<R> {
+    fn is_json(&self) -> bool {
+        self.format() == Format::Json
+    }
+
+    fn is_csv(&self) -> bool {
+        self.format() == Format::Csv
+    }
+
+    fn view(&self) -> View {
+        self.view()
+    }
+}
+
+impl<R: Row> Printing for ShowFormatArgs<R> {
+    fn is_json(&self) -> bool {
+        self.is_json()
+    }
+
+    fn is_csv(&self) -> bool {
+        false
+    }
+
+    fn view(&self) -> View {
+        self.view()
+    }
+}
+
+impl WatchFlag {
+    /// Prints the text of an answer: once, or again and again with `--watch`.
+    pub(super) async fn print<T>(
+        self,
+        connection: &ConnectionArgs,
+        format: &impl Printing,
+        ask: impl AsyncFn(&Client) -> anyhow::Result<T>,
+        text: impl Fn(&T, &View) -> anyhow::Result<String>,
+    ) -> anyhow::Result<()> {
+        if self.watch.is_some() && format.is_csv() {
+            return Err(usage(
+                "--watch does not print CSV, in which nothing separates two answers: give --format table or json",
+            ));
+        }
+        let mut client = Client::connect(connection).await?;
+        let Some(interval) = self.watch else {
+            return print(&text(&ask(&client).await?, &format.view())?);
+        };
+        let work = async {
+            let mut ticks = tokio::time::interval(interval);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut display = Display::new(interval);
+            let mut newest = None;
+            let mut lost: Option<Lost> = None;
+            loop {
+                ticks.tick().await;
+                match answer(&client, &ask).await {
+                    Ok(answer) => {
+                        display.found(lost.take());
+                        newest = Some(answer);
+                    }
+                    Err(error) if newest.is_some() && error.is::<Away>() => {
+                        let since = lost.map_or_else(now, |lost| lost.since);
+                        lost = Some(Lost { why: sentence(&error), since });
+                        client.move_on().await;
+                    }
+                    Err(error) => return Err(error),
+                }
+                if let Some(newest) = &newest {
+                    display.show(newest, format, &text, lost.as_ref())?;
+                }
+            }
+        };
+        exit::unless_interrupted(work, String::new).await
+    }
+}
+
+/// Asks once. A scheduler that is silent for too long counts as lost.
+async fn answer<T>(client: &Client, ask: &impl AsyncFn(&Client) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    match tokio::time::timeout(PATIENCE, ask(client)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Away(format!("no answer from {} within {PATIENCE:?}", client.url())).into()),
+    }
+}
+
+/// A scheduler that does not answer.
+#[derive(Debug)]
+struct Lost {
+    why: String,
+    since: DateTime<Utc>,
+}
+
+impl Lost {
+    fn line(&self, now: DateTime<Utc>) -> String {
+        let since = if now - self.since < TimeDelta::seconds(1) { "now".to_owned() } else { relative(self.since, now) };
+        format!("lost: {}; since {}, {since}", self.why, self.since.format("%H:%M:%S UTC"))
+    }
+}
+
+/// Where answers are shown.
+struct Display {
+    interval: Duration,
+    /// The terminal to repaint, and whether it was painted before. `None` on a pipe.
+    terminal: Option<(Term, bool)>,
+    /// The last printed answer without its times.
+    printed: Option<String>,
+    /// Whether the reader of a pipe was told that the scheduler is lost.
+    told: bool,
+}
+
+impl Display {
+    fn new(interval: Duration) -> Self {
+        let terminal = Term::buffered_stdout();
+        let terminal = terminal.is_term().then_some((terminal, false));
+        Self { interval, terminal, printed: None, told: false }
+    }
+
+    /// Says on a pipe that the scheduler answers again.
+    fn found(&mut self, lost: Option<Lost>) {
+        if let Some(lost) = lost
+            && std::mem::take(&mut self.told)
+        {
+            eprintln!("the scheduler answers again; it was lost {}", relative(lost.since, now()));
+        }
+    }
+
+    fn show<T>(
+        &mut self,
+        answer: &T,
+        format: &impl Printing,
+        text: impl Fn(&T, &View) -> anyhow::Result<String>,
+        lost: Option<&Lost>,
+    ) -> anyhow::Result<()> {
+        let view = format.view();
+        if let Some((terminal, painted)) = &mut self.terminal {
+            let head = match lost {
+                None => format!("every {:?}, at {}; Ctrl-C ends", self.interval, view.now.format("%H:%M:%S UTC")),
+                Some(lost) => lost.line(view.now),
+            };
+            let (rows, columns) = terminal.size();
+            let page = page(&head, &text(answer, &view)?, rows.into(), columns.into());
+            return paint(terminal, std::mem::replace(painted, true), &page).map_err(exit::written);
+        }
+        match lost {
+            Some(lost) if !std::mem::replace(&mut self.told, true) => {
+                eprintln!("{}; asking again every {:?}", lost.line(view.now), self.interval);
+            }
+            _ => {}
+        }
+        let timeless = text(answer, &View { timeless: true, ..view })?;
+        let timeless = if format.is_json() { without_times(&timeless)? } else { timeless };
+        if self.printed.as_ref() == Some(&timeless) {
+            return Ok(());
+        }
+        let between = if self.printed.is_some() { "\n" } else { "" };
+        self.printed = Some(timeless);
+        print(&format!("{between}{}", text(answer, &view)?))
+    }
+}
+
+/// Writes a page over the former one, in one piece so that nothing flickers.
+fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
+    if !painted {
+        terminal.clear_screen()?;
+    }
+    terminal.move_cursor_to(0, 0)?;
+    terminal.clear_to_end_of_screen()?;
+    terminal.write_str(page)?;
+    terminal.flush()
+}
+
+/// A page that fits the screen: a line with the state of the watch, and the lines of the answer.
+/// The last row stays free for the cursor.
+fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
+    let room = rows.saturating_sub(3).max(1);
+    let lines: Vec<&str> = text.lines().collect();
+    let cut = |line: &str| truncate_str(line, columns, "…").into_owned() + "\n";
+    let mut page = cut(head) + "\n";
+    // One row of a text that is too long says how much is missing.
+    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    lines.iter().take(shown).for_each(|line| page += &cut(line));
+    match lines.len() - shown {
+        0 => page,
+        more => page + &cut(&format!("… and {more} more lines: enlarge the window, or narrow the list")),
+    }
+}
+
+/// JSON without its fields of times, whose names end in `_at`. They differ in every answer of an
+/// agent that is heard regularly.
+fn without_times(json: &str) -> anyhow::Result<String> {
+    fn remove(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                fields.retain(|name, _| !name.ends_with("_at"));
+                fields.values_mut().for_each(remove);
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(remove),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::from_str(json)?;
+    remove(&mut value);
+    Ok(value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds_in_its_range() {
+        assert_eq!(interval("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(interval("0.5s"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "100000", "soon", ""] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_page_fits_the_screen_and_says_what_is_missing() {
+        let text: String = (0..30).map(|line| format!("line {line} {}\n", "长".repeat(40))).collect();
+        let page = page("every 2s", &text, 12, 40);
+        let lines: Vec<&str> = page.lines().collect();
+        assert_eq!(lines.len(), 11);
+        assert!(lines.iter().all(|line| console::measure_text_width(line) <= 40), "{page}");
+        assert_eq!((lines[0], lines[1]), ("every 2s", ""));
+        assert!(lines[10].starts_with("… and 22 more lines"), "{page}");
+        assert_eq!(super::page("every 2s", "a\nb\n", 12, 40), "every 2s\n\na\nb\n");
+    }
+
+    #[test]
+    fn an_answer_that_differs_only_in_its_times_is_the_same() {
+        let answer = |at: &str, slots| format!(r#"[{{"name":"a","seen_at":"{at}","slots":{slots}}}]"#);
+        let same = |one: String, other: String| without_times(&one).unwrap() == without_times(&other).unwrap();
+        assert!(same(answer("1", 2), answer("2", 2)));
+        assert!(!same(answer("1", 2), answer("1", 3)));
+    }
+
+    #[test]
+    fn a_lost_scheduler_is_shown_with_the_time_since_when() {
+        let since = DateTime::UNIX_EPOCH;
+        let lost = Lost { why: "no scheduler answers".to_owned(), since };
+        assert_eq!(lost.line(since), "lost: no scheduler answers; since 00:00:00 UTC, now");
+        let later = since + TimeDelta::seconds(90);
+        assert_eq!(lost.line(later), "lost: no scheduler answers; since 00:00:00 UTC, 90 s ago");
+    }
+}

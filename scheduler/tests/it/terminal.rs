@@ -1,0 +1,203 @@
+//! Runs the operator's commands on a pseudo-terminal and on pipes, as people and scripts do.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sqlx::{ConnectOptions as _, PgPool};
+
+use super::serving::{Serving, ask, client_file, landfall, serve_at, until};
+
+/// What begins a repainted page: the cursor goes home, and the rest of the screen is cleared.
+const HOME: &str = "\u{1b}[1;1H\u{1b}[0J";
+
+/// A command that runs on a pseudo-terminal of 24 rows.
+struct OnTerminal {
+    child: Child,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl OnTerminal {
+    fn start(mut command: Command, columns: u16) -> Self {
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let (mut master, kept) = (File::from(pty.master), Arc::clone(&written));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // After the last process has closed the terminal, reading fails.
+            while let Ok(read @ 1..) = master.read(&mut bytes) {
+                kept.lock().unwrap().extend_from_slice(&bytes[..read]);
+            }
+        });
+        Self { child, written }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
+    }
+
+    /// The page that was painted last.
+    fn page(&self) -> String {
+        self.text().rsplit(HOME).next().unwrap_or_default().to_owned()
+    }
+
+    fn interrupt(mut self) -> (ExitStatus, String) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        let status = self.child.wait().unwrap();
+        (status, self.text())
+    }
+
+    /// Waits for the end of the command; returns all that it wrote.
+    fn end(mut self) -> String {
+        assert!(self.child.wait().unwrap().success(), "{}", self.text());
+        self.text()
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        let _ended_already = self.child.kill();
+    }
+}
+
+/// A scheduler, and a home folder with its data directory `one`.
+struct Operated {
+    home: PathBuf,
+    url: String,
+    scheduler: Serving,
+    _folder: tempfile::TempDir,
+}
+
+impl Operated {
+    fn start(pool: &PgPool) -> Self {
+        let url = pool.connect_options().to_url_lossy().to_string();
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().to_owned();
+        let scheduler = serve_at(&home, &url, "one", "127.0.0.1:0");
+        until("the scheduler serves", || !client_file(&home, "one").is_empty());
+        let operated = Self { home, url, scheduler, _folder: folder };
+        until("it answers", || ask(&operated.home, &["agents", "list", "--data-dir", "one"]).status.success());
+        operated
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = landfall(&self.home, args);
+        command.env("LANDFALL_DATA_DIR", "one").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let ran = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    /// Submits sites to a batch.
+    fn submit(&self, batch: &str, sites: &str) {
+        let list = self.home.join("list.txt");
+        std::fs::write(&list, sites).unwrap();
+        self.run(&["sites", "submit", path(&list), "--batch", batch]);
+    }
+
+    fn stop(&mut self) {
+        self.scheduler.0.kill().unwrap();
+        self.scheduler.0.wait().unwrap();
+    }
+
+    /// Starts the scheduler again at its former address.
+    fn restart(&mut self) {
+        let file = client_file(&self.home, "one");
+        let address = file.split("http://").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+        self.scheduler = serve_at(&self.home, &self.url, "one", &address);
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a test with a scheduler on a thread that may block.
+async fn operated(pool: PgPool, test: fn(Operated)) {
+    tokio::task::spawn_blocking(move || test(Operated::start(&pool))).await.unwrap();
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_watch_repaints_the_terminal_and_survives_a_scheduler_that_is_away(pool: PgPool) {
+    operated(pool, |mut operated| {
+        operated.submit("autumn", "a.example\n");
+        let watch = OnTerminal::start(operated.command(&["batches", "list", "--watch=0.2"]), 80);
+        until("the batch is shown", || watch.page().contains("autumn"));
+        operated.submit("winter", "a.example\n");
+        until("the other batch is shown", || watch.page().contains("winter") && watch.page().contains("autumn"));
+
+        operated.stop();
+        until("it is said that the scheduler is lost", || {
+            let page = watch.page();
+            page.contains("lost: ") && page.contains("; since ") && page.contains("winter")
+        });
+        operated.restart();
+        until("the scheduler is back", || !watch.page().contains("lost: ") && watch.page().contains("winter"));
+
+        let (status, text) = watch.interrupt();
+        assert_eq!(status.code(), Some(130));
+        assert!(!text.contains("error"), "{text}");
+        assert!(text.replace(HOME, "").lines().all(|line| console::measure_text_width(line) <= 80), "{text}");
+    })
+    .await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_watch_on_a_pipe_prints_what_changed_and_nothing_else(pool: PgPool) {
+    operated(pool, |mut operated| {
+        operated.submit("autumn", "a.example\n");
+        let mut command = operated.command(&["batches", "list", "--watch=0.1"]);
+        let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut told = BufReader::new(watch.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.next().unwrap().starts_with("name "));
+        assert!(lines.next().unwrap().starts_with("autumn "));
+
+        operated.stop();
+        let lost = told.next().unwrap();
+        assert!(lost.starts_with("lost: ") && lost.ends_with("; asking again every 100ms"), "{lost}");
+        operated.restart();
+        let found = told.next().unwrap();
+        assert!(found.starts_with("the scheduler answers again; it was lost "), "{found}");
+
+        // Many answers equal the first; the next block is the one with another batch.
+        operated.submit("winter", "a.example\n");
+        let block: Vec<String> = lines.by_ref().take(4).collect();
+        assert_eq!(block[0], "");
+        assert!(block[1].starts_with("name ") && block[2].starts_with("winter "), "{block:?}");
+        assert!(!block.concat().contains('\u{1b}'), "{block:?}");
+
+        kill(Pid::from_raw(watch.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        assert_eq!(watch.wait().unwrap().code(), Some(130));
+        assert_eq!((lines.next(), told.next()), (None, None));
+    })
+    .await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn names_go_from_one_command_to_another(pool: PgPool) {
+    operated(pool, |operated| {
+        operated.submit("autumn", "a.example\nb.example\n");
+        assert_eq!(operated.run(&["batches", "list", "-q"]), "autumn\n");
+        assert_eq!(operated.run(&["sites", "list", "--batch", "autumn", "-q"]), "a.example\nb.example\n");
+        assert_eq!(operated.run(&["agents", "list", "-q"]), "");
+        let token = operated.run(&["agents", "enrol", "--city", "Harbin", "--carrier", "CERNET", "-q"]);
+        assert_eq!((token.len(), token.lines().count()), (65, 1), "{token}");
+        let ran = operated.command(&["batches", "list", "-q"]).env("LANDFALL_FORMAT", "json").stdout(Stdio::piped()).output();
+        assert_eq!(ran.unwrap().stdout, b"autumn\n");
+    })
+    .await;
+}
