@@ -1,7 +1,7 @@
 //! The command line: `run`, `enrol`, `doctor`, `probe` and `crawl`.
 
 use std::fs::File;
-use std::io::{IsTerminal as _, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -189,7 +189,7 @@ fn start_log(filter: &str) -> anyhow::Result<()> {
     let targets = targets.map_err(|error| exit::usage(format!("--log: '{filter}' is not a log filter: {error}")))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(console::colors_enabled_stderr())
         .with_writer(std::io::stderr);
     tracing_subscriber::registry().with(targets).with(lines).init();
     Ok(())

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::app::address::AdvertisedAddress;
 use crate::app::exit::{self, usage};
@@ -49,6 +49,9 @@ mod view;
 struct Cli {
     #[command(flatten)]
     connection: ConnectionArgs,
+    /// Colours: auto shows them on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_enum, value_name = "WHEN", env = "LANDFALL_COLOR", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
@@ -279,6 +282,7 @@ struct RunArgs {
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    set_colors(cli.color);
     if let Err(error) = output::refuse_contradictions(&matches) {
         return exit::report(Err(error));
     }
@@ -318,6 +322,18 @@ impl Cli {
         runtime.shutdown_background();
         outcome
     }
+}
+
+/// Turns colours on or off for the process. `console` decides by itself for `auto`: by the terminal,
+/// NO_COLOR and CLICOLOR_FORCE.
+fn set_colors(choice: ColorChoice) {
+    let on = match choice {
+        ColorChoice::Auto => return,
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+    };
+    console::set_colors_enabled(on);
+    console::set_colors_enabled_stderr(on);
 }
 
 /// The clap command. Subcommands that contact no scheduler hide the connection flags.

@@ -2,7 +2,6 @@
 //! and above). Standard output contains only the command's result.
 
 use std::fmt;
-use std::io::IsTerminal;
 
 use sha2::{Digest, Sha256};
 use tracing::field::{Field, Visit};
@@ -32,7 +31,7 @@ pub fn start() {
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(NamedStatements)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(console::colors_enabled_stderr());
     let started = tracing_subscriber::registry().with(targets).with(lines).try_init();
     if let (Ok(()), Some(refused)) = (started, refused) {
         tracing::warn!("{refused}: the default filter is used");

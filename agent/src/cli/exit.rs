@@ -46,7 +46,9 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+    // A cause may quote a text from the network, which must not control the terminal.
+    let message = format!("{error:#}").replace(char::is_control, " ");
+    eprintln!("{} {message}", console::style("error:").red().bold().for_stderr());
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
 }

@@ -88,16 +88,19 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     }
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     let code = ended.map_or(Code::NotDone, |ended| ended.code);
-    let head = if code == Code::Interrupted { "" } else { "error: " };
     let message = sentence(&error);
-    if !message.is_empty() {
-        // If standard error is closed, nobody reads the message.
-        drop(writeln!(std::io::stderr(), "{head}{message}"));
-    }
+    let line = match code {
+        Code::Interrupted if message.is_empty() => return ExitCode::from(code as u8),
+        Code::Interrupted => message,
+        _ => format!("{} {message}", console::style("error:").red().bold().for_stderr()),
+    };
+    // If standard error is closed, nobody reads the message.
+    drop(writeln!(std::io::stderr(), "{line}"));
     ExitCode::from(code as u8)
 }
 
-/// The chain of causes as one line, without causes that the preceding cause already quotes.
+/// The chain of causes as one line, without causes that the preceding cause already quotes. It has
+/// no control characters: a cause may quote a text from the network.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -106,7 +109,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
             parts.push(text);
         }
     }
-    parts.join(": ")
+    parts.join(": ").replace(char::is_control, " ")
 }
 
 /// Whether the reader of standard output has closed the pipe, as `landfall report … | head` does.
@@ -145,5 +148,6 @@ mod tests {
             .context("ask the scheduler")
             .unwrap_err();
         assert_eq!(sentence(&error), "ask the scheduler: connect: connection refused by peer");
+        assert_eq!(sentence(&anyhow::anyhow!("\u{1b}[2Jgone\u{9b}31m")), " [2Jgone 31m");
     }
 }

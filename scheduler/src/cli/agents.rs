@@ -233,7 +233,7 @@ async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()
 
 /// The table of agents, followed by the number of open enrolment tokens.
 fn text(rows: &[Agent], open: u64, view: &View) -> String {
-    let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
+    let table = if rows.is_empty() { String::new() } else { output::list(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
     match (rows.is_empty(), open) {
         (true, 0) => "no agents yet: landfall agents enrol --city CITY --carrier CARRIER\n".to_owned(),
@@ -328,7 +328,7 @@ impl Row for Agent {
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
         ("carrier", |row, _| row.carrier.clone()),
-        ("~service", |row, _| service(row)),
+        ("~!service", |row, _| service(row)),
         (
             ">slots",
             |row, _| if row.capacity == 0 { "-".to_owned() } else { format!("{}/{}", row.leased, row.capacity) },
@@ -356,7 +356,7 @@ impl Row for Enrolment {
         ("id", |row, _| row.enrolment_id.clone()),
         ("city", |row, _| row.city.clone()),
         ("carrier", |row, _| row.carrier.clone()),
-        ("state", |row, _| row.state().word_or_unknown().to_owned()),
+        ("!state", |row, _| row.state().word_or_unknown().to_owned()),
         ("made", |row, view| view.when(row.made_at)),
         ("ends", |row, view| view.when(row.ended_at.or(row.expires_at))),
         ("replaces", |row, _| output::yes_cell(row.replaces)),

@@ -190,7 +190,7 @@ fn text(answer: &ListLandmarksResponse, format: &FormatArgs<Landmark>, view: &Vi
     let (rows, map) = (&answer.landmarks, map_text(answer));
     match format.format() {
         Format::Table if rows.is_empty() => Ok(view.fold(&map)),
-        Format::Table => Ok(output::table(rows, view) + &view.fold(&(map + &warnings(rows)))),
+        Format::Table => Ok(output::list(rows, view) + &view.fold(&(map + &warnings(rows)))),
         _ => format.text(rows, "", 0, view),
     }
 }
@@ -200,7 +200,7 @@ impl Row for Landmark {
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
         // The reason of a pause is not in this answer, only in that of `landfall agents list`.
-        ("service", |row, _| service_words(row.service(), "see landfall agents list")),
+        ("!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),
         ("+carrier", |row, _| row.carrier.clone()),
@@ -248,7 +248,7 @@ fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>
     let view = format.view();
     match format.format() {
         Format::Table => {
-            print(&(output::table(&election.landmarks, &view) + &view.fold(&(map + &election.text(&view)))))
+            print(&(output::list(&election.landmarks, &view) + &view.fold(&(map + &election.text(&view)))))
         }
         Format::Json => output::print_json(election),
         Format::Csv | Format::Names => format.print(&election.landmarks, "", 0),

@@ -99,7 +99,7 @@ impl<R: PrintedRow> FormatArgs<R> {
     pub(super) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
         match self.format() {
             Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),
-            Format::Table => Ok(table(rows, view) + &self::more(more)),
+            Format::Table => Ok(list(rows, view) + &self::more(more)),
             format => rows_text(rows, format, view),
         }
     }
@@ -214,8 +214,13 @@ pub(super) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Lays out rows as a table.
+/// Lays out rows as a table inside a text, without colours: [`View::fold`] removes them.
 pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
+    list(rows, &View { colors: false, ..*view })
+}
+
+/// Lays out rows as a table that is the answer itself.
+pub(super) fn list<R: Row>(rows: &[R], view: &View) -> String {
     let table = Table::fit(rows, view);
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }

@@ -135,7 +135,7 @@ impl Row for AssignmentRow {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.0.site.clone()),
         // For tasks that are done, the outcome of the crawl is shown instead of the state.
-        ("state", |row, _| (if row.0.state == "done" { &row.0.outcome } else { &row.0.state }).clone()),
+        ("!state", |row, _| (if row.0.state == "done" { &row.0.outcome } else { &row.0.state }).clone()),
         ("agent", |row, _| text_cell(&row.0.agent)),
         (">rtt ms", |row, _| millis_cell(row.0.crawled)),
         (">pages", |row, _| count_cell(row.0.pages)),
@@ -165,7 +165,7 @@ impl Row for v1::AgentRow {
         (">rtt ms", |row, _| millis_cell(row.mean_rtt)),
         ("+carrier", |row, _| row.carrier.clone()),
         ("+landmark", |row, _| output::yes_cell(row.landmark)),
-        ("+service", |row, _| service_words(row.service(), "see landfall agents list")),
+        ("+!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("+>load", |row, _| level_cell(row.load_level)),
     ];
 }

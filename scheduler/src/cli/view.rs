@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use chrono::{DateTime, Local, TimeDelta, Utc};
 use clap::Args;
-use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
+use console::{Alignment, Style, Term, measure_text_width, pad_str, truncate_str};
 use landfall_proto::json::{moment, rfc3339};
 use prost_types::Timestamp;
 
@@ -43,7 +43,7 @@ pub(in crate::cli) trait Row: Sized + 'static {
 
 /// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
 /// if only --wide shows the column; then `>` if it is aligned to the right, or `~` if it is a text,
-/// which is cut before other columns.
+/// which is cut before other columns; then `!` if its first word is a state, which has a colour.
 pub(in crate::cli) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -58,7 +58,13 @@ pub(super) struct WideFlag<R: Row> {
 impl<R: Row> WideFlag<R> {
     pub(super) fn view(&self) -> View {
         let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
-        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: now(), timeless: false }
+        View {
+            wide: self.wide,
+            columns: columns.max(FEWEST_COLUMNS),
+            now: now(),
+            timeless: false,
+            colors: console::colors_enabled(),
+        }
     }
 }
 
@@ -92,13 +98,15 @@ pub(super) struct View {
     pub(super) now: DateTime<Utc>,
     /// Whether a dash stands for every relative time, so that two answers can be compared.
     pub(super) timeless: bool,
+    /// Whether lists have colours.
+    pub(super) colors: bool,
 }
 
 impl View {
     /// The view used on a pipe, with the Unix epoch as the present time.
     #[cfg(test)]
     pub(super) const fn plain() -> Self {
-        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false }
+        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false, colors: false }
     }
 
     /// A time relative to now, or in full with --wide; a dash if unknown.
@@ -165,6 +173,7 @@ struct LaidOutColumn {
     wide: bool,
     right: bool,
     text: bool,
+    state: bool,
 }
 
 impl LaidOutColumn {
@@ -172,7 +181,8 @@ impl LaidOutColumn {
         let (wide, name) = name.strip_prefix('+').map_or((false, name), |name| (true, name));
         let (right, name) = name.strip_prefix('>').map_or((false, name), |name| (true, name));
         let (text, name) = name.strip_prefix('~').map_or((false, name), |name| (true, name));
-        Self { name, wide, right, text }
+        let (state, name) = name.strip_prefix('!').map_or((false, name), |name| (true, name));
+        Self { name, wide, right, text, state }
     }
 }
 
@@ -203,25 +213,44 @@ impl Table {
 
     /// The header line.
     pub(super) fn head(&self) -> String {
-        self.line(|column, _| column.name.to_owned())
+        self.line(|column, _| column.name.to_owned(), |_, _| Some(Style::new().bold()))
     }
 
     /// The line of one row.
     pub(super) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
-        self.line(|_, index| cells.get(index).cloned().unwrap_or_default())
+        let cell = |_: &LaidOutColumn, index| cells.get(index).cloned().unwrap_or_default();
+        self.line(cell, |column, cell| state_style(cell).filter(|_| column.state))
     }
 
-    fn line(&self, cell: impl Fn(&LaidOutColumn, usize) -> String) -> String {
+    fn line(
+        &self,
+        cell: impl Fn(&LaidOutColumn, usize) -> String,
+        style: impl Fn(&LaidOutColumn, &str) -> Option<Style>,
+    ) -> String {
         let mut line = String::new();
         for (index, column, width) in &self.columns {
             let cell = cell(column, *index);
+            let style = style(column, &cell).filter(|_| self.view.colors);
             let cell = if self.view.wide { cell.into() } else { truncate_str(&cell, *width, "…") };
+            let cell = style.map_or_else(|| cell.to_string(), |style| style.force_styling(true).apply_to(&cell).to_string());
             let side = if column.right { Alignment::Right } else { Alignment::Left };
             line.push_str(&pad_str(&cell, *width, side, None));
             line.push_str(GAP);
         }
         line.trim_end().to_owned() + "\n"
+    }
+}
+
+/// The colour of a state: green if all is well, yellow if work pauses or is incomplete, red if
+/// somebody must look.
+fn state_style(cell: &str) -> Option<Style> {
+    let word = cell.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    match word {
+        "ready" | "complete" | "done" | "reached" => Some(Style::new().green()),
+        "draining" | "drained" | "paused" | "away" | "truncated" => Some(Style::new().yellow()),
+        "failed" | "quarantined" | "blocked" | "unreachable" => Some(Style::new().red()),
+        _ => None,
     }
 }
 
@@ -376,6 +405,25 @@ mod tests {
         let rows = [Sample { reason: "a\nb\tc\u{1b}[31m".to_owned(), ..Sample::default() }];
         let told = lines(&rows, &view(false, 100));
         assert!(told.len() == 2 && !told[1].contains(char::is_control), "{told:#?}");
+    }
+
+    #[test]
+    fn colours_change_no_width_and_stand_only_at_names_of_columns_and_states() {
+        struct Task(&'static str);
+        impl Row for Task {
+            const COLUMNS: &'static [Column<Self>] = &[("!state", |row, _| row.0.to_owned()), ("site", |_, _| "ready".to_owned())];
+        }
+        let rows = [Task("ready; a second process"), Task("paused: disk"), Task("failed"), Task("leased")];
+        let told = |view| {
+            let table = Table::fit(&rows, &view);
+            std::iter::once(table.head()).chain(rows.iter().map(|row| table.row(row))).collect::<String>()
+        };
+        let (plain, coloured) = (told(View::plain()), told(View { colors: true, ..View::plain() }));
+        assert_eq!(console::strip_ansi_codes(&coloured), plain);
+        assert!(!plain.contains('\u{1b}'));
+        let first: Vec<&str> = coloured.lines().map(|line| line.split_at(5).0).collect();
+        assert_eq!(first, ["\u{1b}[1ms", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[31m", "lease"]);
+        assert!(coloured.ends_with("leased                   ready\n"), "{coloured}");
     }
 
     #[test]

@@ -201,3 +201,33 @@ async fn names_go_from_one_command_to_another(pool: PgPool) {
     })
     .await;
 }
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn colours_are_for_terminals_alone_unless_someone_asks(pool: PgPool) {
+    operated(pool, |operated| {
+        operated.submit("autumn", "a.example\n");
+        let list = ["batches", "list"];
+        let on_terminal = |args: &[&str], variable: Option<(&str, &str)>| {
+            let mut command = operated.command(&[&list[..], args].concat());
+            command.envs(variable);
+            OnTerminal::start(command, 80).end()
+        };
+        let coloured = |text: &str| text.contains('\u{1b}');
+        assert!(on_terminal(&[], None).contains("\u{1b}[1mname"), "the header is bold");
+        assert!(!coloured(&on_terminal(&[], Some(("NO_COLOR", "1")))));
+        assert!(!coloured(&on_terminal(&["--color", "never"], None)));
+        assert!(!coloured(&on_terminal(&["-o", "json"], None)) && !coloured(&on_terminal(&["-o", "csv"], None)));
+        assert!(!coloured(&on_terminal(&["-q", "--color", "always"], None)));
+
+        let on_pipe = |args: &[&str]| operated.run(&[&list[..], args].concat());
+        assert!(!coloured(&on_pipe(&[])));
+        assert!(coloured(&on_pipe(&["--color", "always"])));
+        assert!(!coloured(&on_pipe(&["--color", "always", "-o", "csv"])));
+        let forced = operated.command(&list).env("CLICOLOR_FORCE", "1").stdout(Stdio::piped()).output().unwrap();
+        assert!(coloured(&String::from_utf8(forced.stdout).unwrap()));
+
+        let wrong = OnTerminal::start(operated.command(&["batches", "show", "winter"]), 80);
+        until("the error is red", || wrong.text().contains("\u{1b}[31m\u{1b}[1merror:\u{1b}[0m "));
+    })
+    .await;
+}

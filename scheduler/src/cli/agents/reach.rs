@@ -39,7 +39,7 @@ impl Row for Way {
     const COLUMNS: &'static [Column<Self>] = &[
         ("from", |row, _| row.prober.clone()),
         ("to", |row, _| row.target.clone()),
-        ("state", |row, _| row.state().word_or_unknown().to_owned()),
+        ("!state", |row, _| row.state().word_or_unknown().to_owned()),
         (">rtt ms", |row, _| output::millis_cell(row.rtt)),
         ("next try", |row, view| view.when(row.next_at)),
         ("~last failure", |row, view| match &row.failure {

@@ -121,7 +121,7 @@ struct SiteFields {
 impl Row for SiteRow {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.0.site.clone()),
-        ("state", |row, _| row.0.state.clone()),
+        ("!state", |row, _| row.0.state.clone()),
         ("since", |row, view| view.when(row.0.state_since)),
         ("agent", |row, _| output::text_cell(&row.0.agent)),
         (">pages", |row, _| output::count_cell(row.0.pages)),
