@@ -151,6 +151,9 @@ inside() {
     scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml --advertise "$name:7171" >"$work/scheduler.log" 2>&1 &
     until_so 60 "the scheduler answers" scheduler_root landfall agents list
     scheduler_root landfall --version
+    for page in man/man1/landfall-agents-list.1.gz bash-completion/completions/landfall zsh/vendor-completions/_landfall; do
+        scheduler_root test -s "/usr/share/$page" || fail "the package does not contain /usr/share/$page"
+    done
     enrol=$(scheduler_root landfall agents enrol --city Harbin --carrier CERNET --format json | python3 -c 'import json, sys; print(json.load(sys.stdin)["command"])')
 
     say "the agent, in three commands, on $(agent_root sh -c '. /etc/os-release; echo "$PRETTY_NAME"')"

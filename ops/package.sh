@@ -116,6 +116,25 @@ build() { # ARCH
     done
 }
 
+# Writes the manual and the completions of shells, which are the same for every architecture, with the
+# binaries for this machine.
+write_pages() {
+    local host package share
+    host=$(dpkg --print-architecture)
+    if [ ! -d "$stage/$host" ]; then
+        build "$host"
+    fi
+    for package in landfall landfall-agent; do
+        share=$stage/pages/$package/share
+        install -d "$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+        "$stage/$host/$package" man "$share/man/man1"
+        gzip -9n "$share"/man/man1/*.1
+        "$stage/$host/$package" completions bash >"$share/bash-completion/completions/$package"
+        "$stage/$host/$package" completions zsh >"$share/zsh/vendor-completions/_$package"
+        "$stage/$host/$package" completions fish >"$share/fish/vendor_completions.d/$package.fish"
+    done
+}
+
 # Packs a folder into an archive whose bytes depend only on the content.
 pack_tar() { # PARENT FOLDER
     tar --directory "$1" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --create "$2" |
@@ -135,6 +154,7 @@ debian_package() { # PACKAGE ARCH BINARIES DEPENDS STATE
     install -m 755 "$3/$package" "$root/usr/bin/"
     # The unit's first comment describes an installation by hand; the package omits it.
     sed -e '1,/^\[Unit\]$/{/^#/d}' -e 's#/usr/local/bin/#/usr/bin/#' "ops/systemd/$package.service" >"$root/lib/systemd/system/$package.service"
+    cp -r "$stage/pages/$package/share" "$root/usr/"
     install -m 644 LICENSE "$root/usr/share/doc/$package/copyright"
     gzip -9n <CHANGELOG.md >"$root/usr/share/doc/$package/changelog.gz"
     for script in postinst prerm postrm; do
@@ -201,6 +221,9 @@ rm -rf "$out"
 mkdir -p "$out"
 for arch in "${archs[@]}"; do
     build "$arch"
+done
+write_pages
+for arch in "${archs[@]}"; do
     binaries=$stage/$arch
     for binary in landfall landfall-agent; do
         check_binary "$binaries/$binary"

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use ipnet::IpNet;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -61,6 +62,17 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Crawl one site, and print the outcome.
     Crawl(crawl::CrawlArgs),
+    /// Print the completions of a shell. The Debian package installs those of bash, zsh and fish.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write a page of the manual for each command into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 /// Where an agent's files are, and which networks it may connect to beside public addresses.
@@ -161,6 +173,7 @@ pub fn main() -> ExitCode {
         // A crawl runs one task at a time, so a second thread costs more than it gains.
         Command::Crawl(_) => Builder::new_current_thread(),
         Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
+        Command::Completions { .. } | Command::Man { .. } => Builder::new_current_thread(),
     };
     let runtime = builder.worker_threads(WORKERS).enable_all().build();
     exit::report(runtime.map_err(anyhow::Error::from).and_then(|runtime| {
@@ -179,8 +192,20 @@ impl Cli {
             Command::Doctor(args) => doctor(args).await,
             Command::Probe(args) => probe::run(args).await,
             Command::Crawl(args) => crawl::run(args).await,
+            Command::Completions { shell } => {
+                clap_complete::generate(shell, &mut Self::command(), "landfall-agent", &mut std::io::stdout());
+                Ok(())
+            }
+            Command::Man { folder } => write_manual(&folder),
         }
     }
+}
+
+/// Writes a page of the manual for each command into a folder.
+fn write_manual(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
 /// Writes the log lines that pass the filter to standard error.
@@ -280,4 +305,20 @@ fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_of_the_manual() {
+        let folder = tempfile::tempdir().unwrap();
+        write_manual(folder.path()).unwrap();
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let page = folder.path().join(format!("landfall-agent-{}.1", command.get_name()));
+            assert!(page.is_file(), "{}", page.display());
+        }
+        assert!(folder.path().join("landfall-agent.1").is_file());
+    }
 }

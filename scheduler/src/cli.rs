@@ -22,6 +22,7 @@ mod agents;
 mod backup;
 mod batches;
 mod client;
+mod complete;
 mod contact;
 mod doctor;
 mod landmarks;
@@ -70,7 +71,7 @@ Examples:
 const CONNECTION: &str = "Connection";
 
 /// How a command finds its scheduler.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 struct ConnectionArgs {
     /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else
     /// ~/.local/share/landfall]
@@ -231,6 +232,21 @@ It changes nothing, and ends within 15 s. Without --config it reads /etc/landfal
     /// Print the version of this program, and of the scheduler if one answers
     #[command(after_help = "Example:\n  landfall version --format json")]
     Version(output::ShowFormatArgs),
+    /// Print the completions of a shell, which know the names of batches and agents
+    #[command(after_help = "\
+Examples:
+  source <(landfall completions bash)                          in ~/.bashrc
+  landfall completions zsh > ~/.zfunc/_landfall                with ~/.zfunc in fpath
+  landfall completions fish | source                           in ~/.config/fish/config.fish
+
+The Debian package installs them. Names come from the scheduler; if it does not answer within a second, there are none.")]
+    Completions(complete::CompletionsArgs),
+    /// Write a page of the manual for each command into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 /// What `up`, `serve` and `doctor` share.
@@ -280,6 +296,7 @@ struct RunArgs {
 
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
+    complete::answer_shell();
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     set_colors(cli.color);
@@ -316,6 +333,8 @@ impl Cli {
                 Command::Simulate(args) => args.run(&connection),
                 Command::Doctor(args) => args.run(&connection).await,
                 Command::Version(format) => version::run(format, &connection).await,
+                Command::Completions(args) => args.run(),
+                Command::Man { folder } => complete::write_manual(&folder),
             }
         });
         // An abandoned read of standard input must not delay the exit.
@@ -336,9 +355,18 @@ fn set_colors(choice: ColorChoice) {
     console::set_colors_enabled_stderr(on);
 }
 
-/// The clap command. Subcommands that contact no scheduler hide the connection flags.
+/// The clap command.
 fn command() -> clap::Command {
-    let mut command = Cli::command();
+    arranged(Cli::command())
+}
+
+/// The clap command from which the manual is written: without the commands `help`.
+fn for_manual() -> clap::Command {
+    arranged(Cli::command().disable_help_subcommand(true))
+}
+
+/// Hides the connection flags of subcommands that contact no scheduler.
+fn arranged(mut command: clap::Command) -> clap::Command {
     // This copies the global flags to every command.
     command.build();
     let shown = |command: clap::Command, of_its_own: &str| {
@@ -348,7 +376,8 @@ fn command() -> clap::Command {
             _ => arg,
         })
     };
-    for (name, of_its_own) in [("up", "data_dir"), ("serve", "data_dir"), ("simulate", "")] {
+    let alone = [("up", "data_dir"), ("serve", "data_dir"), ("simulate", ""), ("completions", ""), ("man", "")];
+    for (name, of_its_own) in alone {
         command = command.mut_subcommand(name, |command| shown(command, of_its_own));
     }
     command
@@ -396,7 +425,7 @@ mod tests {
             // If one value has its own help text, clap prints all flags in the long form of three
             // or more lines.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
-            let alone = ["landfall up", "landfall serve", "landfall simulate"].contains(&name.as_str());
+            let alone = ["up", "serve", "simulate", "completions", "man"].iter().any(|alone| *name == format!("landfall {alone}"));
             if !name.contains(" help") {
                 assert_eq!(page.contains("--token-file"), !alone, "{name}: {page}");
                 assert_eq!(page.contains("Connection:"), !alone, "{name}: {page}");

@@ -231,3 +231,38 @@ async fn colours_are_for_terminals_alone_unless_someone_asks(pool: PgPool) {
     })
     .await;
 }
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn the_tab_key_completes_commands_words_and_names(pool: PgPool) {
+    operated(pool, |mut operated| {
+        operated.submit("autumn", "a.example\n");
+        operated.submit("winter", "a.example\n");
+        let completed = |operated: &Operated, words: &[&str]| {
+            // This is how the script of bash asks.
+            let index = words.len().to_string();
+            let mut command = operated.command(&[&["--", "landfall"][..], words].concat());
+            command.env("LANDFALL_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index).env("_CLAP_IFS", "\n");
+            command.env("_CLAP_COMPLETE_COMP_TYPE", "9").env("_CLAP_COMPLETE_SPACE", "false");
+            let ran = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+            assert_eq!(String::from_utf8(ran.stderr).unwrap(), "");
+            String::from_utf8(ran.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(completed(&operated, &["bat"]), ["batches"]);
+        assert_eq!(completed(&operated, &["batches", "show", "a"]), ["autumn"]);
+        assert_eq!(completed(&operated, &["sites", "list", "--batch", ""]), ["winter", "autumn"]);
+        assert!(completed(&operated, &["agents", "list", "--state", "qu"]).contains(&"quarantined".to_owned()));
+        assert!(completed(&operated, &["plan", "--strategy", "gnp-top"]).contains(&"gnp-top3".to_owned()));
+        operated.stop();
+        assert_eq!(completed(&operated, &["batches", "show", "a"]), [""; 0]);
+    })
+    .await;
+}
+
+#[test]
+fn each_shell_gets_a_script() {
+    let home = tempfile::tempdir().unwrap();
+    for (shell, sign) in [("bash", "complete "), ("zsh", "#compdef landfall"), ("fish", "complete ")] {
+        let script = String::from_utf8(ask(home.path(), &["completions", shell]).stdout).unwrap();
+        assert!(script.contains(sign) && script.contains("LANDFALL_COMPLETE"), "{shell}: {script}");
+    }
+}

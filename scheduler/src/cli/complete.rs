@@ -1,0 +1,166 @@
+//! Completions for shells, and pages of the manual.
+//!
+//! `landfall completions SHELL` prints a script that runs `landfall` with [`VARIABLE`] set whenever
+//! somebody presses the tab key. clap then knows the commands, flags and words. The names of batches
+//! and agents come from the scheduler; if it does not answer at once, there are none.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, FromArgMatches};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use landfall_proto::v1::{ListAgentsRequest, ListBatchesRequest};
+
+use super::client::Client;
+use super::{ConnectionArgs, command, for_manual};
+use crate::app::exit::print;
+use crate::app::tls;
+use crate::model::Strategy;
+
+/// The environment variable by which a shell's script asks for completions.
+const VARIABLE: &str = "LANDFALL_COMPLETE";
+/// Time limit for the scheduler's answer: a person waits for it at each press of the tab key.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of batches that are asked for, newest first.
+const MOST_BATCHES: u64 = 1000;
+
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
+}
+
+impl CompletionsArgs {
+    /// Prints the script of a shell.
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let shells = Shells::builtins();
+        let shell = shells.completer(&self.shell).context("no completions for this shell")?;
+        let mut script = Vec::new();
+        shell.write_registration(VARIABLE, "landfall", "landfall", "landfall", &mut script)?;
+        print(&String::from_utf8(script)?)
+    }
+}
+
+/// Answers a shell's script and exits, if one asks.
+pub(super) fn answer_shell() {
+    CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
+}
+
+/// Writes a page of the manual for each command into a folder.
+pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(for_manual(), folder)).with_context(|| {
+        format!("write the manual into {}", folder.display())
+    })
+}
+
+/// Adds completions of names to flags and arguments, which have the same identifiers in all
+/// commands.
+fn with_names(command: clap::Command) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(|arg| match arg.get_id().as_str() {
+        "batch" | "batches" => arg.add(ArgValueCompleter::new(batches)),
+        "agent" | "name" | "names" | "other" => arg.add(ArgValueCompleter::new(agents)),
+        "strategy" => arg.add(ArgValueCompleter::new(strategies)),
+        _ => arg,
+    });
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_names))
+}
+
+fn batches(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let asked = asked(async |client| {
+        let request = ListBatchesRequest { limit: MOST_BATCHES };
+        let listed = client.answer(client.sites().list_batches(request).await)?;
+        Ok(listed.batches.into_iter().map(|batch| batch.name).collect())
+    });
+    beginning(asked, begun)
+}
+
+fn agents(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let asked = asked(async |client| {
+        let listed = client.answer(client.fleet().list_agents(ListAgentsRequest::default()).await)?;
+        Ok(listed.agents.into_iter().map(|agent| agent.name).collect())
+    });
+    beginning(asked, begun)
+}
+
+fn strategies(begun: &OsStr) -> Vec<CompletionCandidate> {
+    beginning(Strategy::ALL.iter().map(|strategy| strategy.name().to_owned()), begun)
+}
+
+fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    names.into_iter().filter(|name| name.starts_with(&*begun)).map(CompletionCandidate::new).collect()
+}
+
+/// Asks the scheduler that the typed flags, the environment or client.toml name.
+fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
+    tls::install_crypto();
+    let connection = connection(std::env::args_os().skip_while(|word| word != "--").skip(1));
+    let asking = async { ask(&Client::connect(&connection).await?).await };
+    let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await });
+    // A pending name resolution must not delay the answer.
+    runtime.shutdown_background();
+    names.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// The connection that an unfinished command line names.
+fn connection(words: impl Iterator<Item = std::ffi::OsString>) -> ConnectionArgs {
+    let typed = command().ignore_errors(true).try_get_matches_from(words).ok();
+    typed.and_then(|typed| ConnectionArgs::from_arg_matches(&typed).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_of_the_manual() {
+        fn pages(command: &clap::Command, name: &str, told: &mut Vec<String>) {
+            told.push(format!("{name}.1"));
+            for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+                pages(command, &format!("{name}-{}", command.get_name()), told);
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        write_manual(folder.path()).unwrap();
+        let mut written: Vec<String> =
+            fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        let mut expected = Vec::new();
+        pages(&for_manual(), "landfall", &mut expected);
+        (written.sort(), expected.sort());
+        assert_eq!(written, expected);
+        assert!(written.len() > 40 && written.iter().all(|name| !name.contains("-help")), "{written:?}");
+        let page = fs::read_to_string(folder.path().join("landfall-agents-list.1")).unwrap();
+        assert!(page.contains("carrier") && page.contains("TH landfall-agents-list 1"), "{page}");
+    }
+
+    #[test]
+    fn names_are_completed_wherever_one_is_asked_for() {
+        fn completed(command: &clap::Command, found: &mut Vec<String>) {
+            for arg in command.get_arguments().filter(|arg| arg.get::<ArgValueCompleter>().is_some()) {
+                found.push(format!("{} {}", command.get_name(), arg.get_id()));
+            }
+            command.get_subcommands().for_each(|command| completed(command, found));
+        }
+        let mut found = Vec::new();
+        completed(&with_names(command()), &mut found);
+        for expected in ["submit batch", "submit strategy", "wait batches", "drain name", "set names", "events agent"] {
+            assert!(found.iter().any(|one| one == expected), "{expected}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_line_names_its_scheduler() {
+        let typed = ["landfall", "batches", "show", "--data-dir", "d", "--scheduler", "http://127.0.0.1:1", ""];
+        let connection = connection(typed.into_iter().map(Into::into));
+        assert_eq!(connection.data_dir.as_deref(), Some(Path::new("d")));
+        assert_eq!(connection.scheduler, ["http://127.0.0.1:1"]);
+    }
+}
