@@ -25,6 +25,7 @@ mod client;
 mod complete;
 mod contact;
 mod doctor;
+mod defaults;
 mod landmarks;
 mod operator;
 mod output;
@@ -50,8 +51,8 @@ mod view;
 struct Cli {
     #[command(flatten)]
     connection: ConnectionArgs,
-    /// Colours: auto shows them on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, value_enum, value_name = "WHEN", env = "LANDFALL_COLOR", default_value_t = ColorChoice::Auto)]
+    /// Colours: auto shows them on a terminal, unless NO_COLOR is set [env: LANDFALL_COLOR]
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
     #[command(subcommand)]
     command: Command,
@@ -297,18 +298,28 @@ struct RunArgs {
 /// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
     complete::answer_shell();
-    let matches = command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return exit::report(Err(error)),
+    };
     set_colors(cli.color);
-    if let Err(error) = output::refuse_contradictions(&matches) {
-        return exit::report(Err(error));
-    }
     telemetry::start();
     tls::install_crypto();
     exit::report(cli.run())
 }
 
 impl Cli {
+    /// Reads the command line, and then once more if there are defaults, because a flag says where
+    /// client.toml is.
+    fn read() -> anyhow::Result<Self> {
+        let mut matches = command().get_matches();
+        let chosen = defaults::chosen(&matches)?;
+        if !chosen.is_empty() {
+            matches = defaults::apply(command(), &chosen).get_matches();
+        }
+        Ok(Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+    }
+
     fn run(self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
         let connection = self.connection;

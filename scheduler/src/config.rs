@@ -47,6 +47,17 @@ pub enum ConfigError {
     In { path: PathBuf, source: Box<ConfigError> },
 }
 
+impl ConfigError {
+    /// An error in the text of a file, with its line.
+    pub fn parse(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        Self::Parse {
+            path: path.to_owned(),
+            line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
+            message: error.message().lines().collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
 /// All settings of an operator.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,11 +107,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Parse {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
-            message: error.message().lines().collect::<Vec<_>>().join(", "),
-        })?;
+        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::parse(path, &text, &error))?;
         config.validate().map_err(|source| ConfigError::In { path: path.to_owned(), source: Box::new(source) })?;
         Ok(config)
     }

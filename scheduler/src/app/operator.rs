@@ -15,6 +15,7 @@ use sqlx::PgPool;
 
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::app::secret::{Secret, SecretHash};
+use crate::config::ConfigError;
 use crate::store::{self, settings};
 use crate::wake::Wakes;
 
@@ -36,6 +37,57 @@ pub struct ClientFile {
     /// to the folder of the file, so that a copy of the folder works elsewhere.
     pub ca: Option<PathBuf>,
     pub token: String,
+    /// The operator's, never written: a scheduler that rewrites the file keeps the section as it is.
+    #[serde(default, skip_serializing)]
+    pub defaults: Defaults,
+}
+
+/// What commands print where neither a flag nor the environment says how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Defaults {
+    pub format: Option<DefaultFormat>,
+    /// Whether tables have all columns.
+    pub wide: Option<bool>,
+    pub color: Option<DefaultColor>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DefaultFormat {
+    Table,
+    Json,
+    Csv,
+}
+
+impl DefaultFormat {
+    /// The value of `--format`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Json => "json",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DefaultColor {
+    Auto,
+    Always,
+    Never,
+}
+
+impl DefaultColor {
+    /// The value of `--color`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
 }
 
 /// Serialises one URL as a string, and several as a list.
@@ -77,9 +129,23 @@ impl ClientFile {
         let path = data_dir.join(CLIENT_FILE);
         let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();
         let file = Self { ca: self.ca.as_ref().map(beside), ..self.clone() };
-        let text = toml::to_string(&file).context("write the client's settings")?;
+        let text = toml::to_string(&file).context("write the client's settings")? + &sections(&path);
         write_atomically(&path, 0o600, text.as_bytes())?;
         Ok(path)
+    }
+
+    /// Reads the section of defaults. A file that this user cannot read has none: a command that
+    /// needs the rest of the file says so itself.
+    pub fn defaults(data_dir: &Path) -> Result<Defaults, ConfigError> {
+        #[derive(Deserialize)]
+        struct Sections {
+            #[serde(default)]
+            defaults: Defaults,
+        }
+        let path = data_dir.join(CLIENT_FILE);
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Defaults::default()) };
+        let read = toml::from_str(&text).map(|Sections { defaults }| defaults);
+        read.map_err(|error| ConfigError::parse(&path, &text, &error))
     }
 
     /// Reads the file from a data directory; `None` if it is missing.
@@ -88,11 +154,17 @@ impl ClientFile {
         match std::fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
                 .map(|file: Self| Some(Self { ca: file.ca.map(|ca| data_dir.join(ca)), ..file }))
-                .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.message())),
+                .map_err(|error| ConfigError::parse(&path, &text, &error).into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
         }
     }
+}
+
+/// The sections of an existing client file as they are, comments included.
+fn sections(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.find("\n[").map(|at| format!("\n{}", &text[at + 1..])).unwrap_or_default()
 }
 
 /// Which secrets are used if those of the database and of the data directory differ.
@@ -305,13 +377,23 @@ mod tests {
         let dir = DataDir::claim(&base.path().join("d")).unwrap();
         assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
         for ca in [None, Some(PathBuf::from("/x/ca.pem")), Some(dir.path().join("tls/ca.pem"))] {
-            let file = ClientFile { scheduler: vec!["https://127.0.0.1:7171".to_owned()], ca, token: "t".to_owned() };
+            let scheduler = vec!["https://127.0.0.1:7171".to_owned()];
+            let file = ClientFile { scheduler, ca, token: "t".to_owned(), defaults: Defaults::default() };
             file.write(dir.path()).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file.clone()));
             let more = ClientFile { scheduler: vec!["https://a:1".to_owned(), "https://b:2".to_owned()], ..file };
             more.write(dir.path()).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(more));
         }
+        let path = dir.path().join(CLIENT_FILE);
+        let section = "\n[defaults]\nformat = \"json\"   # for scripts\nwide = true\n";
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + section).unwrap();
+        let read = ClientFile::read(dir.path()).unwrap().unwrap();
+        assert_eq!((read.defaults.format, read.defaults.wide), (Some(DefaultFormat::Json), Some(true)));
+        assert_eq!(ClientFile::defaults(dir.path()).unwrap(), read.defaults);
+        ClientFile { token: "u".to_owned(), ..read }.write(dir.path()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("token = \"u\"") && text.ends_with(section), "{text}");
         let copy = base.path().join("copy");
         std::fs::create_dir(&copy).unwrap();
         std::fs::copy(dir.path().join(CLIENT_FILE), copy.join(CLIENT_FILE)).unwrap();
@@ -351,7 +433,8 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let dir = DataDir::claim(&base.path().join("d")).unwrap();
         let old = token(&pool, &dir, Own).await.unwrap();
-        let client = ClientFile { scheduler: vec!["http://127.0.0.1:1".to_owned()], ca: None, token: old.clone() };
+        let scheduler = vec!["http://127.0.0.1:1".to_owned()];
+        let client = ClientFile { scheduler, ca: None, token: old.clone(), defaults: Defaults::default() };
         client.write(dir.path()).unwrap();
         let elsewhere = base.path().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();

@@ -23,7 +23,7 @@ use crate::app::address::{AdvertisedAddress, local, names};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::{Code, print, usage};
 use crate::app::geoip::GeoIp;
-use crate::app::operator::{self, ClientFile, Precedence};
+use crate::app::operator::{self, ClientFile, Defaults, Precedence};
 use crate::app::postgres::PrivatePostgres;
 use crate::app::tls::{self, ServerTls};
 use crate::config::Config;
@@ -263,7 +263,7 @@ fn identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Opt
 fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> ClientFile {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let scheduler = vec![format!("{scheme}://{}", local(address))];
-    ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
+    ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
 }
 
 /// The text printed at the start.

@@ -25,7 +25,7 @@ use url::Url;
 use super::ConnectionArgs;
 use crate::app::data_dir::DataDir;
 use crate::app::exit::usage;
-use crate::app::operator::{CLIENT_FILE, ClientFile};
+use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
 /// Maximum size of an answer in bytes: enough for an embedding of 100,000 agents, or 5,000
@@ -285,7 +285,7 @@ pub(super) fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
         return Err(usage(format!("{} names no scheduler", data_dir.join(CLIENT_FILE).display())));
     }
     let ca = args.ca.clone().or_else(|| stored.and_then(|stored| stored.ca));
-    Ok(ClientFile { scheduler, ca, token })
+    Ok(ClientFile { scheduler, ca, token, defaults: Defaults::default() })
 }
 
 /// Parses the URL. Refuses plain http except on loopback, because others on the network could read

@@ -6,15 +6,14 @@
 
 use std::marker::PhantomData;
 
-use clap::parser::ValueSource::CommandLine;
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use landfall_proto::json::milliseconds;
 use prost_types::Duration;
 use serde::Serialize;
 
 use super::view::Table;
 pub(super) use super::view::{Column, Row, TextLines, View, WideFlag};
-use crate::app::exit::{print, usage};
+use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,10 +39,10 @@ enum ShowFormat {
 /// The flags of commands that print rows.
 #[derive(Debug, Args)]
 pub(super) struct FormatArgs<R: Row> {
-    /// Output format: a table for people, or all fields for programs
-    #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
+    /// Output format: a table for people, or all fields for programs [env: LANDFALL_FORMAT]
+    #[arg(short = 'o', long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    #[arg(short, long, help = format!("Print only {}, one per line, for other commands", R::NAMES))]
+    #[arg(short, long, conflicts_with = "format", help = format!("Print only {}, one per line, for other commands", R::NAMES))]
     quiet: bool,
     #[command(flatten)]
     wide: WideFlag<R>,
@@ -52,30 +51,12 @@ pub(super) struct FormatArgs<R: Row> {
 /// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
 #[derive(Debug, Args)]
 pub(super) struct ShowFormatArgs<R: Row = TextLines> {
-    /// Output format: text for people, or JSON (one object; of a log, one per line)
-    #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
+    /// Output format: text for people, or JSON (one object; of a log, one per line) [env:
+    /// LANDFALL_FORMAT]
+    #[arg(short = 'o', long, value_enum, default_value_t = ShowFormat::Table)]
     format: ShowFormat,
     #[command(flatten)]
     wide: WideFlag<R>,
-}
-
-/// Refuses `--quiet` with a format in which it has no meaning. A format from the environment is no
-/// contradiction: it is meant for commands that state none.
-pub(super) fn refuse_contradictions(matches: &ArgMatches) -> anyhow::Result<()> {
-    let mut command = matches;
-    while let Some((_, subcommand)) = command.subcommand() {
-        command = subcommand;
-    }
-    let typed = |flag| matches!(command.try_contains_id(flag), Ok(true)) && command.value_source(flag) == Some(CommandLine);
-    if !(typed("quiet") && typed("format")) {
-        return Ok(());
-    }
-    match command.try_get_one::<Format>("format") {
-        Ok(Some(Format::Json | Format::Csv)) => {
-            Err(usage("--quiet prints only names, and --format json and csv print every field: give one of them"))
-        }
-        _ => Ok(()),
-    }
 }
 
 impl<R: Row> FormatArgs<R> {

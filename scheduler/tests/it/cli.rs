@@ -239,10 +239,30 @@ fn names_alone_and_every_field_are_not_asked_for_together() {
     for list in [&["agents", "list"][..], &["batches", "list"], &["sites", "list", "--batch", "b"]] {
         let ran = landfall(home.path(), &[list, &["-q", "-o", "csv"]].concat());
         assert_eq!(ran.code, 2, "{}", ran.err);
-        assert!(ran.err.starts_with("error: --quiet prints only names"), "{}", ran.err);
-        let table = landfall(home.path(), &[list, &["-q", "-o", "table"]].concat());
-        assert!(!table.err.contains("--quiet"), "{}", table.err);
+        assert!(ran.err.contains("'--quiet' cannot be used with '--format"), "{}", ran.err);
     }
     let help = landfall(home.path(), &["agents", "enrol", "--help"]).out;
     assert!(help.contains("Print only the tokens"), "{help}");
+}
+
+#[test]
+fn defaults_that_are_wrong_are_named_with_their_place() {
+    let home = home();
+    let asked = |section: &str, variable: Option<(&str, &str)>| {
+        let client = format!("scheduler = \"http://127.0.0.1:1\"\ntoken = \"t\"\n{section}");
+        fs::write(home.path().join("client.toml"), client).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
+        command.args(["agents", "list", "--data-dir", "."]).current_dir(home.path()).envs(variable);
+        let ran = command.output().unwrap();
+        (ran.status.code().unwrap(), String::from_utf8(ran.stderr).unwrap())
+    };
+    for (section, sentence) in [
+        ("[defaults]\nformat = \"json\"\nwidth = 3\n", "./client.toml:5: unknown field `width`, expected one of"),
+        ("\n[defaults]\nformat = \"xml\"\n", "./client.toml:5: unknown variant `xml`, expected one of"),
+    ] {
+        let (code, said) = asked(section, None);
+        assert!(code == 1 && said.starts_with("error: ") && said.contains(sentence), "{said}");
+    }
+    let (code, said) = asked("", Some(("LANDFALL_FORMAT", "xml")));
+    assert_eq!((code, said.as_str()), (2, "error: LANDFALL_FORMAT must be table or json or csv, is 'xml'\n"));
 }

@@ -266,3 +266,26 @@ fn each_shell_gets_a_script() {
         assert!(script.contains(sign) && script.contains("LANDFALL_COMPLETE"), "{shell}: {script}");
     }
 }
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_flag_comes_before_the_environment_and_that_before_the_file(pool: PgPool) {
+    operated(pool, |mut operated| {
+        let file = operated.home.join("one/client.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text + "\n[defaults]\nformat = \"json\"\n").unwrap();
+        let list = ["batches", "list"];
+        let asked = |operated: &Operated, args: &[&str], variable: Option<(&str, &str)>| {
+            let mut command = operated.command(&[&list[..], args].concat());
+            String::from_utf8(command.envs(variable).stdout(Stdio::piped()).output().unwrap().stdout).unwrap()
+        };
+        let csv = Some(("LANDFALL_FORMAT", "csv"));
+        assert_eq!(asked(&operated, &[], None), "[]\n");
+        assert!(asked(&operated, &[], csv).starts_with("name,strategy,"));
+        assert!(asked(&operated, &["-o", "table"], csv).starts_with("no batches yet"));
+
+        operated.stop();
+        operated.restart();
+        until("the scheduler answers", || asked(&operated, &[], None) == "[]\n");
+    })
+    .await;
+}

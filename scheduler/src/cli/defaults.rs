@@ -1,0 +1,108 @@
+//! What the output looks like where no flag says so: environment variables, and then the section
+//! `[defaults]` of client.toml.
+//!
+//! Both become default values of clap's flags, so that help and completions show them. A default
+//! that a command cannot follow, such as CSV for a single thing, leaves the command as it is.
+
+use clap::{Arg, ArgMatches, FromArgMatches};
+
+use super::ConnectionArgs;
+use super::client::data_dir;
+use crate::app::exit::usage;
+use crate::app::operator::{ClientFile, Defaults};
+
+/// A flag that has a default, its environment variable, and the variable's values.
+struct Preference {
+    flag: &'static str,
+    variable: &'static str,
+    values: &'static [&'static str],
+}
+
+const PREFERENCES: [Preference; 3] = [
+    Preference { flag: "format", variable: "LANDFALL_FORMAT", values: &["table", "json", "csv"] },
+    Preference { flag: "wide", variable: "LANDFALL_WIDE", values: &["true", "false"] },
+    Preference { flag: "color", variable: "LANDFALL_COLOR", values: &["auto", "always", "never"] },
+];
+
+/// The chosen defaults: flags with their values.
+pub(super) type Chosen = Vec<(&'static str, String)>;
+
+/// Finds the defaults for a command line.
+///
+/// # Errors
+/// When a variable has an invalid value, or client.toml is invalid.
+pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
+    let stored = if contacts_scheduler(matches) { stored(matches)? } else { Defaults::default() };
+    let mut chosen = Chosen::new();
+    for Preference { flag, variable, values } in PREFERENCES {
+        let set = std::env::var(variable).ok().filter(|value| !value.is_empty());
+        if let Some(value) = &set
+            && !values.contains(&value.as_str())
+        {
+            return Err(usage(format!("{variable} must be {}, is '{value}'", values.join(" or "))));
+        }
+        let value = set.or_else(|| match flag {
+            "format" => stored.format.map(|format| format.word().to_owned()),
+            "wide" => stored.wide.map(|wide| wide.to_string()),
+            _ => stored.color.map(|color| color.word().to_owned()),
+        });
+        chosen.extend(value.map(|value| (flag, value)));
+    }
+    Ok(chosen)
+}
+
+/// Whether the command prints an answer in a format, which commands that run a scheduler do not.
+fn contacts_scheduler(matches: &ArgMatches) -> bool {
+    let mut command = matches;
+    while let Some((_, subcommand)) = command.subcommand() {
+        command = subcommand;
+    }
+    command.try_contains_id("format").unwrap_or(false)
+}
+
+fn stored(matches: &ArgMatches) -> anyhow::Result<Defaults> {
+    let connection = ConnectionArgs::from_arg_matches(matches).unwrap_or_default();
+    // Without a data directory there is no file; a command that needs one says so itself.
+    let Ok(data_dir) = data_dir(&connection) else { return Ok(Defaults::default()) };
+    Ok(ClientFile::defaults(&data_dir)?)
+}
+
+/// Makes them default values of the flags that can have these values.
+pub(super) fn apply(command: clap::Command, chosen: &Chosen) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(|arg| match chosen.iter().find(|(flag, _)| arg.get_id() == flag) {
+        Some((_, value)) if accepts(&arg, value) => arg.default_value(value.clone()),
+        _ => arg,
+    });
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |command| apply(command, chosen)))
+}
+
+fn accepts(arg: &Arg, value: &str) -> bool {
+    arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command;
+    use super::*;
+
+    #[test]
+    fn a_default_is_what_a_flag_overrides_and_what_a_command_can_follow() {
+        let chosen: Chosen =
+            [("format", "csv"), ("wide", "true"), ("color", "never")].map(|(flag, value)| (flag, value.to_owned())).to_vec();
+        let value = |typed: &[&str], flag: &str| {
+            let matches = apply(command(), &chosen).try_get_matches_from(typed).unwrap();
+            let mut command = &matches;
+            while let Some((_, subcommand)) = command.subcommand() {
+                command = subcommand;
+            }
+            command.get_raw(flag).unwrap().next().unwrap().to_string_lossy().into_owned()
+        };
+        assert_eq!(value(&["landfall", "agents", "list"], "format"), "csv");
+        assert_eq!(value(&["landfall", "agents", "list", "-o", "table"], "format"), "table");
+        assert_eq!(value(&["landfall", "agents", "show", "a"], "format"), "table");
+        assert_eq!(value(&["landfall", "agents", "show", "a"], "wide"), "true");
+        assert_eq!(value(&["landfall", "agents", "show", "a"], "color"), "never");
+        assert_eq!(value(&["landfall", "agents", "show", "a", "--color", "auto"], "color"), "auto");
+    }
+}
