@@ -26,11 +26,13 @@ mod complete;
 mod contact;
 mod doctor;
 mod defaults;
+mod harmless;
 mod landmarks;
 mod operator;
 mod output;
 #[cfg(test)]
 mod printed;
+mod progress;
 mod repeat;
 mod reports;
 mod simulate;
@@ -436,7 +438,9 @@ mod tests {
             // If one value has its own help text, clap prints all flags in the long form of three
             // or more lines.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
-            let alone = ["up", "serve", "simulate", "completions", "man"].iter().any(|alone| *name == format!("landfall {alone}"));
+            let alone = ["up", "serve", "simulate", "completions", "man"]
+                .iter()
+                .any(|alone| *name == format!("landfall {alone}"));
             if !name.contains(" help") {
                 assert_eq!(page.contains("--token-file"), !alone, "{name}: {page}");
                 assert_eq!(page.contains("Connection:"), !alone, "{name}: {page}");

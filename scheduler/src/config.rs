@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::de::Error;
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 
 use crate::model::contact::ContactUrl;
@@ -31,31 +31,15 @@ const TENTH: Duration = Duration::from_millis(100);
 pub enum ConfigError {
     #[error("read the configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, or has an unknown key or a value of the wrong type.
+    /// The file is not TOML, or has an unknown key or a value of the wrong type. Lines begin at 1.
     #[error("{path}:{line}: {message}")]
-    Parse {
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-        message: String,
-    },
+    Parse { path: PathBuf, line: usize, message: String },
     /// A value is out of range, or contradicts another.
     #[error("{key} must be {rule}, is {value}")]
     Value { key: &'static str, rule: String, value: String },
     /// The file was read but is invalid.
     #[error("{path}")]
     In { path: PathBuf, source: Box<ConfigError> },
-}
-
-impl ConfigError {
-    /// An error in the text of a file, with its line.
-    pub fn parse(path: &Path, text: &str, error: &toml::de::Error) -> Self {
-        Self::Parse {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
-            message: error.message().lines().collect::<Vec<_>>().join(", "),
-        }
-    }
 }
 
 /// All settings of an operator.
@@ -107,7 +91,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::parse(path, &text, &error))?;
+        let config: Self = parsed(path, &text)?;
         config.validate().map_err(|source| ConfigError::In { path: path.to_owned(), source: Box::new(source) })?;
         Ok(config)
     }
@@ -139,6 +123,15 @@ impl Config {
     pub const fn confirming(&self) -> Duration {
         confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
+}
+
+/// Parses the text of a file; an error names the line.
+pub fn parsed<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Parse {
+        path: path.to_owned(),
+        line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
+        message: error.message().lines().collect::<Vec<_>>().join(", "),
+    })
 }
 
 fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> ConfigError {

@@ -11,9 +11,11 @@ use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::ChildStdout;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use indicatif::ProgressBar;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
@@ -52,6 +54,8 @@ pub struct Backup {
     pub secrets: bool,
     /// Whether an existing file is replaced.
     pub force: bool,
+    /// Counts the bytes of the database.
+    pub progress: ProgressBar,
 }
 
 /// Makes a backup; returns a text for people that says what was done.
@@ -190,9 +194,13 @@ async fn make(
         sites: snapshot.sites,
         agents: snapshot.agents,
     };
-    let (file, force, libpq) = (wanted.file.clone(), wanted.force, Libpq::of(options));
+    let (wanted, libpq) = (wanted.clone(), Libpq::of(options));
     let written = tokio::task::spawn_blocking(move || {
-        let length = write(&file, force, |out| fill(out, &manifest, &secrets, &pg_dump, &libpq, &snapshot.name))?;
+        let dump = |archive: &mut archive::Writer<&File>| {
+            let take = |output: &mut ChildStdout| archive.add_stream(DUMP, &mut wanted.progress.wrap_read(output));
+            programs::dump(&pg_dump, &libpq, &snapshot.name, take)
+        };
+        let length = write(&wanted.file, wanted.force, |out| fill(out, &manifest, &secrets, dump))?;
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
@@ -260,13 +268,11 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
     })
 }
 
-fn fill(
-    out: &File,
+fn fill<'out>(
+    out: &'out File,
     manifest: &Manifest,
     secrets: &Secrets,
-    pg_dump: &Tool,
-    libpq: &Libpq,
-    snapshot: &str,
+    dump: impl FnOnce(&mut archive::Writer<&'out File>) -> anyhow::Result<u64>,
 ) -> anyhow::Result<u64> {
     let time = u64::try_from(manifest.made_at.timestamp()).unwrap_or(0);
     let mut archive = archive::Writer::new(out, time);
@@ -274,7 +280,7 @@ fn fill(
     for (name, content) in secrets.files() {
         archive.add(name, content).with_context(|| format!("write {name}"))?;
     }
-    programs::dump(pg_dump, libpq, snapshot, |output| archive.add_stream(DUMP, output))?;
+    dump(&mut archive)?;
     archive.finish().context("write the sums")?;
     Ok(out.metadata().context("read its length")?.len())
 }

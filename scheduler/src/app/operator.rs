@@ -15,7 +15,7 @@ use sqlx::PgPool;
 
 use crate::app::data_dir::{DataDir, write_atomically};
 use crate::app::secret::{Secret, SecretHash};
-use crate::config::ConfigError;
+use crate::config::{self, ConfigError};
 use crate::store::{self, settings};
 use crate::wake::Wakes;
 
@@ -144,17 +144,17 @@ impl ClientFile {
         }
         let path = data_dir.join(CLIENT_FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Defaults::default()) };
-        let read = toml::from_str(&text).map(|Sections { defaults }| defaults);
-        read.map_err(|error| ConfigError::parse(&path, &text, &error))
+        config::parsed(&path, &text).map(|Sections { defaults }| defaults)
     }
 
     /// Reads the file from a data directory; `None` if it is missing.
     pub fn read(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join(CLIENT_FILE);
         match std::fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text)
-                .map(|file: Self| Some(Self { ca: file.ca.map(|ca| data_dir.join(ca)), ..file }))
-                .map_err(|error| ConfigError::parse(&path, &text, &error).into()),
+            Ok(text) => {
+                let file: Self = config::parsed(&path, &text)?;
+                Ok(Some(Self { ca: file.ca.map(|ca| data_dir.join(ca)), ..file }))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ConnectionArgs;
+use super::progress::Bar;
 use crate::app::backup::{self, Backup, Restore};
 use crate::app::exit::print;
 use crate::config::Config;
@@ -47,14 +48,18 @@ pub(super) struct BackupArgs {
 impl BackupArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         connection.refuse("this command reads the database itself")?;
+        let bar = Bar::written_bytes();
         let wanted = Backup {
             data_dir: connection.data_dir.clone(),
             database_url: self.database.url()?,
             file: self.file,
             secrets: !self.without_secrets,
             force: self.force,
+            progress: bar.clone(),
         };
-        print(&backup::backup(wanted).await?)
+        let done = backup::backup(wanted).await;
+        drop(bar);
+        print(&done?)
     }
 }
 
@@ -72,12 +77,16 @@ pub(super) struct RestoreArgs {
 impl RestoreArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         connection.refuse("this command writes the database itself")?;
+        let bar = Bar::read_bytes();
         let wanted = Restore {
             data_dir: connection.data_dir.clone(),
             database_url: self.database.url()?,
             file: self.file,
             secrets: !self.without_secrets,
+            progress: bar.clone(),
         };
-        print(&backup::restore(wanted).await?)
+        let done = backup::restore(wanted).await;
+        drop(bar);
+        print(&done?)
     }
 }

@@ -79,9 +79,8 @@ impl BatchesCommand {
                     client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)
                 };
                 let none = "no batches yet: landfall sites submit FILE --batch NAME\n";
-                let text = |listed: &ListBatchesResponse, view: &View| {
-                    format.text(&listed.batches, none, listed.more, view)
-                };
+                let text =
+                    |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
                 watch.print(connection, &format, ask, text).await
             }
             Self::Show { batch, format, watch } => {

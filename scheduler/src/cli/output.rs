@@ -11,6 +11,7 @@ use landfall_proto::json::milliseconds;
 use prost_types::Duration;
 use serde::Serialize;
 
+use super::harmless;
 use super::view::Table;
 pub(super) use super::view::{Column, Row, TextLines, View, WideFlag};
 use crate::app::exit::print;
@@ -162,7 +163,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
             Format::Json => {
                 for row in rows {
                     text.push_str(if text.is_empty() && !self.begun { "[\n  " } else { ",\n  " });
-                    text.push_str(&serde_json::to_string_pretty(row)?.replace('\n', "\n  "));
+                    text.push_str(&harmless::json(serde_json::to_string_pretty(row)?).replace('\n', "\n  "));
                 }
             }
         }
@@ -192,7 +193,7 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// The text of one object as JSON.
 pub(super) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// Lays out rows as a table inside a text, without colours: [`View::fold`] removes them.
@@ -221,7 +222,7 @@ pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
     if rows.is_empty() {
         text.truncate(text.find('\n').map_or(0, |end| end + 1));
     }
-    Ok(text)
+    harmless::csv(text)
 }
 
 /// The line below a table that says how many rows a limit omitted; empty if none.

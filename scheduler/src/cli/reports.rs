@@ -63,9 +63,8 @@ impl ReportCommand {
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
                 let request = AgentsReportRequest { batch, agent, limit };
                 let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
-                let text = |report: &v1::AgentsReportResponse, view: &View| {
-                    format.text(&report.agents, "", report.more, view)
-                };
+                let text =
+                    |report: &v1::AgentsReportResponse, view: &View| format.text(&report.agents, "", report.more, view);
                 watch.print(connection, &format, ask, text).await
             }
         }

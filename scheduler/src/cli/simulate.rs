@@ -4,7 +4,7 @@
 //! parses the flags and prints the report.
 
 use std::fs::{self, File, Permissions};
-use std::io::{IsTerminal, Write as _};
+use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
+use super::progress::Bar;
 use super::{ConnectionArgs, one_of};
 use crate::app::exit::{sentence, usage};
 use crate::gnp::RefinedSwitches;
@@ -111,9 +111,9 @@ impl SimulateArgs {
             // Checked before the simulation, so that an error is reported at once.
             file.as_deref().map(|file| beside(flag, file)).transpose()?;
         }
-        let bar = bar(settings.sites_in_all(matrix.nodes()));
+        let bar = Bar::counted(settings.sites_in_all(matrix.nodes()), "sites");
         let judged = judge(&matrix, &settings, &|| bar.inc(1));
-        bar.finish_and_clear();
+        drop(bar);
         let judged = judged.map_err(refusal)?;
         let report = Report::of(matrix.nodes(), &settings, &judged);
         if let Some(file) = &self.dump {
@@ -172,15 +172,6 @@ fn refusal(error: SimulateError) -> anyhow::Error {
         SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
         SimulateError::Fit { .. } => anyhow::Error::new(error),
     }
-}
-
-/// A progress bar, hidden unless standard error is a terminal.
-fn bar(sites: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} sites, {eta} left");
-    ProgressBar::new(sites).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Makes an empty temporary file beside `file`. It is renamed to `file` at the end, so that a

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, PgPool};
 use super::serving::{Serving, ask, client_file, landfall, serve_at, until};
 
 /// What begins a repainted page: the cursor goes home, and the rest of the screen is cleared.
-const HOME: &str = "\u{1b}[1;1H\u{1b}[0J";
+const HOME: &str = "\u{1b}[1;1H\r\u{1b}[0J";
 
 /// A command that runs on a pseudo-terminal of 24 rows.
 struct OnTerminal {
@@ -126,7 +126,7 @@ fn path(path: &Path) -> &str {
 }
 
 /// Runs a test with a scheduler on a thread that may block.
-async fn operated(pool: PgPool, test: fn(Operated)) {
+async fn operated(pool: PgPool, test: impl FnOnce(Operated) + Send + 'static) {
     tokio::task::spawn_blocking(move || test(Operated::start(&pool))).await.unwrap();
 }
 
@@ -196,7 +196,8 @@ async fn names_go_from_one_command_to_another(pool: PgPool) {
         assert_eq!(operated.run(&["agents", "list", "-q"]), "");
         let token = operated.run(&["agents", "enrol", "--city", "Harbin", "--carrier", "CERNET", "-q"]);
         assert_eq!((token.len(), token.lines().count()), (65, 1), "{token}");
-        let ran = operated.command(&["batches", "list", "-q"]).env("LANDFALL_FORMAT", "json").stdout(Stdio::piped()).output();
+        let ran =
+            operated.command(&["batches", "list", "-q"]).env("LANDFALL_FORMAT", "json").stdout(Stdio::piped()).output();
         assert_eq!(ran.unwrap().stdout, b"autumn\n");
     })
     .await;
@@ -286,6 +287,68 @@ async fn a_flag_comes_before_the_environment_and_that_before_the_file(pool: PgPo
         operated.stop();
         operated.restart();
         until("the scheduler answers", || asked(&operated, &[], None) == "[]\n");
+    })
+    .await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_bar_is_shown_on_a_terminal_and_erased(pool: PgPool) {
+    operated(pool, |operated| {
+        std::fs::write(operated.home.join("list.txt"), "a.example\nb.example\n").unwrap();
+        let submit = |batch| operated.command(&["sites", "submit", "list.txt", "--batch", batch]);
+        let text = OnTerminal::start(submit("autumn"), 100).end();
+        assert!(text.contains("/2 sites sent"), "{text}");
+        let last = text.rsplit("\u{1b}[2K").next().unwrap();
+        assert!(last.contains("batch autumn: 2 added") && !last.contains("sites sent"), "{text}");
+        let ran = submit("winter").stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((ran.status.success(), ran.stderr), (true, Vec::new()));
+    })
+    .await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_table_fits_the_terminal_and_a_reader_that_leaves_is_no_error(pool: PgPool) {
+    operated(pool, |operated| {
+        let sites: String =
+            (0..5_000).map(|number| format!("{}{number}.example\n", "a-long-name-".repeat(4))).collect();
+        operated.submit("a-batch-with-a-name-of-some-length-that-fills-the-line", &sites);
+        for columns in [60, 70, 120] {
+            let text = OnTerminal::start(operated.command(&["batches", "list"]), columns).end();
+            let widths = text.lines().map(|line| console::measure_text_width(line.trim_end()));
+            assert!(widths.max().is_some_and(|width| width <= usize::from(columns)), "{columns}: {text}");
+        }
+        let batch = ["--batch", "a-batch-with-a-name-of-some-length-that-fills-the-line"];
+        for list in [&["sites", "list", "--limit", "0"][..], &["report", "assignments", "-o", "csv"]] {
+            let mut command = operated.command(&[list, &batch].concat());
+            let mut list = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut out = BufReader::new(list.stdout.take().unwrap());
+            assert!(out.read_line(&mut String::new()).unwrap() > 0);
+            drop(out);
+            let mut said = String::new();
+            list.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert_eq!((list.wait().unwrap().code(), said.as_str()), (Some(0), ""));
+        }
+    })
+    .await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn hostile_texts_control_neither_terminal_nor_spreadsheet(pool: PgPool) {
+    const HOSTILE: &str = "=1+1\u{1b}[2J\u{9b}31m\r\nb";
+    let database = pool.clone();
+    operated(pool, move |operated| {
+        operated.submit("autumn", "a.example\n");
+        let failing = sqlx::query("update tasks set state = 'failed', reason = $1").bind(HOSTILE).execute(&database);
+        tokio::runtime::Handle::current().block_on(failing).unwrap();
+        let list = ["report", "assignments", "--batch", "autumn", "--color", "always"];
+        for format in ["table", "json", "csv"] {
+            let text = operated.run(&[&list[..], &["-o", format]].concat());
+            let plain = console::strip_ansi_codes(&text).replace('\n', "");
+            assert!(text.contains("1+1") && !plain.contains(char::is_control), "{format}: {text:?}");
+            assert!(!text.contains("\u{1b}[2J") && !text.contains(",=1"), "{format}: {text:?}");
+        }
+        let csv = operated.run(&["sites", "list", "--batch", "autumn", "-o", "csv"]);
+        assert!(csv.contains(",'=1+1 [2J 31m  b,"), "{csv}");
     })
     .await;
 }

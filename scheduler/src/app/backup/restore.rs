@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Take};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use indicatif::ProgressBar;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
@@ -37,6 +38,8 @@ pub struct Restore {
     pub file: PathBuf,
     /// Whether the backup's secrets are written into the data directory.
     pub secrets: bool,
+    /// Counts the bytes of the database.
+    pub progress: ProgressBar,
 }
 
 /// Restores a backup; returns a text for people that says what was done and what remains to be
@@ -58,7 +61,8 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let pg_restore = tool("pg_restore", source.manifest.pg_dump)?;
     let secrets = if wanted.secrets { source.secrets()? } else { Secrets::default() };
     ensure_theirs(&source.manifest, &data_dir)?;
-    let work = RestoreInput { manifest: source.manifest.clone(), pg_restore, secrets, source, data_dir };
+    let (manifest, progress) = (source.manifest.clone(), wanted.progress.clone());
+    let work = RestoreInput { manifest, pg_restore, secrets, source, data_dir, progress };
     let (work, restored) = match &wanted.database_url {
         Some(url) => {
             let options = up::database_options(url)?;
@@ -113,7 +117,7 @@ impl Source {
         Secrets::collect(|name| spans.get(name).map(|span| archive::small(file, *span)).transpose())
     }
 
-    fn dump(&mut self) -> anyhow::Result<impl Read + use<>> {
+    fn dump(&mut self) -> anyhow::Result<Take<File>> {
         let span = self.spans.get(DUMP).copied().context("find the dump")?;
         self.file.seek(SeekFrom::Start(span.at)).context("read the backup")?;
         Ok(self.file.try_clone().context("read the backup")?.take(span.length))
@@ -127,6 +131,7 @@ struct RestoreInput {
     pg_restore: Tool,
     secrets: Secrets,
     data_dir: PathBuf,
+    progress: ProgressBar,
 }
 
 fn interruption(left: &str) -> anyhow::Error {
@@ -222,7 +227,9 @@ impl RestoreInput {
         let mut work = self;
         let libpq = Libpq::of(options);
         let loading = tokio::task::spawn_blocking(move || {
-            let mut dump = work.source.dump()?;
+            let dump = work.source.dump()?;
+            work.progress.set_length(dump.limit());
+            let mut dump = work.progress.wrap_read(dump);
             programs::restore(&work.pg_restore, &libpq, &mut dump)?;
             Ok::<_, anyhow::Error>(work)
         });

@@ -24,11 +24,24 @@ async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
 }
 
 fn wanted(base: &Path, file: &str) -> Backup {
-    Backup { data_dir: Some(base.join("one")), database_url: None, file: base.join(file), secrets: true, force: false }
+    Backup {
+        data_dir: Some(base.join("one")),
+        database_url: None,
+        file: base.join(file),
+        secrets: true,
+        force: false,
+        progress: ProgressBar::hidden(),
+    }
 }
 
 fn into(base: &Path, data_dir: &str, file: &str) -> Restore {
-    Restore { data_dir: Some(base.join(data_dir)), database_url: None, file: base.join(file), secrets: true }
+    Restore {
+        data_dir: Some(base.join(data_dir)),
+        database_url: None,
+        file: base.join(file),
+        secrets: true,
+        progress: ProgressBar::hidden(),
+    }
 }
 
 async fn refused(restore_of: Restore) -> String {

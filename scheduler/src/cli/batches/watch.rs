@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use landfall_proto::json::moment;
 use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::Status;
@@ -16,6 +16,7 @@ use tonic::Status;
 use crate::app::exit::{self, print};
 use crate::cli::client::{self, Client};
 use crate::cli::output::{counted, fetched, number};
+use crate::cli::progress::Bar;
 use crate::cli::view::{now, relative};
 
 /// Maximum number of times that a broken stream is opened again without any message in between.
@@ -123,7 +124,7 @@ pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
 
 /// Shows the progress on standard error, so that standard output holds only the summary.
 enum ProgressDisplay {
-    Bar(ProgressBar),
+    Bar(Bar),
     Lines,
 }
 
@@ -132,10 +133,7 @@ impl ProgressDisplay {
         if !std::io::stderr().is_terminal() {
             return Self::Lines;
         }
-        let bar = ProgressBar::new(0);
-        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self::Bar(bar)
+        Self::Bar(Bar::new(ProgressBar::new(0), "[{elapsed_precise}] {bar:30} {pos}/{len} {msg}"))
     }
 
     fn show(&self, progress: &BatchProgress, last: Option<&BatchProgress>) {
@@ -157,14 +155,6 @@ impl ProgressDisplay {
         match self {
             Self::Bar(bar) => bar.suspend(|| eprintln!("{sentence}")),
             Self::Lines => eprintln!("{sentence}"),
-        }
-    }
-}
-
-impl Drop for ProgressDisplay {
-    fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
         }
     }
 }

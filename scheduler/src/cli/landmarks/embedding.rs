@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
+use crate::cli::harmless;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
 /// Printed while there is no embedding.
@@ -139,7 +140,9 @@ fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow
         (Format::Table, Some(epoch)) => print(&text(epoch, answer, &format.view())),
         (Format::Json, Some(_)) => output::print_json(answer),
         (Format::Json, None) => print("null\n"),
-        (Format::Table, None) | (Format::Csv | Format::Names, _) => format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0),
+        (Format::Table, None) | (Format::Csv | Format::Names, _) => {
+            format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0)
+        }
     }
 }
 
@@ -228,7 +231,7 @@ impl Export {
             ];
             writer.write_record(start.into_iter().chain(agent.position_ms.iter().map(f64::to_string)))?;
         }
-        Ok(String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
+        harmless::csv(String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
     }
 }
 

@@ -13,6 +13,7 @@ use tonic::Status;
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::{self, Client};
+use crate::cli::harmless;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
@@ -113,7 +114,7 @@ impl EventsArgs {
                     *last = event.id.max(*last);
                     print(&match self.format.is_json() {
                         false => view.fold(&line(&event, &view)),
-                        true => serde_json::to_string(&event)? + "\n",
+                        true => harmless::json(serde_json::to_string(&event)?) + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),

@@ -74,12 +74,7 @@ impl ThroughputArgs {
 }
 
 /// The report in any format; `by` is the table that CSV contains.
-fn printed(
-    shown: &Shown,
-    format: &FormatArgs<AgentThroughput>,
-    by: Option<By>,
-    view: &View,
-) -> anyhow::Result<String> {
+fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, view: &View) -> anyhow::Result<String> {
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     match (format.format(), by) {
         (Format::Table, _) => Ok(text(shown, view)),

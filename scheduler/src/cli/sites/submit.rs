@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use indicatif::ProgressBar;
 use landfall_proto::v1::submit_request::Part;
 use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
@@ -21,6 +22,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch;
 use crate::cli::client::Client;
 use crate::cli::output::number;
+use crate::cli::progress::Bar;
 use crate::model::site_list::{self, SiteList};
 
 /// Number of sites in one message: far below the size limit of a message, even with long names.
@@ -75,7 +77,9 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
         constraints: Some(constraints.into()),
         dry_run: args.dry_run,
     };
-    let answer = send(&mut client, &messages(header, &list), sent).await?;
+    let bar = Bar::counted(list.sites.len() as u64, "sites sent");
+    let answer = send(&mut client, &messages(header, &list), sent, &bar).await?;
+    drop(bar);
     for warning in &answer.warnings {
         eprintln!("warning: {warning}: these sites wait for such an agent, or fail if the batch's constraints say so");
     }
@@ -137,17 +141,19 @@ async fn send(
     client: &mut Client,
     messages: &[SubmitRequest],
     sent: &Arc<AtomicBool>,
+    bar: &ProgressBar,
 ) -> anyhow::Result<SubmitResponse> {
     let mut pause = FIRST_PAUSE;
     let mut attempt = 1;
     loop {
-        let sent = Arc::clone(sent);
+        let (sent, counter) = (Arc::clone(sent), bar.clone());
         let last = std::iter::from_fn(move || {
             sent.store(true, Ordering::Relaxed);
             None
         });
+        bar.set_position(0);
         let repeated: Vec<SubmitRequest> = messages.to_vec();
-        let parts = repeated.into_iter().chain(last);
+        let parts = repeated.into_iter().chain(last).inspect(move |part| counter.inc(sites_in(part)));
         let status = match client.sites().submit(tokio_stream::iter(parts)).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
@@ -160,6 +166,13 @@ async fn send(
         client.move_on().await;
         pause *= 2;
         attempt += 1;
+    }
+}
+
+fn sites_in(message: &SubmitRequest) -> u64 {
+    match &message.part {
+        Some(Part::Chunk(chunk)) => chunk.sites.len() as u64,
+        _ => 0,
     }
 }
 

@@ -1,14 +1,19 @@
 //! `landfall sites list`, and the filters and printing that lists of a batch's tasks share.
 
+use std::io::IsTerminal as _;
+
 use clap::Args;
+use indicatif::ProgressBar;
 use landfall_proto::json::{self, Word as _};
-use landfall_proto::v1::{self, AssignmentsRequest};
+use landfall_proto::v1::{self, AssignmentsRequest, ShowBatchRequest};
 use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::app::exit::print;
+use crate::cli::batches::watch;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row};
+use crate::cli::progress::Bar;
 use crate::cli::{ConnectionArgs, one_of};
 use crate::model::{ReasonKind, TaskState};
 
@@ -51,18 +56,21 @@ impl TasksArgs {
             limit,
         };
         let client = Client::connect(connection).await?;
+        let bar = bar(&client, &request).await;
         let mut stream = client.answer(client.reports().assignments(request).await)?;
         let view = format.view();
         let mut printer = Printer::new(format.format(), &view);
         let (mut rows, mut more) = (Vec::new(), 0);
         while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
             more = message.more;
+            bar.inc(1);
             rows.push(row(message));
             if rows.len() == PAGE {
                 print(&printer.page(&rows)?)?;
                 rows.clear();
             }
         }
+        drop(bar);
         if !rows.is_empty() {
             print(&printer.page(&rows)?)?;
         }
@@ -71,6 +79,24 @@ impl TasksArgs {
             Format::Table => print(&output::more(more)),
             Format::Json | Format::Csv | Format::Names => print(&printer.end()?),
         }
+    }
+}
+
+/// A bar of the rows that are written to a file or a pipe. How many come is known only of whole
+/// batches.
+async fn bar(client: &Client, request: &AssignmentsRequest) -> Bar {
+    let watched = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
+    if !watched {
+        return Bar::new(ProgressBar::hidden(), "");
+    }
+    let whole = AssignmentsRequest { batch: request.batch.clone(), ..AssignmentsRequest::default() };
+    let shown = match *request == whole {
+        true => client.sites().show_batch(ShowBatchRequest { batch: whole.batch }).await.ok(),
+        false => None,
+    };
+    match shown.and_then(|shown| shown.into_inner().progress) {
+        Some(progress) => Bar::counted(watch::total(&progress), "rows"),
+        None => Bar::uncounted("rows"),
     }
 }
 

@@ -1,0 +1,70 @@
+//! Bars of work that lasts: on standard error, only on a terminal, and erased at the end.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Interval at which a bar is redrawn although nothing happened, so that its times go on.
+const REDRAW: Duration = Duration::from_millis(250);
+
+/// A bar that is erased when dropped.
+#[derive(Debug)]
+pub(super) struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar of a known number of things, with rate and time left.
+    pub(super) fn counted(length: u64, what: &str) -> Self {
+        let template = format!(
+            "[{{elapsed_precise}}] {{bar:30}} {{human_pos}}/{{human_len}} {what}, {{per_sec}}, {{eta}} left {{msg}}"
+        );
+        Self::new(ProgressBar::new(length), &template)
+    }
+
+    /// A count of things whose number is unknown, with their rate.
+    pub(super) fn uncounted(what: &str) -> Self {
+        let template = format!("[{{elapsed_precise}}] {{spinner}} {{human_pos}} {what}, {{per_sec}}");
+        Self::new(ProgressBar::no_length(), &template)
+    }
+
+    /// A count of written bytes, whose number is unknown until the end.
+    pub(super) fn written_bytes() -> Self {
+        Self::new(
+            ProgressBar::no_length(),
+            "[{elapsed_precise}] {spinner} {decimal_bytes} written, {decimal_bytes_per_sec}",
+        )
+    }
+
+    /// A bar of read bytes; whoever knows their number sets its length.
+    pub(super) fn read_bytes() -> Self {
+        let template =
+            "[{elapsed_precise}] {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+        Self::new(ProgressBar::new(0), template)
+    }
+
+    /// A bar of another layout.
+    pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
+        // An invalid template would be a mistake of this file, and the usual style is readable too.
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        if !bar.is_hidden() {
+            bar.tick();
+            bar.enable_steady_tick(REDRAW);
+        }
+        Self(bar)
+    }
+}
+
+impl Deref for Bar {
+    type Target = ProgressBar;
+
+    fn deref(&self) -> &ProgressBar {
+        &self.0
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
