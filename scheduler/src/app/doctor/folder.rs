@@ -114,11 +114,19 @@ fn content(path: &Path) -> io::Result<Content> {
 /// moment, could refuse a scheduler that starts.
 fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     let written = fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let device = format!("{:02x}:{:02x}", major(metadata.dev()), minor(metadata.dev()));
-    let pid = locker(&locks, &device, metadata.ino(), written)?;
+    let pid = locker(&locks, &device, metadata.ino(), written).or_else(|| written.filter(|pid| opened(*pid, lock)))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(Holder { pid, name: name.trim().to_owned() })
+}
+
+/// Whether a process has the file open. Overlay file systems show other numbers in the list of
+/// locks than in the metadata of their files.
+fn opened(pid: i32, file: &Path) -> bool {
+    let Ok(file) = file.canonicalize() else { return false };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
 /// Finds the process in the text of `/proc/locks`. Some file systems show another device there than
@@ -235,9 +243,11 @@ mod tests {
         let (content, states) = state(&path);
         let Content::Ours(Some(holder)) = content else { panic!("{content:?}") };
         assert_eq!(holder.pid, own);
+        assert!(opened(own, &path.join(LOCK_FILE)));
         assert!(states.contains(&(CHECK, State::Ok)), "{states:?}");
         drop(claimed);
         let before = fs::read(path.join(LOCK_FILE)).unwrap();
+        assert!(!opened(own, &path.join(LOCK_FILE)));
         assert_eq!(state(&path).0, Content::Ours(None));
         assert_eq!(fs::read(path.join(LOCK_FILE)).unwrap(), before);
     }
