@@ -166,7 +166,7 @@ pub(super) fn judge(listen: SocketAddr, facts: &PortFacts, holder: Option<&Holde
 mod tests {
     use std::net::Ipv4Addr;
 
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tonic::transport::Server;
 
     use super::*;
@@ -187,6 +187,8 @@ mod tests {
         let serving = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
+                // Unread bytes would reset the connection before the answer is read.
+                drop(stream.read(&mut [0; 64]).await);
                 stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
             }
         });
