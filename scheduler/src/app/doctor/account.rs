@@ -42,11 +42,8 @@ pub(super) fn name(uid: Uid) -> String {
 pub(super) fn judge(facts: &AccountFacts) -> CheckResult {
     let AccountFacts { own: (own, me), scheduler: (scheduler, runs), needs, first_port } = facts;
     if own != scheduler && !own.is_root() {
-        return CheckResult::wrong(
-            CHECK,
-            format!("you are {me}, but the data directory belongs to {runs}"),
-            format!("run this command as root, or as `runuser -u {runs} -- landfall doctor`"),
-        );
+        let text = format!("you are {me}, but the data directory belongs to {runs}");
+        return CheckResult::wrong(CHECK, text, "run this command as root or as that user");
     }
     if let Some((port, _)) = needs.filter(|(port, _)| port < first_port && *port != 0 && !scheduler.is_root()) {
         return CheckResult::wrong(

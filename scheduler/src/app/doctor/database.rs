@@ -28,8 +28,10 @@ const RUNBOOK: &str = "see *The scheduler does not start* in ops/RUNBOOK-schedul
 pub(super) struct DatabaseFacts {
     /// The programs of the private Postgres; `None` with an operator's server.
     programs: Option<Result<CheckedPostgres, Fault>>,
-    /// `None` if the private server does not run.
+    /// `None` if the private server does not run, or may not be asked.
     server: Option<Result<OpenedDatabase, Fault>>,
+    /// Whether this user may use the private server: root and the scheduler's user may.
+    permitted: bool,
 }
 
 /// A fault, and what to do about it.
@@ -116,14 +118,20 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
                 Err(Fault::new(error.to_string(), "correct --database-url, LANDFALL_DATABASE_URL or database_url"))
             }
         };
-        return DatabaseFacts { programs: None, server: Some(opened) };
+        return DatabaseFacts { programs: None, server: Some(opened), permitted: true };
+    }
+    let own = Uid::effective();
+    if !own.is_root() && own != scheduler {
+        return DatabaseFacts { programs: None, server: None, permitted: false };
     }
     let path: PathBuf = data_dir.to_owned();
     let checked =
         reading(PROGRAMS, move || (PrivatePostgres::check(&path, scheduler), PrivatePostgres::running(&path)));
     let (programs, running) = match checked.await {
         Ok(checked) => checked,
-        Err(hangs) => return DatabaseFacts { programs: Some(Err(Fault::of_check(hangs))), server: None },
+        Err(hangs) => {
+            return DatabaseFacts { programs: Some(Err(Fault::of_check(hangs))), server: None, permitted: true };
+        }
     };
     let server = match running {
         Ok(None) => None,
@@ -132,7 +140,7 @@ pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> 
             Some(Err(Fault::new(sentence(&error), "run this as root, or as the owner of the data directory")))
         }
     };
-    DatabaseFacts { programs: Some(programs.map_err(Fault::of_postgres)), server }
+    DatabaseFacts { programs: Some(programs.map_err(Fault::of_postgres)), server, permitted: true }
 }
 
 async fn open(options: &PgConnectOptions, data_dir: &Path) -> Result<OpenedDatabase, Fault> {
@@ -213,6 +221,13 @@ impl DatabaseFacts {
             Some(Ok(opened)) => opened,
             Some(Err(fault)) => {
                 results.push(fault.result(DATABASE));
+                return results;
+            }
+            None if !self.permitted => {
+                results.push(CheckResult::skip(
+                    DATABASE,
+                    "only root and the user of the scheduler may use its private Postgres",
+                ));
                 return results;
             }
             None => {
@@ -324,7 +339,7 @@ mod tests {
 
     async fn opened(pool: &PgPool, data_dir: &Path) -> Vec<CheckResult> {
         let server = Some(open(&pool.connect_options(), data_dir).await);
-        let facts = DatabaseFacts { programs: None, server };
+        let facts = DatabaseFacts { programs: None, server, permitted: true };
         if let Some(offset) = facts.clock_offset() {
             assert!(offset.abs() < TimeDelta::seconds(10), "it is this machine's clock: {offset}");
         }
@@ -408,8 +423,11 @@ mod tests {
 
     #[test]
     fn a_scheduler_without_a_private_server_has_another_database() {
-        let facts = DatabaseFacts { programs: None, server: None };
+        let facts = DatabaseFacts { programs: None, server: None, permitted: true };
         assert_eq!(facts.results(true, None)[0].state, State::Skip);
+        let others = DatabaseFacts { permitted: false, ..facts };
+        assert!(others.results(true, None)[0].text.starts_with("only root"));
+        let facts = DatabaseFacts { permitted: true, ..others };
         let holder = Holder { pid: 7, name: "landfall".to_owned() };
         assert_eq!(facts.results(true, Some(&holder))[0].state, State::Note);
     }
