@@ -85,7 +85,8 @@ pub(super) fn unasked(error: &anyhow::Error) -> CheckResult {
     CheckResult::wrong(
         "scheduler",
         sentence(error),
-        "check that it runs, that no firewall blocks the connection, and the files that --token-file and --ca name",
+        "check that it runs, that you may read client.toml or the files of --token-file and --ca, and that no firewall \
+         blocks the connection",
     )
 }
 
@@ -180,9 +181,9 @@ struct Beacon<'a> {
 }
 
 impl Beacon<'_> {
-    /// Every agent must reach a landmark, and some agent any other beacon.
+    /// Every agent must reach a landmark. Other agents may be behind address translation.
     fn is_wrong(&self) -> bool {
-        !self.failed.is_empty() && (self.agent.landmark || self.reached == 0)
+        !self.failed.is_empty() && self.agent.landmark
     }
 }
 
@@ -210,7 +211,8 @@ fn reach(agents: &[Agent], ways: &[Way]) -> CheckResult {
     let worst: Vec<String> = bad.iter().take(NAMED).map(|beacon| said(beacon)).collect();
     let more = bad.len().saturating_sub(NAMED);
     let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-    let text = worst.join("; ") + &more;
+    let why = way.failure.as_ref().map(|failure| format!("; {} to {}: {}", way.prober, way.target, failure.message));
+    let text = worst.join("; ") + &more + &why.unwrap_or_default();
     let remedy = format!("landfall agents reach {} {}", way.prober, way.target);
     match bad.iter().any(|beacon| beacon.is_wrong()) {
         true => CheckResult::wrong(CHECK, text, remedy),
@@ -222,8 +224,7 @@ fn said(beacon: &Beacon<'_>) -> String {
     let Beacon { agent, reached, failed } = beacon;
     let what = if agent.landmark { "landmark " } else { "" };
     let tried = reached + failed.len();
-    let why = failed.first().and_then(|way| way.failure.as_ref()).map(|failure| format!(" ({})", failure.message));
-    format!("{what}{}: {} of {tried} agents do not reach it{}", agent.name, failed.len(), why.unwrap_or_default())
+    format!("{what}{}: {} of {tried} agents do not reach it", agent.name, failed.len())
 }
 
 #[cfg(test)]
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beacon_is_wrong_if_nobody_reaches_it_or_if_it_is_a_landmarks() {
+    fn a_beacon_that_agents_do_not_reach_is_wrong_only_if_it_is_a_landmarks() {
         use WayState::{Failed, Reached, Untried};
         let mut all = fleet(4);
         check(&reach(&all[..1], &[]), State::Skip, "fewer than two");
@@ -289,14 +290,20 @@ mod tests {
         check(&reach(&all, &[way("a1", "a0", Reached)]), State::Ok, "at the 4 beacons");
         let some = [way("a1", "a0", Reached), way("a2", "a0", Failed)];
         let noted = reach(&all, &some);
-        check(&noted, State::Note, "a0: 1 of 2 agents do not reach it (connection refused)");
+        check(&noted, State::Note, "a0: 1 of 2 agents do not reach it; a2 to a0: connection refused");
         assert_eq!(noted.remedy.as_deref(), Some("landfall agents reach a2 a0"));
         all[0].landmark = true;
         check(&reach(&all, &some), State::Wrong, "landmark a0: 1 of 2");
         let more = [&some[..], &[way("a0", "a3", Failed), way("a1", "a3", Failed)]].concat();
         let judged = reach(&all, &more);
-        check(&judged, State::Wrong, "a3: 2 of 2 agents do not reach it (connection refused); landmark a0");
-        assert_eq!(judged.remedy.as_deref(), Some("landfall agents reach a0 a3"), "the worst one first");
+        check(
+            &judged,
+            State::Wrong,
+            "landmark a0: 1 of 2 agents do not reach it; a3: 2 of 2 agents do not reach it; a2",
+        );
+        assert_eq!(judged.remedy.as_deref(), Some("landfall agents reach a2 a0"), "the worst one first");
+        all[0].landmark = false;
+        check(&reach(&all, &more), State::Note, "a3: 2 of 2 agents do not reach it; a0: 1 of 2");
     }
 
     #[test]
