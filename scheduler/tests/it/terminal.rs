@@ -86,6 +86,8 @@ impl Operated {
         until("the scheduler serves", || !client_file(&home, "one").is_empty());
         let operated = Self { home, url, scheduler, _folder: folder };
         until("it answers", || ask(&operated.home, &["agents", "list", "--data-dir", "one"]).status.success());
+        // Without a contact URL nothing can be submitted.
+        operated.run(&["contact", "set", "https://example.org/crawler"]);
         operated
     }
 
