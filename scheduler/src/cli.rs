@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::app::address::AdvertisedAddress;
@@ -40,6 +39,7 @@ mod sites;
 mod status;
 mod version;
 mod view;
+mod words;
 
 /// Schedules crawls over a wide-area network: each site is crawled by an agent near it on the
 /// network.
@@ -304,7 +304,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::report(Err(error)),
     };
-    set_colors(cli.color);
+    defaults::set_colors(cli.color);
     telemetry::start();
     tls::install_crypto();
     exit::report(cli.run())
@@ -356,18 +356,6 @@ impl Cli {
     }
 }
 
-/// Turns colours on or off for the process. `console` decides by itself for `auto`: by the terminal,
-/// NO_COLOR and CLICOLOR_FORCE.
-fn set_colors(choice: ColorChoice) {
-    let on = match choice {
-        ColorChoice::Auto => return,
-        ColorChoice::Always => true,
-        ColorChoice::Never => false,
-    };
-    console::set_colors_enabled(on);
-    console::set_colors_enabled_stderr(on);
-}
-
 /// The clap command.
 fn command() -> clap::Command {
     arranged(Cli::command())
@@ -400,16 +388,6 @@ fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> any
     connection.refuse("this command runs one itself")?;
     let RunArgs { scheduler, replace_secrets } = run;
     Ok(up::Options { own_database, replace_secrets, ..scheduler.options(connection) })
-}
-
-/// Makes a parser for flags whose value is one of several words.
-fn one_of<T: Copy + Send + Sync + 'static>(
-    all: impl IntoIterator<Item = T>,
-    word: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    let all: Vec<T> = all.into_iter().collect();
-    PossibleValuesParser::new(all.iter().map(|one| word(*one)))
-        .map(move |said| all.iter().copied().find(|one| word(*one) == said).expect("a possible value"))
 }
 
 #[cfg(test)]

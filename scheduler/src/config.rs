@@ -369,18 +369,8 @@ impl KeepConfig {
     /// Checks that rows are kept for at least the life and grace of a lease, and measurements for
     /// at least as long as they are used.
     fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
-        let all = [
-            ("keep.events", self.events),
-            ("keep.rounds", self.rounds),
-            ("keep.moves", self.moves),
-            ("keep.measurements", self.measurements),
-            ("keep.sessions", self.sessions),
-            ("keep.submissions", self.submissions),
-            ("keep.quarantines", self.quarantines),
-            ("keep.embeddings", self.embeddings),
-            ("keep.enrolments", self.enrolments),
-            ("keep.minutes", self.minutes),
-        ];
+        let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
+        let all = [("keep.events", self.events)].into_iter().chain(rows);
         let lived = lease.life + lease.grace;
         if let Some((key, keep)) = all.into_iter().find(|(_, keep)| *keep < lived) {
             let rule = format!("at least lease.life and lease.grace together ({})", lived.said());

@@ -20,10 +20,11 @@ use landfall_proto::v1::{
 
 use self::drain::{DrainArgs, RemoveArgs};
 use self::enrol::EnrolArgs;
+use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
 use super::repeat::WatchFlag;
-use super::{ConnectionArgs, one_of};
+use super::words::one_of;
 use crate::app::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]

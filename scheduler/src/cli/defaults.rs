@@ -85,6 +85,18 @@ fn accepts(arg: &Arg, value: &str) -> bool {
     is_switch || arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
 }
 
+/// Turns colours on or off for the process. `console` decides by itself for `auto`: by the terminal,
+/// NO_COLOR and CLICOLOR_FORCE.
+pub(super) fn set_colors(choice: clap::ColorChoice) {
+    let on = match choice {
+        clap::ColorChoice::Auto => return,
+        clap::ColorChoice::Always => true,
+        clap::ColorChoice::Never => false,
+    };
+    console::set_colors_enabled(on);
+    console::set_colors_enabled_stderr(on);
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::command;

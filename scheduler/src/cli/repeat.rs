@@ -149,7 +149,8 @@ struct Lost {
 impl Lost {
     fn line(&self, now: DateTime<Utc>) -> String {
         let since = if now - self.since < TimeDelta::seconds(1) { "now".to_owned() } else { relative(self.since, now) };
-        format!("lost: {}; since {}, {since}", self.why, self.since.format("%H:%M:%S UTC"))
+        // The time comes first, because a narrow terminal cuts the end of the line.
+        format!("lost since {}, {since}: {}", self.since.format("%H:%M:%S UTC"), self.why)
     }
 }
 
@@ -296,8 +297,8 @@ mod tests {
     fn a_lost_scheduler_is_shown_with_the_time_since_when() {
         let since = DateTime::UNIX_EPOCH;
         let lost = Lost { why: "no scheduler answers".to_owned(), since };
-        assert_eq!(lost.line(since), "lost: no scheduler answers; since 00:00:00 UTC, now");
+        assert_eq!(lost.line(since), "lost since 00:00:00 UTC, now: no scheduler answers");
         let later = since + TimeDelta::seconds(90);
-        assert_eq!(lost.line(later), "lost: no scheduler answers; since 00:00:00 UTC, 90 s ago");
+        assert_eq!(lost.line(later), "lost since 00:00:00 UTC, 90 s ago: no scheduler answers");
     }
 }

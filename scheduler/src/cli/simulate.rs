@@ -15,9 +15,10 @@ use clap::Args;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
+use super::ConnectionArgs;
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use super::progress::Bar;
-use super::{ConnectionArgs, one_of};
+use super::words::one_of;
 use crate::app::exit::{sentence, usage};
 use crate::gnp::RefinedSwitches;
 use crate::model::Strategy;

@@ -144,10 +144,10 @@ async fn a_watch_repaints_the_terminal_and_survives_a_scheduler_that_is_away(poo
         operated.stop();
         until("it is said that the scheduler is lost", || {
             let page = watch.page();
-            page.contains("lost: ") && page.contains("; since ") && page.contains("winter")
+            page.contains("lost since ") && page.contains("no scheduler answers") && page.contains("winter")
         });
         operated.restart();
-        until("the scheduler is back", || !watch.page().contains("lost: ") && watch.page().contains("winter"));
+        until("the scheduler is back", || !watch.page().contains("lost since ") && watch.page().contains("winter"));
 
         let (status, text) = watch.interrupt();
         assert_eq!(status.code(), Some(130));

@@ -1,6 +1,5 @@
 //! Runs two `landfall serve` processes on one database, as in the README, and uses them by the
 //! operator's commands.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 

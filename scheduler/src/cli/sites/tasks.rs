@@ -10,11 +10,12 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::app::exit::print;
+use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row};
 use crate::cli::progress::Bar;
-use crate::cli::{ConnectionArgs, one_of};
+use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
 /// Number of rows printed at once. The first page determines the widths of a table's columns.

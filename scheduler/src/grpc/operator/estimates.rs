@@ -117,13 +117,13 @@ mod tests {
         let outdated_at = estimates.batches()[&batch].outdated_at;
         assert_eq!((of().await, estimates.batches()[&batch].outdated_at), (Some(Some(first)), outdated_at));
         estimates.batches().get_mut(&batch).expect("known").outdated_at = Instant::now();
-        fixtures::execute(&mut *pool.acquire().await.expect("connect"), "update tasks set state = 'cancelled'").await;
+        fixtures::execute(&mut pool.acquire().await.expect("connect"), "update tasks set state = 'cancelled'").await;
         assert_eq!(of().await, Some(None), "no site remains");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn whoever_does_not_wait_gets_the_former_estimate(pool: PgPool) {
-        let batch = fixtures::batch(&mut *pool.acquire().await.expect("connect"), "b", "random").await;
+        let batch = fixtures::batch(&mut pool.acquire().await.expect("connect"), "b", "random").await;
         let estimates = Arc::new(Estimates::default());
         assert_eq!(estimates.of(&pool, batch, Duration::ZERO).await, None, "none was made yet");
         assert_eq!(estimates.of(&pool, batch, Duration::from_secs(60)).await, Some(None));

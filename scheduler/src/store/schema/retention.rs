@@ -52,6 +52,21 @@ impl RetainedKind {
         Self::Enrolments,
         Self::Minutes,
     ];
+
+    /// The key of the configuration that says how long these rows are kept.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Rounds => "keep.rounds",
+            Self::Moves => "keep.moves",
+            Self::Measurements => "keep.measurements",
+            Self::Sessions => "keep.sessions",
+            Self::Submissions => "keep.submissions",
+            Self::Quarantines => "keep.quarantines",
+            Self::Embeddings => "keep.embeddings",
+            Self::Enrolments => "keep.enrolments",
+            Self::Minutes => "keep.minutes",
+        }
+    }
 }
 
 /// Deletes some of the rows that have been out of use for at least `keep`: one piece. Returns
