@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
@@ -21,6 +22,7 @@ const HOME: &str = "\u{1b}[1;1H\r\u{1b}[0J";
 struct OnTerminal {
     child: Child,
     written: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl OnTerminal {
@@ -31,14 +33,14 @@ impl OnTerminal {
         let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let written = Arc::<Mutex<Vec<u8>>>::default();
         let (mut master, kept) = (File::from(pty.master), Arc::clone(&written));
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // After the last process has closed the terminal, reading fails.
             while let Ok(read @ 1..) = master.read(&mut bytes) {
                 kept.lock().unwrap().extend_from_slice(&bytes[..read]);
             }
         });
-        Self { child, written }
+        Self { child, written, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
@@ -52,14 +54,21 @@ impl OnTerminal {
 
     fn interrupt(mut self) -> (ExitStatus, String) {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        self.wait()
+    }
+
+    /// Waits until the command has ended and all that it wrote was read.
+    fn wait(&mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
         (status, self.text())
     }
 
     /// Waits for the end of the command; returns all that it wrote.
     fn end(mut self) -> String {
-        assert!(self.child.wait().unwrap().success(), "{}", self.text());
-        self.text()
+        let (status, text) = self.wait();
+        assert!(status.success(), "{text}");
+        text
     }
 }
 
@@ -170,7 +179,7 @@ async fn a_watch_on_a_pipe_prints_what_changed_and_nothing_else(pool: PgPool) {
 
         operated.stop();
         let lost = told.next().unwrap();
-        assert!(lost.starts_with("lost: ") && lost.ends_with("; asking again every 100ms"), "{lost}");
+        assert!(lost.starts_with("lost since ") && lost.ends_with("; asking again every 100ms"), "{lost}");
         operated.restart();
         let found = told.next().unwrap();
         assert!(found.starts_with("the scheduler answers again; it was lost "), "{found}");
