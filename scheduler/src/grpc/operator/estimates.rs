@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use sqlx::PgPool;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::model::BatchId;
@@ -20,13 +21,22 @@ use crate::throughput::Estimate;
 const PAUSE: u32 = 10;
 /// Minimum time between two estimates of one batch: people do not read faster.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
+/// Maximum number of estimates computed at once, because each occupies a connection to the database.
+const AT_ONCE: usize = 2;
 /// Batches that nobody asked about for this time are forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// The newest estimate of each batch that somebody asked about.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Estimates {
     batches: Mutex<HashMap<BatchId, Entry>>,
+    places: Semaphore,
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Self { batches: Mutex::default(), places: Semaphore::new(AT_ONCE) }
+    }
 }
 
 #[derive(Debug)]
@@ -75,8 +85,11 @@ impl Estimates {
     }
 
     async fn compute(&self, pool: &PgPool, batch: BatchId) {
+        // The semaphore is never closed.
+        let place = self.places.acquire().await;
         let began = Instant::now();
         let computed = estimate(pool, batch).await;
+        drop(place);
         let mut batches = self.batches();
         let Some(entry) = batches.get_mut(&batch) else { return };
         entry.computing = None;
