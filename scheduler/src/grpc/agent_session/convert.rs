@@ -431,6 +431,23 @@ mod tests {
     }
 
     #[test]
+    fn a_time_that_postgres_does_not_store_is_refused_or_unknown() {
+        let times = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let before_all = times(-8_000_000_000_000);
+        let report = v1::OutcomeReport {
+            kind: v1::OutcomeKind::Complete.into(),
+            started_at: before_all,
+            duration: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+            ..v1::OutcomeReport::default()
+        };
+        let refused = outcome(report.clone()).expect_err("refused");
+        assert_eq!(refused.message(), "started_at: missing or out of range");
+        assert!(outcome(v1::OutcomeReport { started_at: times(0), ..report }).is_ok());
+        let beat = |sent_at| machine(&v1::Heartbeat { sent_at, ..v1::Heartbeat::default() }).sent_at;
+        assert!(beat(before_all).is_none() && beat(times(i64::MAX)).is_none() && beat(times(0)).is_some());
+    }
+
+    #[test]
     fn text_from_agents_is_bounded_and_printable() {
         assert_eq!(clip("a\u{1b}[31mb\n".into()), "a[31mb");
         assert_eq!(clip("é".repeat(2 * MAX_TEXT)).chars().count(), MAX_TEXT);

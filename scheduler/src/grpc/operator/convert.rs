@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike as _, Utc};
 
 use crate::model::{OutOfBounds, Rtt, naming};
 
@@ -100,7 +100,9 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }
 
-/// Converts a time of the protocol; `None` if out of range.
+/// Converts a time of the protocol; `None` if out of range. Postgres refuses times before 4713 BC,
+/// and with one of them all rows of a statement.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
-    DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)
+    let time = DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)?;
+    (time.year() >= 0).then_some(time)
 }
