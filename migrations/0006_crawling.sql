@@ -591,21 +591,25 @@ left join (
     group by batch_id
 ) c on c.batch_id = b.id;
 
--- Adds a row of differences for tasks that came into their state (1) or left it (-1).
-create function count_tasks_made() returns trigger language plpgsql as $$
+-- Tasks that were made count as added to their state, tasks that were removed as taken from it.
+create function count_tasks() returns trigger language plpgsql as $$
+declare
+    n bigint = case tg_op when 'INSERT' then 1 else -1 end;
 begin
     insert into batch_changes (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled)
-    select batch_id, count(*) filter (where state = 'submitted'), count(*) filter (where state = 'measuring'),
-           count(*) filter (where state = 'located'), count(*) filter (where state = 'assigned'),
-           count(*) filter (where state = 'leased'), count(*) filter (where state = 'done'),
-           count(*) filter (where state = 'failed'), count(*) filter (where state = 'cancelled')
-    from made
+    select batch_id, n * count(*) filter (where state = 'submitted'), n * count(*) filter (where state = 'measuring'),
+           n * count(*) filter (where state = 'located'), n * count(*) filter (where state = 'assigned'),
+           n * count(*) filter (where state = 'leased'), n * count(*) filter (where state = 'done'),
+           n * count(*) filter (where state = 'failed'), n * count(*) filter (where state = 'cancelled')
+    from changed
     where retried_at is null
     group by batch_id;
     return null;
 end $$;
 create trigger tasks_counted_made after insert on tasks
-referencing new table as made for each statement execute function count_tasks_made();
+referencing new table as changed for each statement execute function count_tasks();
+create trigger tasks_counted_removed after delete on tasks
+referencing old table as changed for each statement execute function count_tasks();
 
 create function count_tasks_moved() returns trigger language plpgsql
 set enable_nestloop = off set enable_seqscan = off as $$
@@ -643,21 +647,6 @@ begin
 end $$;
 create trigger tasks_counted_moved after update on tasks
 referencing old table as before new table as after for each statement execute function count_tasks_moved();
-
-create function count_tasks_removed() returns trigger language plpgsql as $$
-begin
-    insert into batch_changes (batch_id, submitted, measuring, located, assigned, leased, done, failed, cancelled)
-    select batch_id, -count(*) filter (where state = 'submitted'), -count(*) filter (where state = 'measuring'),
-           -count(*) filter (where state = 'located'), -count(*) filter (where state = 'assigned'),
-           -count(*) filter (where state = 'leased'), -count(*) filter (where state = 'done'),
-           -count(*) filter (where state = 'failed'), -count(*) filter (where state = 'cancelled')
-    from gone
-    where retried_at is null
-    group by batch_id;
-    return null;
-end $$;
-create trigger tasks_counted_removed after delete on tasks
-referencing old table as gone for each statement execute function count_tasks_removed();
 
 create function count_outcomes() returns trigger language plpgsql
 set enable_seqscan = off as $$
