@@ -27,6 +27,8 @@ use binaries::Binaries;
 use cluster::{Found, SocketDir};
 use server::Server;
 
+use crate::app::disk;
+
 /// The superuser of the cluster, and the system's user that runs the server if the scheduler runs
 /// as root.
 const USER: &str = "postgres";
@@ -224,7 +226,7 @@ impl PrivatePostgres {
     /// The error for a server that ended or never answered; the usual cause is a full disk.
     fn down(&self, what: &str) -> anyhow::Error {
         let path = self.log.with_file_name(CLUSTER);
-        if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
+        if let Some(room) = disk::space(&path).map(|disk| disk.free).filter(|free| *free < LEAST_ROOM) {
             let (path, megabytes) = (path.display(), room >> 20);
             return anyhow!(
                 "the private Postgres {what}; the disk of {path} has {megabytes} MB left: free some space and start \
@@ -237,12 +239,6 @@ impl PrivatePostgres {
             server::last_lines(&self.log)
         )
     }
-}
-
-/// Number of free bytes on the disk of `path`; `None` if unknown.
-pub(crate) fn room(path: &Path) -> Option<u64> {
-    let disk = nix::sys::statvfs::statvfs(path).ok()?;
-    Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
 fn options_for(socket: &Path, database: &str) -> PgConnectOptions {

@@ -134,7 +134,7 @@ impl HeldTerms {
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let space = match &self.data_dir {
-            Some(data_dir) => disk::space(data_dir.clone()).await,
+            Some(data_dir) => disk::space_in_time(data_dir.clone()).await,
             None => None,
         };
         let scheduler = match scheduler {

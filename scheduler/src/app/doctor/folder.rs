@@ -11,8 +11,9 @@ use nix::unistd::{AccessFlags, Uid, access};
 
 use super::{CheckResult, PACKAGE_FOLDER, account, reading};
 use crate::app::data_dir::{LOCK_FILE, SECRETS};
+use crate::app::disk;
 use crate::app::operator::CLIENT_FILE;
-use crate::app::postgres::{LEAST_ROOM, room};
+use crate::app::postgres::LEAST_ROOM;
 
 const CHECK: &str = "data dir";
 /// Free bytes below which the operator should act: the log of the private Postgres may grow by its
@@ -78,7 +79,7 @@ pub(super) async fn look(path: &Path) -> Result<FolderFacts, CheckResult> {
 fn read(path: PathBuf) -> FolderFacts {
     let metadata = fs::metadata(&path);
     let present = path.ancestors().find(|folder| folder.exists()).unwrap_or(&path);
-    let free = room(present);
+    let free = disk::space(present).map(|disk| disk.free);
     let content = match &metadata {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let writable = access(present, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
