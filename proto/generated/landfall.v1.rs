@@ -9218,6 +9218,8 @@ pub enum AttentionKind {
     NoEligibleAgent = 18,
     /// No crawl of a batch has ended for a long time.
     BatchIdle = 19,
+    /// Fewer landmarks are connected than a prediction needs.
+    FewLandmarks = 20,
 }
 impl AttentionKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -9246,6 +9248,7 @@ impl AttentionKind {
             Self::OpenCircuits => "ATTENTION_KIND_OPEN_CIRCUITS",
             Self::NoEligibleAgent => "ATTENTION_KIND_NO_ELIGIBLE_AGENT",
             Self::BatchIdle => "ATTENTION_KIND_BATCH_IDLE",
+            Self::FewLandmarks => "ATTENTION_KIND_FEW_LANDMARKS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -9271,6 +9274,7 @@ impl AttentionKind {
             "ATTENTION_KIND_OPEN_CIRCUITS" => Some(Self::OpenCircuits),
             "ATTENTION_KIND_NO_ELIGIBLE_AGENT" => Some(Self::NoEligibleAgent),
             "ATTENTION_KIND_BATCH_IDLE" => Some(Self::BatchIdle),
+            "ATTENTION_KIND_FEW_LANDMARKS" => Some(Self::FewLandmarks),
             _ => None,
         }
     }

@@ -290,6 +290,7 @@ impl Word for crate::v1::AttentionKind {
             17 => "open-circuits",
             18 => "no-eligible-agent",
             19 => "batch-idle",
+            20 => "few-landmarks",
             _ => "",
         }
     }

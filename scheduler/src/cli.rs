@@ -1,8 +1,8 @@
 //! The command line: parses the commands and calls the modules that run them.
 //!
 //! `up` and `serve` run a scheduler, `backup` and `restore` open its database, `doctor` examines its
-//! machine, and `simulate` needs no scheduler. All other commands are gRPC clients of a scheduler. Commands print their results
-//! on standard output and everything else on standard error.
+//! machine, and `simulate` needs no scheduler. All other commands are gRPC clients of a scheduler.
+//! Commands print their results on standard output and everything else on standard error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -158,7 +158,7 @@ happened after the backup is lost; at its end the command prints what that means
     /// attention
     #[command(after_help = "\
 Examples:
-  landfall status
+  landfall status --watch
   landfall status --check > /dev/null || mail -s 'landfall needs attention' operator@example.org < /dev/null
   landfall status -o json | jq '.attention[].command'
 

@@ -53,6 +53,8 @@ pub use refined::{Posterior, Prediction, Refined, RefinedSwitches};
 /// Minimum number of landmarks for a map, and of measurements for a site: two distances do not even
 /// determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
+/// Maximum connected agents without landmarks: each of them then measures every site.
+pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions: more do not improve the map, however many landmarks (the paper,
 /// table 1).
 const MOST_DIMENSIONS: usize = 8;

@@ -108,7 +108,7 @@ impl Printed {
 
     /// Writes all words of an enum as they appear in this field of an answer.
     fn words<T: Serialize>(&mut self, field: &str, show: impl Fn(i32) -> T) {
-        let words = (0..20).map(|value| serde_json::to_value(show(value)).unwrap()[field].to_string());
+        let words = (0..24).map(|value| serde_json::to_value(show(value)).unwrap()[field].to_string());
         writeln!(self.text, "{field}: {}", words.collect::<Vec<_>>().join(", ")).unwrap();
     }
 }

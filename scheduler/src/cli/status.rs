@@ -1,5 +1,6 @@
 //! `landfall status`: shows how the whole system stands, and what needs attention.
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use clap::Args;
@@ -13,6 +14,7 @@ use super::ConnectionArgs;
 use super::batches::watch;
 use super::client::Client;
 use super::output::{self, Column, Row, ShowFormatArgs, View, bytes_cell, count_cell, counted, number};
+use super::repeat::WatchFlag;
 use crate::app::exit::{self, Code};
 
 #[derive(Debug, Args)]
@@ -21,22 +23,29 @@ pub(super) struct StatusArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// End with exit code 5 if something needs attention
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     check: bool,
     #[command(flatten)]
     format: ShowFormatArgs<BatchStatus>,
+    #[command(flatten)]
+    watch: WatchFlag,
 }
 
 impl StatusArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let client = Client::connect(connection).await?;
-        let request = ShowStatusRequest { batches: self.limit };
-        let status = client.answer(client.status().show_status(request).await)?;
-        self.format.print(&status, text)?;
-        match status.attention.len() {
-            found if found > 0 && self.check => {
-                Err(exit::ended(Code::Attention, format!("{} attention", needs(found))))
-            }
+        let Self { limit, check, format, watch } = self;
+        let found = Cell::new(0);
+        let ask = async |client: &Client| {
+            let request = ShowStatusRequest { batches: limit };
+            client.answer(client.status().show_status(request).await)
+        };
+        let shown = |status: &ShowStatusResponse, view: &View| {
+            found.set(status.attention.len());
+            format.text(status, text, view)
+        };
+        watch.print(connection, &format, ask, shown).await?;
+        match found.get() {
+            found if found > 0 && check => Err(exit::ended(Code::Attention, format!("{} attention", needs(found)))),
             _ => Ok(()),
         }
     }
@@ -56,8 +65,12 @@ impl Row for BatchStatus {
         (">crawling", |row, _| count_cell(row.crawling)),
         (">sites/min", |row, _| output::float_cell(row.sites_per_minute, 1)),
         (">MB/min", |row, _| output::float_cell(row.megabytes_per_minute, 1)),
-        ("~left", |row, _| row.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), watch::left_cell)),
+        ("~left", |row, view| if view.timeless { String::new() } else { left(row) }),
     ];
+}
+
+fn left(batch: &BatchStatus) -> String {
+    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), watch::left_cell)
 }
 
 /// A share in per cent, rounded down so that 100 % means all.
@@ -69,9 +82,9 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
     let mut lines = String::new();
     for scheduler in &status.schedulers {
         let answers = scheduler.url == status.answering_url;
-        writeln!(lines, "scheduler  {}", scheduler_line(scheduler, answers && status.schedulers.len() > 1, view))?;
+        writeln!(lines, "scheduler  {}", scheduler_line(scheduler, status.schedulers.len() > 1, answers, view))?;
     }
-    writeln!(lines, "database   {}", database_line(status.database.as_ref()))?;
+    writeln!(lines, "database   {}", database_line(status.database.as_ref(), view))?;
     writeln!(lines, "agents     {}", fleet_line(status.fleet.as_ref()))?;
     writeln!(lines, "landmarks  {}", landmarks_line(status.landmarks.as_ref()))?;
     writeln!(lines, "map        {}", map_line(status.map.as_ref(), view))?;
@@ -88,30 +101,36 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
     Ok(text)
 }
 
-fn scheduler_line(scheduler: &SchedulerStatus, answers: bool, view: &View) -> String {
+/// One of several schedulers also says whether it answers, and which roles only it has.
+fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
     let SchedulerStatus { url, version, started_at, running, roles, disk } = scheduler;
     if !running {
         return format!("{url}  {version}, stopped without notice");
     }
     let mut parts = vec![format!("{url}  {version}, started {}", view.when(*started_at))];
-    if answers {
+    if several && answers {
         parts.push("answers".to_owned());
     }
-    if !roles.is_empty() && roles.len() < 3 {
-        parts.push(format!("leads {}", roles.join(", ")));
+    if several && !roles.is_empty() {
+        parts.push(format!("has the roles {}", roles.join(", ")));
     }
-    parts.extend(disk.as_ref().map(|DiskSpace { free_bytes, size_bytes }| {
+    // Like times, free space changes with every answer.
+    parts.extend(disk.as_ref().filter(|_| !view.timeless).map(|DiskSpace { free_bytes, size_bytes }| {
         format!("disk {} of {} free", bytes_cell(*free_bytes), bytes_cell(*size_bytes))
     }));
     parts.join(", ")
 }
 
-fn database_line(database: Option<&DatabaseStatus>) -> String {
+fn database_line(database: Option<&DatabaseStatus>, view: &View) -> String {
     let Some(DatabaseStatus { version, size_bytes }) = database else { return "-".to_owned() };
+    if view.timeless {
+        return format!("PostgreSQL {version}");
+    }
     format!("PostgreSQL {version}, {}", bytes_cell(*size_bytes))
 }
 
-fn fleet_line(fleet: Option<&FleetStatus>) -> String {
+/// The agents by state, and the use of their slots.
+pub(super) fn fleet_line(fleet: Option<&FleetStatus>) -> String {
     let Some(FleetStatus { agents, slots, leases, open_enrolments }) = fleet else { return "-".to_owned() };
     let states: Vec<String> = agents
         .iter()
@@ -127,7 +146,7 @@ fn fleet_line(fleet: Option<&FleetStatus>) -> String {
     line
 }
 
-fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
+pub(super) fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
     match landmarks {
         None | Some(LandmarksStatus { landmarks: 0, .. }) => "none chosen: every agent measures each site".to_owned(),
         Some(LandmarksStatus { landmarks, connected, by_hand }) => {
@@ -270,6 +289,6 @@ attention  ! no contact URL is set
             assert!(text.contains(said), "{said}: {text}");
         }
         let lost = SchedulerStatus { url: "u".to_owned(), version: "0.1.0".to_owned(), ..SchedulerStatus::default() };
-        assert_eq!(scheduler_line(&lost, false, &View::plain()), "u  0.1.0, stopped without notice");
+        assert_eq!(scheduler_line(&lost, true, false, &View::plain()), "u  0.1.0, stopped without notice");
     }
 }

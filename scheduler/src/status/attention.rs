@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status, UNMET_COUNTED};
+use crate::gnp::{FEWEST_LANDMARKS, SMALL_FLEET};
 use crate::model::service::ServiceState;
 use crate::model::words;
 
@@ -15,8 +16,6 @@ const CLOCKS_DIFFER_S: u32 = 60;
 const DISK_LOW: f64 = 0.1;
 /// A disk with this many free bytes is never reported: at a gigabyte a day it lasts a week or more.
 const DISK_ROOMY: u64 = 10_000_000_000;
-/// A fleet of up to this many agents needs no landmarks: every agent measures each site.
-const FLEET_WITHOUT_LANDMARKS: usize = 9;
 /// A landmark set by hand is never replaced, so it is reported after this time.
 const LANDMARK_PATIENCE: Duration = Duration::from_secs(600);
 /// A batch of which no crawl has ended for this time, and for twice the time limit of its crawls,
@@ -40,6 +39,7 @@ words! {
         AgentTwins = "agent-twins",
         BeaconsUnreached = "beacons-unreached",
         NoLandmarks = "no-landmarks",
+        FewLandmarks = "few-landmarks",
         LandmarksAway = "landmarks-away",
         MapAlarm = "map-alarm",
         OpenCircuits = "open-circuits",
@@ -185,9 +185,19 @@ fn machines(status: &Status) -> Vec<Attention> {
 fn map(status: &Status) -> Vec<Attention> {
     let mut found = Vec::new();
     let connected = status.agents.iter().filter(|agent| agent.connected).count();
-    if status.landmarks.is_empty() && connected > FLEET_WITHOUT_LANDMARKS {
+    if status.landmarks.is_empty() && connected > SMALL_FLEET {
         let message = format!("{connected} agents are connected, but no landmark is chosen, so no site is measured");
         found.push(Attention::new(AttentionKind::NoLandmarks, connected, message, "landfall landmarks elect").urgent());
+    }
+    let serving = status.landmarks.iter().filter(|landmark| landmark.away_for.is_none()).count();
+    if !status.landmarks.is_empty() && serving < FEWEST_LANDMARKS && connected > serving {
+        let all = status.landmarks.len();
+        let message = format!(
+            "{serving} of {all} landmarks connected: with fewer than {FEWEST_LANDMARKS} no distance can be predicted"
+        );
+        found.push(
+            Attention::new(AttentionKind::FewLandmarks, all - serving, message, "landfall landmarks list").urgent(),
+        );
     }
     let is_away = |away: Duration| away >= LANDMARK_PATIENCE;
     let away = status.landmarks.iter().filter(|landmark| landmark.by_hand && landmark.away_for.is_some_and(is_away));
@@ -216,7 +226,8 @@ fn sites(status: &Status) -> Vec<Attention> {
     for batch in status.batches.iter().filter(|batch| batch.unmet > 0) {
         let at_least = if batch.unmet >= UNMET_COUNTED { "at least " } else { "" };
         let sites = if batch.unmet == 1 { "site" } else { "sites" };
-        let message = format!("no agent may crawl {at_least}{} {sites} of batch {}", batch.unmet, batch.name);
+        let message =
+            format!("no agent that accepts work may crawl {at_least}{} {sites} of batch {}", batch.unmet, batch.name);
         let command = format!("landfall batches show {}", batch.name);
         found.push(Attention::new(AttentionKind::NoEligibleAgent, count(batch.unmet), message, command));
     }
@@ -378,6 +389,10 @@ mod tests {
         }
     }
 
+    fn landmark(name: &str) -> LandmarkStatus {
+        LandmarkStatus { name: name.to_owned(), by_hand: true, away_for: None }
+    }
+
     fn leave(agent: &mut AgentStatus) {
         (agent.connected, agent.service) = (false, ServiceState::Away);
     }
@@ -393,7 +408,7 @@ mod tests {
 
     type Case = (&'static str, fn(&mut Status), &'static str, &'static str);
 
-    const CASES: [Case; 20] = [
+    const CASES: [Case; 21] = [
         (
             "scheduler-lost",
             |status| status.schedulers.push(other("1.2.0", false)),
@@ -475,10 +490,20 @@ mod tests {
         (
             "landmarks-away",
             |status| {
-                let away_for = Some(LANDMARK_PATIENCE);
-                status.landmarks = vec![LandmarkStatus { name: "c".to_owned(), by_hand: true, away_for }];
+                status.landmarks = ["c", "d", "e", "f"].map(landmark).to_vec();
+                status.landmarks[0].away_for = Some(LANDMARK_PATIENCE);
             },
             "c, set as landmark by hand, is not connected",
+            "landfall landmarks list",
+        ),
+        (
+            "few-landmarks",
+            |status| {
+                status.landmarks = ["a", "d", "e"].map(landmark).to_vec();
+                status.landmarks[1].away_for = Some(Duration::ZERO);
+                status.agents.extend(["f", "g"].map(agent));
+            },
+            "2 of 3 landmarks connected: with fewer than 3",
             "landfall landmarks list",
         ),
         (
@@ -496,7 +521,7 @@ mod tests {
         (
             "no-eligible-agent",
             |status| status.batches = vec![batch("autumn", UNMET_COUNTED)],
-            "no agent may crawl at least 10000 sites of batch autumn",
+            "no agent that accepts work may crawl at least 10000 sites of batch autumn",
             "landfall batches show autumn",
         ),
         (

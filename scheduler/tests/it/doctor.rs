@@ -113,7 +113,7 @@ fn beside_a_running_scheduler_it_checks_the_fleet_and_from_elsewhere_only_that()
         ("schema", "it is this program's"),
         ("port", "the scheduler answers at 127.0.0.1:"),
         ("version", "the scheduler and this program"),
-        ("landmarks", "none are needed"),
+        ("landmarks", "every agent measures each site"),
     ] {
         assert!(found.state(check) == "ok" && found.text(check).contains(said), "{check}: {:?}", found.checks);
     }

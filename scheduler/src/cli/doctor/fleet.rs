@@ -1,10 +1,10 @@
-//! What a scheduler says about its fleet: its agents and landmarks, the contact URL, and beacons
-//! that agents do not reach.
+//! What a scheduler says about itself and its fleet: the findings of its status, and beacons that
+//! agents do not reach.
 
 use futures::future::join_all;
 use landfall_proto::v1::{
-    Agent, Landmark, ListAgentsRequest, ListLandmarksRequest, ShowContactUrlRequest, ShowReachRequest,
-    ShowSchedulerRequest, Way, WayState,
+    Agent, Attention, AttentionKind, ListAgentsRequest, SchedulerStatus, ShowReachRequest, ShowStatusRequest,
+    ShowStatusResponse, Way, WayState,
 };
 
 use crate::app::doctor::CheckResult;
@@ -12,23 +12,25 @@ use crate::app::exit::sentence;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
-use crate::gnp::FEWEST_LANDMARKS;
-use crate::jobs::measure::fleet::SMALL_FLEET;
+use crate::cli::status;
 
-/// Maximum number of agents that one line names.
+/// Maximum number of beacons that one line names.
 const NAMED: usize = 3;
 /// Maximum number of beacons about which the scheduler is asked in detail: all landmarks of a usual
 /// fleet, and the agents that the fewest others reach. Each answer has a row for every agent.
 const MOST_BEACONS: usize = 24;
 
+const SCHEDULER: &str = "scheduler";
+const CONTACT: &str = "contact";
+const AGENTS: &str = "agents";
+const LANDMARKS: &str = "landmarks";
+
 /// What a scheduler answered.
 #[derive(Debug)]
 pub(super) struct Asked {
     url: String,
-    version: String,
-    contact_url: String,
+    status: ShowStatusResponse,
     agents: Vec<Agent>,
-    landmarks: Vec<Landmark>,
     /// The directions to the beacons that were asked about.
     ways: Vec<Way>,
 }
@@ -36,10 +38,8 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) async fn of(connection: &ConnectionArgs) -> anyhow::Result<Self> {
         let client = Client::connect(connection).await?;
-        let version = client.answer(client.fleet().show_scheduler(ShowSchedulerRequest {}).await)?.version;
-        let contact_url = client.answer(client.fleet().show_contact_url(ShowContactUrlRequest {}).await)?.contact_url;
+        let status = client.answer(client.status().show_status(ShowStatusRequest::default()).await)?;
         let agents = client.answer(client.fleet().list_agents(ListAgentsRequest::default()).await)?.agents;
-        let landmarks = client.answer(client.fleet().list_landmarks(ListLandmarksRequest {}).await)?.landmarks;
         let client = &client;
         let asked = join_all(beacons(&agents).map(|agent| async move {
             let request = ShowReachRequest { agent: agent.name.clone(), other: String::new() };
@@ -50,22 +50,63 @@ impl Asked {
         for answer in asked.await {
             ways.extend(answer?);
         }
-        Ok(Self { url: client.url().to_owned(), version, contact_url, agents, landmarks, ways })
+        Ok(Self { url: client.url().to_owned(), status, agents, ways })
+    }
+
+    /// The scheduler that answered, as its status lists it.
+    fn scheduler(&self) -> Option<&SchedulerStatus> {
+        self.status.schedulers.iter().find(|scheduler| scheduler.url == self.status.answering_url)
     }
 
     pub(super) fn answers(&self) -> CheckResult {
-        CheckResult::ok("scheduler", format!("{} answers: landfall {}", self.url, self.version))
+        let version = self.scheduler().map(|scheduler| format!(": landfall {}", scheduler.version)).unwrap_or_default();
+        CheckResult::ok("scheduler", format!("{} answers{version}", self.url))
     }
 
     pub(super) fn judge(&self) -> Vec<CheckResult> {
-        vec![
-            version(&self.version),
-            contact(Some(&self.contact_url)),
-            agents(&self.agents),
-            landmarks(&self.agents, &self.landmarks),
-            reach(&self.agents, &self.ways),
-        ]
+        let mut results: Vec<CheckResult> =
+            self.scheduler().map(|scheduler| version(&scheduler.version)).into_iter().collect();
+        results.extend(findings(&self.status));
+        results.push(reach(&self.agents, &self.ways));
+        results
     }
+}
+
+/// What the scheduler's status finds, and a line for each subject without a finding.
+fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
+    let mut results: Vec<CheckResult> = status.attention.iter().filter_map(finding).collect();
+    let good = [
+        (CONTACT, "a contact URL is set".to_owned()),
+        (AGENTS, status::fleet_line(status.fleet.as_ref())),
+        (LANDMARKS, status::landmarks_line(status.landmarks.as_ref())),
+    ];
+    for (check, text) in good {
+        if !results.iter().any(|result| result.check == check) {
+            results.push(CheckResult::ok(check, text));
+        }
+    }
+    let order = |check: &str| [SCHEDULER, CONTACT, AGENTS, LANDMARKS].iter().position(|one| *one == check).unwrap_or(4);
+    results.sort_by_key(|result| order(result.check));
+    results
+}
+
+/// `None` for unreached beacons, about which [`reach`] says more.
+fn finding(found: &Attention) -> Option<CheckResult> {
+    let check = match found.kind() {
+        AttentionKind::BeaconsUnreached => return None,
+        AttentionKind::SchedulerLost | AttentionKind::SchedulerVersions | AttentionKind::SchedulerDisk => SCHEDULER,
+        AttentionKind::NoContactUrl => CONTACT,
+        AttentionKind::NoLandmarks | AttentionKind::FewLandmarks | AttentionKind::LandmarksAway => LANDMARKS,
+        AttentionKind::MapAlarm => "map",
+        AttentionKind::OpenCircuits | AttentionKind::NoEligibleAgent | AttentionKind::BatchIdle => "sites",
+        _ => AGENTS,
+    };
+    // If agents are enrolled and none connects, something is wrong even before sites wait.
+    let none_connects = found.kind() == AttentionKind::NoAgent && found.count > 0;
+    Some(match found.urgent || none_connects {
+        true => CheckResult::wrong(check, &*found.message, &*found.command),
+        false => CheckResult::note(check, &*found.message, &*found.command),
+    })
 }
 
 /// The connected agents whose beacons are checked: landmarks first, which every agent must reach,
@@ -102,74 +143,16 @@ fn version(theirs: &str) -> CheckResult {
     }
 }
 
-/// `url` is empty if none is set, `None` if that is unknown.
+/// The contact URL where no scheduler answers: empty if none is set, `None` if that is unknown.
 pub(super) fn contact(url: Option<&str>) -> CheckResult {
-    const CHECK: &str = "contact";
     match url {
-        None => CheckResult::skip(CHECK, "whether a contact URL is stored is known when the database runs"),
+        None => CheckResult::skip(CONTACT, "whether a contact URL is stored is known when the database runs"),
         Some("") => CheckResult::wrong(
-            CHECK,
+            CONTACT,
             "no contact URL is set, so agents send no request to any site",
-            "run `landfall contact set URL`, or set contact_url in the configuration before a start",
+            "set contact_url in the configuration before a start, or run `landfall contact set URL` after it",
         ),
-        Some(url) => CheckResult::ok(CHECK, url),
-    }
-}
-
-fn agents(agents: &[Agent]) -> CheckResult {
-    const CHECK: &str = "agents";
-    let enrol = "landfall agents enrol --city CITY --carrier CARRIER";
-    let away: Vec<&str> = agents.iter().filter(|agent| !agent.connected).map(|agent| agent.name.as_str()).collect();
-    let here = agents.len() - away.len();
-    let text = format!("{here} of {} connected", counted(agents.len() as u64, "agent"));
-    match (agents.len(), here) {
-        (0, _) => CheckResult::note(CHECK, "none is enrolled yet", enrol),
-        (_, 0) => CheckResult::wrong(
-            CHECK,
-            text,
-            "run `landfall-agent doctor` on an agent's machine; check the firewall of the scheduler's port",
-        ),
-        (all, here) if all == here => CheckResult::ok(CHECK, text),
-        _ => CheckResult::note(
-            CHECK,
-            format!("{text}; away: {}", named(&away)),
-            "landfall agents list; run `landfall-agent doctor` on their machines, or remove them",
-        ),
-    }
-}
-
-/// The first names of a list, and the number of the others.
-fn named(names: &[&str]) -> String {
-    let (shown, more) = names.split_at(names.len().min(NAMED));
-    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-    shown.join(", ") + &more
-}
-
-fn landmarks(agents: &[Agent], landmarks: &[Landmark]) -> CheckResult {
-    const CHECK: &str = "landmarks";
-    let elect = "landfall landmarks elect --count 9";
-    let fleet = connected(agents).count();
-    let away: Vec<&str> =
-        landmarks.iter().filter(|landmark| !landmark.connected).map(|landmark| landmark.name.as_str()).collect();
-    let here = landmarks.len() - away.len();
-    let text = format!("{here} of {} connected", counted(landmarks.len() as u64, "landmark"));
-    match (landmarks.len(), here) {
-        (0, _) if fleet <= SMALL_FLEET => CheckResult::ok(
-            CHECK,
-            format!("none, and none are needed for up to {SMALL_FLEET} agents: each measures every site"),
-        ),
-        (0, _) => CheckResult::wrong(CHECK, format!("none, but {fleet} agents need them: no site is measured"), elect),
-        (_, here) if here < FEWEST_LANDMARKS && fleet > here => CheckResult::wrong(
-            CHECK,
-            format!("{text}: with fewer than {FEWEST_LANDMARKS}, distances to other agents cannot be predicted"),
-            format!("landfall landmarks list; bring them back, or {elect}"),
-        ),
-        (all, here) if all == here => CheckResult::ok(CHECK, text),
-        _ => CheckResult::note(
-            CHECK,
-            format!("{text}; away: {}", named(&away)),
-            "landfall landmarks list; elected landmarks are replaced, those set by hand are not",
-        ),
+        Some(url) => CheckResult::ok(CONTACT, url),
     }
 }
 
@@ -259,26 +242,33 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_are_away_are_named() {
-        check(&agents(&[]), State::Note, "none is enrolled");
-        check(&agents(&[agent("a", false)]), State::Wrong, "0 of 1 agent connected");
-        check(&agents(&fleet(2)), State::Ok, "2 of 2 agents connected");
-        let mut mixed = fleet(1);
-        mixed.extend(["b", "c", "d", "e"].map(|name| agent(name, false)));
-        check(&agents(&mixed), State::Note, "1 of 5 agents connected; away: b, c, d and 1 more");
-    }
-
-    #[test]
-    fn a_fleet_of_ten_needs_landmarks_and_three_of_them() {
-        let set = |connected: &[bool]| {
-            let landmark = |connected: &bool| Landmark { connected: *connected, ..Landmark::default() };
-            connected.iter().map(landmark).collect::<Vec<_>>()
+    fn findings_of_the_status_are_faults_if_work_stands_still() {
+        let found = |kind: AttentionKind, urgent, count| Attention {
+            kind: kind.into(),
+            urgent,
+            count,
+            message: "said".to_owned(),
+            command: "landfall do".to_owned(),
         };
-        check(&landmarks(&fleet(9), &[]), State::Ok, "none are needed");
-        check(&landmarks(&fleet(10), &[]), State::Wrong, "10 agents need them");
-        check(&landmarks(&fleet(10), &set(&[true, true, false])), State::Wrong, "fewer than 3");
-        check(&landmarks(&fleet(10), &set(&[true, true, true, false])), State::Note, "3 of 4 landmarks");
-        check(&landmarks(&fleet(10), &set(&[true, true, true])), State::Ok, "3 of 3 landmarks");
+        let judged = |attention: Vec<Attention>| -> Vec<(&'static str, State)> {
+            let status = ShowStatusResponse { attention, ..ShowStatusResponse::default() };
+            findings(&status).iter().map(|result| (result.check, result.state)).collect()
+        };
+        let good = [(CONTACT, State::Ok), (AGENTS, State::Ok), (LANDMARKS, State::Ok)];
+        assert_eq!(judged(Vec::new()), good);
+        assert_eq!(judged(vec![found(AttentionKind::BeaconsUnreached, false, 1)]), good);
+        assert_eq!(
+            judged(vec![
+                found(AttentionKind::NoLandmarks, true, 10),
+                found(AttentionKind::AgentsAway, false, 1),
+                found(AttentionKind::OpenCircuits, false, 1),
+            ]),
+            [(CONTACT, State::Ok), (AGENTS, State::Note), (LANDMARKS, State::Wrong), ("sites", State::Note)]
+        );
+        assert_eq!(judged(vec![found(AttentionKind::NoAgent, false, 0)])[1], (AGENTS, State::Note));
+        assert_eq!(judged(vec![found(AttentionKind::NoAgent, false, 3)])[1], (AGENTS, State::Wrong));
+        let result = finding(&found(AttentionKind::NoContactUrl, true, 1)).unwrap();
+        assert_eq!((result.text.as_str(), result.remedy.as_deref()), ("said", Some("landfall do")));
     }
 
     #[test]

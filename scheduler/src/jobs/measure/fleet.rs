@@ -10,15 +10,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 pub(in crate::jobs) use crate::gnp::FEWEST_LANDMARKS;
-use crate::gnp::{Embedding, Mesh};
+use crate::gnp::{Embedding, Mesh, SMALL_FLEET};
 use crate::model::{AgentId, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
-/// Maximum connected agents without landmarks.
-pub(crate) const SMALL_FLEET: usize = 9;
 /// Minimum number of other landmarks with which a landmark must share a round trip to be fitted.
 const FEWEST_PARTNERS: usize = 2;
 

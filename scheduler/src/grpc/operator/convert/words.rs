@@ -67,7 +67,7 @@ same! {
     AttentionKind = AttentionKind {
         SchedulerLost SchedulerVersions SchedulerDisk NoContactUrl NoAgent AgentsAway AgentsPaused AgentsQuarantined
         AgentClocks AgentVersions AgentDisks AgentTwins BeaconsUnreached NoLandmarks LandmarksAway MapAlarm
-        OpenCircuits NoEligibleAgent BatchIdle
+        OpenCircuits NoEligibleAgent BatchIdle FewLandmarks
     }
 }
 
