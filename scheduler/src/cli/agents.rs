@@ -22,7 +22,7 @@ use self::drain::{DrainArgs, RemoveArgs};
 use self::enrol::EnrolArgs;
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
+use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, Tone, View, text_cell};
 use super::repeat::WatchFlag;
 use super::words::one_of;
 use crate::app::exit::{print, usage};
@@ -344,6 +344,20 @@ impl Row for Agent {
         ("+>id", |row, _| row.agent_id.to_string()),
         ("+quarantined", |row, _| text_cell(&row.quarantined)),
     ];
+
+    fn tone(&self) -> Tone {
+        service_tone(self.service())
+    }
+}
+
+/// The tone of an agent's service state.
+pub(super) const fn service_tone(service: ServiceState) -> Tone {
+    match service {
+        ServiceState::Ready => Tone::Good,
+        ServiceState::Draining | ServiceState::Drained | ServiceState::Paused | ServiceState::Away => Tone::Pausing,
+        ServiceState::Quarantined => Tone::Bad,
+        ServiceState::Unspecified | ServiceState::Removed | ServiceState::NeverConnected => Tone::Plain,
+    }
 }
 
 /// A load level for a table, with its sign.
@@ -357,7 +371,7 @@ impl Row for Enrolment {
         ("id", |row, _| row.enrolment_id.clone()),
         ("city", |row, _| row.city.clone()),
         ("carrier", |row, _| row.carrier.clone()),
-        ("!state", |row, _| row.state().word_or_unknown().to_owned()),
+        ("state", |row, _| row.state().word_or_unknown().to_owned()),
         ("made", |row, view| view.when(row.made_at)),
         ("ends", |row, view| view.when(row.ended_at.or(row.expires_at))),
         ("replaces", |row, _| output::yes_cell(row.replaces)),

@@ -32,7 +32,7 @@ pub(super) type Chosen = Vec<(&'static str, &'static str)>;
 /// # Errors
 /// When a variable has an invalid value, or client.toml is invalid.
 pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
-    let stored = if contacts_scheduler(matches) { stored(matches)? } else { Defaults::default() };
+    let stored = if prints_answer(matches) { stored(matches)? } else { Defaults::default() };
     let mut chosen = Chosen::new();
     for Preference { flag, variable, values } in PREFERENCES {
         let value = match std::env::var(variable) {
@@ -54,8 +54,8 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     Ok(chosen)
 }
 
-/// Whether the command prints an answer in a format, which commands that run a scheduler do not.
-fn contacts_scheduler(matches: &ArgMatches) -> bool {
+/// Whether the command prints an answer in a format. Commands that run a scheduler do not.
+fn prints_answer(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, subcommand)) = command.subcommand() {
         command = subcommand;

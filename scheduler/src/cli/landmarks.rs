@@ -15,9 +15,9 @@ use serde::Serialize;
 use tonic::Response;
 
 use super::ConnectionArgs;
-use super::agents::service_words;
+use super::agents::{service_tone, service_words};
 use super::client::Client;
-use super::output::{self, Column, Format, FormatArgs, Row, View};
+use super::output::{self, Column, Format, FormatArgs, Row, Tone, View};
 use super::repeat::WatchFlag;
 use crate::app::exit::{print, usage};
 
@@ -204,6 +204,10 @@ impl Row for Landmark {
         ("~reason", |row, _| row.reason.clone()),
         ("+carrier", |row, _| row.carrier.clone()),
     ];
+
+    fn tone(&self) -> Tone {
+        service_tone(self.service())
+    }
 }
 
 /// An election, as printed.

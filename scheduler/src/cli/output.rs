@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::harmless;
 use super::view::Table;
-pub(super) use super::view::{Column, Row, TextLines, View, WideFlag};
+pub(super) use super::view::{Column, Row, TextLines, Tone, View, WideFlag};
 use crate::app::exit::print;
 
 /// How to print rows.

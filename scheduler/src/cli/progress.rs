@@ -35,7 +35,7 @@ impl Bar {
         )
     }
 
-    /// A bar of read bytes; whoever knows their number sets its length.
+    /// A bar of read bytes. Its length is set when the number of bytes is known.
     pub(super) fn read_bytes() -> Self {
         let template =
             "[{elapsed_precise}] {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";

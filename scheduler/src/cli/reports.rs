@@ -12,11 +12,12 @@ use serde::Serialize;
 
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
-use super::agents::{level_cell, service_words};
+use super::agents::{level_cell, service_tone, service_words};
 use super::client::Client;
-use super::output::{self, Column, FormatArgs, Row, View, count_cell, millis_cell, size_cell, text_cell};
+use super::output::{self, Column, FormatArgs, Row, Tone, View, count_cell, millis_cell, size_cell, text_cell};
 use super::repeat::WatchFlag;
 use super::sites::tasks::TasksArgs;
+use crate::model::TaskState;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -149,6 +150,20 @@ impl Row for AssignmentRow {
         ("+>size", |row, _| size_cell(row.0.bytes)),
         ("+>anycast", |row, _| output::float_cell(row.0.anycast_confidence, 2)),
     ];
+
+    fn tone(&self) -> Tone {
+        task_tone(&self.0)
+    }
+}
+
+/// The tone of a task's state.
+pub(super) fn task_tone(row: &v1::AssignmentRow) -> Tone {
+    match TaskState::named(&row.state) {
+        Some(TaskState::Done) if row.outcome == "truncated" => Tone::Pausing,
+        Some(TaskState::Done) => Tone::Good,
+        Some(TaskState::Failed) => Tone::Bad,
+        _ => Tone::Plain,
+    }
 }
 
 impl Row for v1::AgentRow {
@@ -167,4 +182,8 @@ impl Row for v1::AgentRow {
         ("+!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("+>load", |row, _| level_cell(row.load_level)),
     ];
+
+    fn tone(&self) -> Tone {
+        service_tone(self.service())
+    }
 }

@@ -39,11 +39,39 @@ pub(in crate::cli) trait Row: Sized + 'static {
     fn name(&self, view: &View) -> String {
         Self::COLUMNS.first().map_or_else(String::new, |(_, cell)| printable(&cell(self, view)))
     }
+
+    /// The tone of the column marked `!`.
+    fn tone(&self) -> Tone {
+        Tone::Plain
+    }
+}
+
+/// What a state means to an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Tone {
+    Plain,
+    /// All is well.
+    Good,
+    /// Work pauses or is incomplete.
+    Pausing,
+    /// Somebody must look.
+    Bad,
+}
+
+impl Tone {
+    const fn style(self) -> Option<Style> {
+        match self {
+            Self::Plain => None,
+            Self::Good => Some(Style::new().green()),
+            Self::Pausing => Some(Style::new().yellow()),
+            Self::Bad => Some(Style::new().red()),
+        }
+    }
 }
 
 /// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
 /// if only --wide shows the column; then `>` if it is aligned to the right, or `~` if it is a text,
-/// which is cut before other columns; then `!` if its first word is a state, which has a colour.
+/// which is cut before other columns; then `!` if it has the colour of the row's tone.
 pub(in crate::cli) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -173,7 +201,7 @@ struct LaidOutColumn {
     wide: bool,
     right: bool,
     text: bool,
-    state: bool,
+    toned: bool,
 }
 
 impl LaidOutColumn {
@@ -181,8 +209,8 @@ impl LaidOutColumn {
         let (wide, name) = name.strip_prefix('+').map_or((false, name), |name| (true, name));
         let (right, name) = name.strip_prefix('>').map_or((false, name), |name| (true, name));
         let (text, name) = name.strip_prefix('~').map_or((false, name), |name| (true, name));
-        let (state, name) = name.strip_prefix('!').map_or((false, name), |name| (true, name));
-        Self { name, wide, right, text, state }
+        let (toned, name) = name.strip_prefix('!').map_or((false, name), |name| (true, name));
+        Self { name, wide, right, text, toned }
     }
 }
 
@@ -213,25 +241,25 @@ impl Table {
 
     /// The header line.
     pub(super) fn head(&self) -> String {
-        self.line(|column, _| column.name.to_owned(), |_, _| Some(Style::new().bold()))
+        self.line(|column, _| column.name.to_owned(), |_| Some(Style::new().bold()))
     }
 
     /// The line of one row.
     pub(super) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
         let cell = |_: &LaidOutColumn, index| cells.get(index).cloned().unwrap_or_default();
-        self.line(cell, |column, cell| state_style(cell).filter(|_| column.state))
+        self.line(cell, |column| row.tone().style().filter(|_| column.toned))
     }
 
     fn line(
         &self,
         cell: impl Fn(&LaidOutColumn, usize) -> String,
-        style: impl Fn(&LaidOutColumn, &str) -> Option<Style>,
+        style: impl Fn(&LaidOutColumn) -> Option<Style>,
     ) -> String {
         let mut line = String::new();
         for (index, column, width) in &self.columns {
             let cell = cell(column, *index);
-            let style = style(column, &cell).filter(|_| self.view.colors);
+            let style = style(column).filter(|_| self.view.colors);
             let cell = if self.view.wide { cell.into() } else { truncate_str(&cell, *width, "…") };
             let cell =
                 style.map_or_else(|| cell.to_string(), |style| style.force_styling(true).apply_to(&cell).to_string());
@@ -240,18 +268,6 @@ impl Table {
             line.push_str(GAP);
         }
         line.trim_end().to_owned() + "\n"
-    }
-}
-
-/// The colour of a state: green if all is well, yellow if work pauses or is incomplete, red if
-/// somebody must look.
-fn state_style(cell: &str) -> Option<Style> {
-    let word = cell.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-    match word {
-        "ready" | "complete" | "done" | "reached" => Some(Style::new().green()),
-        "draining" | "drained" | "paused" | "away" | "truncated" => Some(Style::new().yellow()),
-        "failed" | "quarantined" | "blocked" | "unreachable" => Some(Style::new().red()),
-        _ => None,
     }
 }
 
@@ -410,12 +426,16 @@ mod tests {
 
     #[test]
     fn colours_change_no_width_and_stand_only_at_names_of_columns_and_states() {
-        struct Task(&'static str);
+        struct Task(Tone);
         impl Row for Task {
             const COLUMNS: &'static [Column<Self>] =
-                &[("!state", |row, _| row.0.to_owned()), ("site", |_, _| "ready".to_owned())];
+                &[("!state", |_, _| "a state".to_owned()), ("site", |_, _| "ready".to_owned())];
+
+            fn tone(&self) -> Tone {
+                self.0
+            }
         }
-        let rows = [Task("ready; a second process"), Task("paused: disk"), Task("failed"), Task("leased")];
+        let rows = [Tone::Good, Tone::Pausing, Tone::Bad, Tone::Plain].map(Task);
         let told = |view| {
             let table = Table::fit(&rows, &view);
             std::iter::once(table.head()).chain(rows.iter().map(|row| table.row(row))).collect::<String>()
@@ -424,7 +444,7 @@ mod tests {
         assert_eq!(console::strip_ansi_codes(&coloured), plain);
         assert!(!plain.contains('\u{1b}'));
         let first: Vec<&str> = coloured.lines().map(|line| line.split_at(5).0).collect();
-        assert_eq!(first, ["\u{1b}[1ms", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[31m", "lease"]);
+        assert_eq!(first, ["\u{1b}[1ms", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[31m", "a sta"]);
         assert!(coloured.ends_with("  ready\n"), "{coloured}");
     }
 

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
-use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
+use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 
 /// Maximum number of failed ways that `agents show` prints.
 const SHOWN: usize = 20;
@@ -48,6 +48,14 @@ impl Row for Way {
         }),
         ("+beacon", |row, _| output::text_cell(&row.beacon_url)),
     ];
+
+    fn tone(&self) -> Tone {
+        match self.state() {
+            WayState::Reached => Tone::Good,
+            WayState::Failed => Tone::Bad,
+            _ => Tone::Plain,
+        }
+    }
 }
 
 fn reached(way: &Way) -> bool {

@@ -13,8 +13,9 @@ use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch;
 use crate::cli::client::Client;
-use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row};
+use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row, Tone};
 use crate::cli::progress::Bar;
+use crate::cli::reports::task_tone;
 use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
@@ -157,4 +158,8 @@ impl Row for SiteRow {
         ("+>size", |row, _| output::size_cell(row.0.bytes)),
         ("+>round", |row, _| row.0.round.to_string()),
     ];
+
+    fn tone(&self) -> Tone {
+        task_tone(&self.0)
+    }
 }
