@@ -267,6 +267,7 @@ mod tests {
         BatchRecord {
             tasks: tasks.collect(),
             active_leases: 0,
+            wrong_progress: Vec::new(),
             landmarks: names[..3].to_vec(),
             site_measurements: Vec::new(),
             mesh_measurements: Vec::new(),

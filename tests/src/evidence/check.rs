@@ -129,6 +129,7 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
         Check::new("every outcome carries the newest token, and tokens rose by one per grant", tokens),
         Check::new("every site was crawled by the agent it was last granted to", crawlers),
         Check::new("no lease is left", active),
+        Check::new("the progress of every batch is what its tasks come to", record.wrong_progress.clone()),
     ]
 }
 
@@ -263,6 +264,7 @@ pub(crate) mod tests {
         let mut record = BatchRecord {
             tasks: vec![TaskRecord { pages: i32::try_from(reachable.len()).unwrap(), ..task(&sites[0]) }],
             active_leases: 0,
+            wrong_progress: Vec::new(),
             landmarks: Vec::new(),
             site_measurements: Vec::new(),
             trust: crate::evidence::witness::TrustRecord::default(),
@@ -294,6 +296,7 @@ pub(crate) mod tests {
             broken.first().cloned().unwrap_or_default()
         };
         assert!(one(&|record, _| record.tasks.clear()).contains("has its task"));
+        assert!(one(&|record, _| record.wrong_progress.push("autumn".to_owned())).contains("progress"));
         assert!(one(&|record, _| record.tasks[0].assignments = 2).contains("assigned exactly once"));
         assert!(one(&|record, _| record.tasks[0].state = "failed".to_owned()).contains("is done"));
         assert!(one(&|record, _| record.tasks[0].completed_leases = 2).contains("completed exactly once"));

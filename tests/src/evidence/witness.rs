@@ -29,6 +29,8 @@ pub struct BatchRecord {
     /// The newest embedding, if any.
     pub embedding: Option<EmbeddingRecord>,
     pub trust: TrustRecord,
+    /// Batches whose stored progress differs from a count of their tasks, with both.
+    pub wrong_progress: Vec<String>,
 }
 
 /// The agents whose measurements the scheduler distrusts, and whether it distrusts the map.
@@ -237,6 +239,27 @@ pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
         .with_context(|| format!("connect to the Postgres in {}", data_dir.display()))
 }
 
+/// Compares the progress that triggers keep with a count, in one snapshot.
+const WRONG_PROGRESS: &str = "
+    select b.name || ': ' || shown.progress || ' instead of ' || counted.progress
+    from batches b
+    cross join lateral (
+        select array[p.submitted, p.measuring, p.located, p.assigned, p.leased, p.done, p.failed, p.cancelled, p.truncated,
+                     p.pages, p.bytes]::text as progress
+        from batch_progress p where p.batch_id = b.id
+    ) shown
+    cross join lateral (
+        select array[count(*) filter (where t.state = 'submitted'), count(*) filter (where t.state = 'measuring'),
+                     count(*) filter (where t.state = 'located'), count(*) filter (where t.state = 'assigned'),
+                     count(*) filter (where t.state = 'leased'), count(*) filter (where t.state = 'done'),
+                     count(*) filter (where t.state = 'failed'), count(*) filter (where t.state = 'cancelled'),
+                     count(*) filter (where o.kind = 'truncated'), coalesce(sum(o.pages), 0), coalesce(sum(o.bytes), 0)]::text
+                     as progress
+        from tasks t left join outcomes o on o.task_id = t.id
+        where t.batch_id = b.id and t.retried_at is null
+    ) counted
+    where shown.progress <> counted.progress";
+
 /// Reads everything about a batch.
 pub async fn batch_record(pool: &PgPool, batch: &str) -> anyhow::Result<BatchRecord> {
     let tasks = sqlx::query_as(TASKS).bind(batch).fetch_all(pool).await.context("read the tasks")?;
@@ -268,7 +291,17 @@ pub async fn batch_record(pool: &PgPool, batch: &str) -> anyhow::Result<BatchRec
     .await
     .context("read the mesh")?;
     let (embedding, trust) = (embedding(pool).await?, trust_record(pool).await?);
-    Ok(BatchRecord { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding, trust })
+    let wrong_progress = sqlx::query_scalar(WRONG_PROGRESS).fetch_all(pool).await.context("compare the progress")?;
+    Ok(BatchRecord {
+        tasks,
+        active_leases,
+        landmarks,
+        site_measurements,
+        mesh_measurements,
+        embedding,
+        trust,
+        wrong_progress,
+    })
 }
 
 const TASKS: &str = "

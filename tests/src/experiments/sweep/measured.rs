@@ -159,6 +159,7 @@ mod tests {
         let record = witness::BatchRecord {
             tasks: Vec::new(),
             active_leases: 0,
+            wrong_progress: Vec::new(),
             landmarks: measurements.landmarks.iter().map(|&landmark| names[landmark].clone()).collect(),
             site_measurements: site_measurements.collect(),
             mesh_measurements: measurements
