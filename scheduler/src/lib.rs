@@ -4,7 +4,6 @@
 //! are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
 //! `grpc` and `jobs` exchange data through the store, and wake each other through [`wake::Wakes`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use sqlx::PgPool;
@@ -50,8 +49,8 @@ pub struct Scheduler {
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
-    /// The data directory, whose free space the scheduler reports; `None` in tests.
-    pub data_dir: Option<PathBuf>,
+    /// The disk of the data directory, whose space the scheduler reports; `None` in tests.
+    pub disk: Option<app::disk::DiskWatch>,
     /// Estimates of the remaining time of batches.
     pub estimates: Arc<grpc::operator::estimates::Estimates>,
 }
@@ -65,7 +64,7 @@ impl Scheduler {
             maps: Arc::default(),
             geoip: None,
             config: Arc::new(config),
-            data_dir: None,
+            disk: None,
             estimates: Arc::default(),
         }
     }

@@ -1,12 +1,10 @@
 //! The space of the disk on which the scheduler keeps its data.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::status::DiskSpace;
-
-/// Time limit for reading the free space: a network file system may hang.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The space of a folder's file system; `None` if it cannot be read.
 pub fn space(folder: &Path) -> Option<DiskSpace> {
@@ -15,10 +13,32 @@ pub fn space(folder: &Path) -> Option<DiskSpace> {
     Some(DiskSpace { free: bytes(system.blocks_available()), size: bytes(system.blocks()) })
 }
 
-/// The same, without blocking the runtime; `None` also if it cannot be read in time.
-pub async fn space_in_time(folder: PathBuf) -> Option<DiskSpace> {
-    let read = tokio::task::spawn_blocking(move || space(&folder));
-    tokio::time::timeout(PATIENCE, read).await.ok()?.ok()?
+/// Reads the space of a folder's file system on a thread that may block, because a network file
+/// system may hang. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct DiskWatch {
+    folder: Arc<Path>,
+    newest: Arc<Mutex<Option<DiskSpace>>>,
+    reading: Arc<AtomicBool>,
+}
+
+impl DiskWatch {
+    pub fn of(folder: PathBuf) -> Self {
+        let newest = Arc::new(Mutex::new(space(&folder)));
+        Self { folder: folder.into(), newest, reading: Arc::default() }
+    }
+
+    /// The space by the last reading. Starts the next reading, unless one is in progress.
+    pub fn look(&self) -> Option<DiskSpace> {
+        if !self.reading.swap(true, Ordering::AcqRel) {
+            let disk = self.clone();
+            tokio::task::spawn_blocking(move || {
+                *disk.newest.lock().unwrap_or_else(PoisonError::into_inner) = space(&disk.folder);
+                disk.reading.store(false, Ordering::Release);
+            });
+        }
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
@@ -28,8 +48,17 @@ mod tests {
     #[tokio::test]
     async fn the_space_of_a_folder_is_that_of_its_file_system() {
         let folder = tempfile::tempdir().unwrap();
-        let space = space_in_time(folder.path().to_owned()).await.unwrap();
+        let space = DiskWatch::of(folder.path().to_owned()).look().unwrap();
         assert!(space.free > 0 && space.free <= space.size, "{space:?}");
-        assert_eq!(space_in_time("/nonexistent".into()).await, None);
+        assert_eq!(DiskWatch::of("/nonexistent".into()).look(), None);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_read_by_one_thread_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = DiskWatch::of(folder.path().to_owned());
+        disk.reading.store(true, Ordering::Release);
+        *disk.newest.lock().unwrap() = None;
+        assert_eq!((disk.look(), Arc::strong_count(&disk.newest)), (None, 1), "no thread was started");
     }
 }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Scheduler;
 use crate::app::address::{AdvertisedAddress, local, names};
 use crate::app::data_dir::DataDir;
+use crate::app::disk::DiskWatch;
 use crate::app::exit::{Code, print, usage};
 use crate::app::geoip::GeoIp;
 use crate::app::operator::{self, ClientFile, Defaults, Precedence};
@@ -135,8 +136,11 @@ async fn serve(
     let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
-    let scheduler =
-        Scheduler { geoip, data_dir: Some(data_dir.path().to_owned()), ..Scheduler::new(pool.clone(), config) };
+    let scheduler = Scheduler {
+        geoip,
+        disk: Some(DiskWatch::of(data_dir.path().to_owned())),
+        ..Scheduler::new(pool.clone(), config)
+    };
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = crate::run(scheduler, listener, tls, identity, shutdown) => served,

@@ -7,7 +7,6 @@
 //! decision 9.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres,
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::app::disk;
+use crate::app::disk::DiskWatch;
 use crate::app::geoip::GeoIp;
 use crate::config::Config;
 use crate::model::{SchedulerId, TermNumber};
@@ -79,7 +78,7 @@ pub struct HeldTerms {
     /// Life and grace of a session. A new leader of the reaper extends every session by up to this
     /// time.
     lifetime: Duration,
-    data_dir: Option<PathBuf>,
+    disk: Option<DiskWatch>,
     entry: Arc<Mutex<SchedulerEntry>>,
 }
 
@@ -100,7 +99,7 @@ impl HeldTerms {
             url: url.into(),
             life: term.life,
             lifetime: lease.life + lease.grace,
-            data_dir: scheduler.data_dir.clone(),
+            disk: scheduler.disk.clone(),
             entry: Arc::default(),
         }
     }
@@ -133,10 +132,7 @@ impl HeldTerms {
     /// Renews this process's row and takes every free role; returns the roles just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
-        let space = match &self.data_dir {
-            Some(data_dir) => disk::space_in_time(data_dir.clone()).await,
-            None => None,
-        };
+        let space = self.disk.as_ref().and_then(DiskWatch::look);
         let scheduler = match scheduler {
             Some(scheduler) if schedulers::renew(conn, scheduler, self.life, space).await? => scheduler,
             former => self.join(conn, former, space).await?,
