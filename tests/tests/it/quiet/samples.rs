@@ -74,8 +74,7 @@ async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn 
         async move { probe(agent_binary, world, agent, site, &folder, metric).await }
     });
     let measured: Vec<(f64, f64)> = futures::stream::iter(probes).buffer_unordered(AT_ONCE).collect().await;
-    let mut accuracy = Accuracy::default();
-    measured.iter().for_each(|(true_ms, seen_ms)| accuracy.note(Some((*seen_ms, *true_ms))));
+    let accuracy = Accuracy::of(measured.iter().map(|(true_ms, seen_ms)| Some((*seen_ms, *true_ms))));
     let mut errors: Vec<f64> = measured.iter().map(|(true_ms, seen_ms)| seen_ms - true_ms).collect();
     errors.sort_by(f64::total_cmp);
     let [p50, p95] = [50, 95].map(|percent| errors[(errors.len() * percent).div_ceil(100) - 1]);
