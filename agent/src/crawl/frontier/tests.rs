@@ -3,7 +3,11 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::crawl::html::site_path::tests::path_of as path;
+
+/// A path that is already in normal form, so that it need not be parsed.
+fn path(text: &str) -> SitePath {
+    SitePath::stored(text).unwrap()
+}
 
 /// Runs a future on a new runtime, for property tests.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -101,7 +105,8 @@ async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String
         && let Some(entry) = frontier.next().await.unwrap()
     {
         let text = entry.path.as_str().to_owned();
-        for (_, to) in links.iter().filter(|(from, _)| text == format!("/{from}")) {
+        let page: u32 = text[1..].parse().unwrap();
+        for (_, to) in links.iter().filter(|(from, _)| *from == page) {
             frontier.offer(&path(&format!("/{to}")), entry.depth + 1);
         }
         frontier.totals_mut().pages += 1;

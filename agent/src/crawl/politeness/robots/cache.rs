@@ -124,10 +124,11 @@ mod tests {
     #[test]
     fn it_is_bounded_and_keeps_the_newest() {
         let (cache, now) = (RobotsCache::default(), Instant::now());
+        let small = file(60_000);
         for number in 0..400 {
             let at = now + Duration::from_secs(u64::try_from(number).unwrap());
-            cache.put(origin(number), at, file(60_000));
-            cache.put(origin(number), at, file(60_000));
+            cache.put(origin(number), at, small.clone());
+            cache.put(origin(number), at, small.clone());
         }
         cache.put(origin(999), now, file(SMALL_BYTES + 100));
         let kept = cache.kept.lock().unwrap();
