@@ -300,16 +300,19 @@ mod tests {
         let mut mesh = Mesh::new();
         let hosts = hosts(MOST_AGENTS + 1, 6);
         for (i, host) in hosts.iter().enumerate() {
-            for (j, landmark) in hosts[..4].iter().enumerate().filter(|(j, _)| *j != i) {
+            // With few landmarks there are few pairs: the kriging's work grows with their cube.
+            for (j, landmark) in hosts[..2].iter().enumerate().filter(|(j, _)| *j != i) {
                 mesh.insert(agent(i), agent(j), rtt(distance(host, landmark)));
             }
         }
-        let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
+        let landmarks: Vec<AgentId> = (0..2).map(agent).collect();
         let measured = Measured::joined(&mesh, &landmarks).unwrap();
         let ingredients = RefinedSwitches::default();
         let layout = Layout::fit(&measured, 3, &ingredients, 2.0, 1);
         let laid_out = LaidOut { measured: &measured, layout: &layout, softening: 2.0, seed: 1 };
-        let kriging = Kriging::fit(&laid_out, choose_constants(&laid_out, 4, &ingredients)).unwrap();
+        let constants = choose_constants(&laid_out, 2, &ingredients);
+        assert_eq!(constants, kriging::CONSTANTS[0], "the first in the list, as nobody can be held out");
+        let kriging = Kriging::fit(&laid_out, constants).unwrap();
         assert!(HeldOut::new(&laid_out, &kriging, true).is_none());
         let map = Refined::new(&mesh, &landmarks, &ingredients, 1).unwrap();
         assert_eq!(map.agents().len(), MOST_AGENTS + 1);

@@ -55,7 +55,7 @@ impl<'a> Prepared<'a> {
 /// The kriging constants that predict held-out agents best. The first `landmarks` agents of the
 /// mesh are the landmarks.
 pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &RefinedSwitches) -> Constants {
-    if !ingredients.constants {
+    if !ingredients.constants || !can_hold_out(mesh.measured) {
         return CONSTANTS[0];
     }
     let landmarks: Vec<usize> = (0..landmarks).collect();
@@ -65,6 +65,11 @@ pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients
     };
     let scored = CONSTANTS.iter().map(|constants| (error(constants).unwrap_or(f64::INFINITY), constants));
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(CONSTANTS[0], |(_, constants)| *constants)
+}
+
+/// Whether the agents are few enough to hold each of them out.
+pub(super) const fn can_hold_out(measured: &Measured) -> bool {
+    measured.agents.len() <= MOST_AGENTS
 }
 
 /// All agents, each held out once, with one layout and one kriging.
@@ -82,7 +87,7 @@ impl<'a> HeldOut<'a> {
     /// Prepares all agents; `None` if there are more than [`MOST_AGENTS`].
     pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
         let LaidOut { measured, softening, .. } = *mesh;
-        if measured.agents.len() > MOST_AGENTS {
+        if !can_hold_out(measured) {
             return None;
         }
         let bare = UncorrectedPoints::draw(mesh, Some(kriging), PARTICLES);

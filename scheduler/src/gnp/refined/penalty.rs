@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::held_out::{HeldOut, HeldOutChoice};
+use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
@@ -28,6 +28,9 @@ const BY_CHANCE: f64 = 0.01;
 /// The penalty in milliseconds; 0 if no agent can be held out. The first `landmarks` agents of this
 /// mesh are the landmarks.
 pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
+    if !can_hold_out(mesh.measured) {
+        return 0.0;
+    }
     let Some(kriging) = Kriging::fit(mesh, constants) else { return 0.0 };
     let Some(held_out) = HeldOut::new(mesh, &kriging, residuals) else { return 0.0 };
     let mut rng = ChaCha8Rng::seed_from_u64(mesh.seed);
