@@ -21,7 +21,7 @@ pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("landfall-test-").tempdir_in("/tmp").unwrap();
+        let dir = tempfile::Builder::new().prefix("landfall-test-").tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         Self(dir)
     }

@@ -123,12 +123,15 @@ impl SharedPostgres {
 }
 
 /// Makes a temporary directory that other users may enter. If the lab runs as root, Postgres runs
-/// as another user.
+/// as another user, who cannot enter a private `TMPDIR`; then the directory is in `/tmp`.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).permissions(std::fs::Permissions::from_mode(0o755));
-    builder.tempdir_in("/tmp").context("make a temporary directory")
+    let preferred = std::env::temp_dir();
+    let is_open = |folder: &Path| folder.metadata().is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    let base = if preferred.ancestors().all(is_open) { preferred } else { PathBuf::from("/tmp") };
+    builder.tempdir_in(&base).with_context(|| format!("make a temporary directory in {}", base.display()))
 }
 
 /// Makes the URL of a private Postgres.

@@ -9,7 +9,7 @@ use crate::app::operator::{self, Precedence};
 /// A directory that the user postgres may enter, in case the tests run as root.
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
-    builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap()
+    builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir().unwrap()
 }
 
 /// Starts a private Postgres as a scheduler does; returns it with the claimed data directory.

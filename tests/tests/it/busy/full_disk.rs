@@ -18,7 +18,7 @@ const SITES: usize = 30_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_reported_and_work_continues_when_there_is_room() {
     let _turn = beside().await;
-    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let disk = folder.path().join("disk");
     let disks = match SmallDisks::mount(vec![disk.clone()], DISK_BYTES) {

@@ -75,7 +75,7 @@ async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() 
     let _turn = beside().await;
     // If the test runs as root, the private Postgres runs as another user, who needs access to this
     // folder.
-    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     files(folder.path());
     let binaries = Binaries::find().unwrap();
