@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::figures::{figure2, figure3};
 use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
-use self::stage::{LabResult, SurveyedCluster};
+use self::stage::{LabResult, SITE_INTERVAL, SurveyedCluster};
 use self::tables::Tables;
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
@@ -168,7 +168,7 @@ async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellSt
     let LayoutPlan { layout, seed, cells } = plan;
     let began = Instant::now();
     let mut simulator = Simulator::new(settings);
-    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed)
+    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed, SITE_INTERVAL)
         .await
         .with_context(|| format!("survey {} with seed {seed}", layout.name))?;
     eprintln!("{} seed {seed}: surveyed in {:.0} s", layout.name, began.elapsed().as_secs_f64());

@@ -24,10 +24,9 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// The scheduler's configuration: the defaults, except for shorter intervals, because the sites
-/// belong to the lab, and a longer sample timeout. In the rootless grade the first answer takes two
-/// round trips, which is up to ten seconds with the Seattle matrix.
-const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n";
+/// Time between probes of a site: short, because the sites belong to the lab, and long enough that
+/// the probes of 203 sites do not occupy the machine.
+pub const SITE_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
 /// Time limit of a survey or a cell. Without other load, a survey takes one minute. The longest
@@ -85,10 +84,16 @@ pub struct SurveyedCluster<'a> {
 }
 
 impl<'a> SurveyedCluster<'a> {
-    /// Starts a cluster, measures everything, and freezes the cluster.
-    pub async fn survey(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
+    /// Starts a cluster, measures everything, and freezes the cluster. `site_interval` is the time
+    /// between probes of a site, for example [`SITE_INTERVAL`].
+    pub async fn survey(
+        settings: &'a Settings,
+        layout: &'a LayoutData,
+        seed: u64,
+        site_interval: Duration,
+    ) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
-        let options = ClusterOptions { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
+        let options = ClusterOptions { scheduler: scheduler(site_interval), capacity: 1, logs: None, sharing: 0 };
         let cluster = Cluster::start(world, &options).await?;
         let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
         match surveyed.measure().await {
@@ -195,6 +200,13 @@ impl<'a> SurveyedCluster<'a> {
     pub async fn end(self) -> anyhow::Result<()> {
         self.cluster.stop().await
     }
+}
+
+/// The scheduler's configuration: the defaults, except for shorter intervals and a longer sample
+/// timeout. In the rootless grade the first answer takes two round trips, which is up to ten
+/// seconds with the Seattle matrix.
+fn scheduler(site_interval: Duration) -> String {
+    format!("[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n")
 }
 
 fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {

@@ -2,6 +2,7 @@
 //! its simulation.
 
 use std::path::Path;
+use std::time::Duration;
 
 use landfall_lab::evidence::float;
 use landfall_lab::experiments::paper::stage::SurveyedCluster;
@@ -10,6 +11,9 @@ use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 
 use crate::harness::alone;
+
+/// Time between probes of a site. Twenty sites are few enough for a short one.
+const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Ten agents and twenty small sites, with 20 requests per second to each site. So the request
 /// interval limits the crawls, not the machine.
@@ -35,7 +39,7 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
     let _turn = alone().await;
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-    let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1).await.unwrap();
+    let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL).await.unwrap();
     for strategy in [Strategy::GnpTop3, Strategy::Random] {
         let result = surveyed.crawl_cell(settings.base, strategy).await.unwrap();
         let mut simulation =
