@@ -28,8 +28,9 @@ insert into settings default values;
 create table agents (
     -- Its number.
     id bigint primary key generated always as identity,
-    -- Its name; the agent of a name can be replaced by another machine.
-    name text not null constraint agents_name_unique unique,
+    -- Its name; the agent of a name can be replaced by another machine. Sorted by bytes, so that the
+    -- index finds names by their beginning.
+    name text collate "C" not null constraint agents_name_unique unique,
     -- The city, for people and for the choice of landmarks.
     city text not null,
     -- The network it is connected to.
@@ -73,7 +74,7 @@ create table enrolments (
     -- SHA-256 of the token.
     token_hash bytea primary key,
     -- The name, place and tags that the agent gets, as in agents.
-    agent_name text not null,
+    agent_name text collate "C" not null,
     city text not null, -- as in agents
     carrier text not null, -- as in agents
     country text not null default '', -- as in agents

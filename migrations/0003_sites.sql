@@ -9,8 +9,8 @@ create type position_source as enum (
 create table sites (
     -- Its number.
     id bigint primary key generated always as identity,
-    -- As submitted, canonical: a bare host, or scheme://host:port.
-    name text not null constraint sites_name_unique unique,
+    -- As submitted, canonical: a bare host, or scheme://host:port. Sorted as the names of agents.
+    name text collate "C" not null constraint sites_name_unique unique,
     -- scheme://host:port; null until a measurement or a crawl has settled it.
     origin text,
     -- For an alias, the site that represents the same origin; null for a site that is no alias.

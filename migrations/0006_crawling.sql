@@ -10,8 +10,8 @@ create type choice_kind as enum (
 create table batches (
     -- Its number.
     id bigint primary key generated always as identity,
-    -- Its name.
-    name text not null constraint batches_name_unique unique,
+    -- Its name, sorted as the names of agents.
+    name text collate "C" not null constraint batches_name_unique unique,
     -- How agents are chosen.
     strategy text not null constraint batches_strategy_known check (strategy in (
         'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-top1', 'gnp-top3', 'gnp-balanced',

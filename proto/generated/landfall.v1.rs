@@ -2350,6 +2350,10 @@ pub mod event_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Events.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct EventServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2485,6 +2489,10 @@ pub mod event_service_server {
         ) -> std::result::Result<tonic::Response<Self::EventsStream>, tonic::Status>;
     }
     /// Events.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct EventServiceServer<T> {
         inner: Arc<T>,
@@ -3585,6 +3593,10 @@ pub mod fleet_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Enrols, shows and changes agents and landmarks.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct FleetServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4327,6 +4339,10 @@ pub mod fleet_service_server {
         >;
     }
     /// Enrols, shows and changes agents and landmarks.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct FleetServiceServer<T> {
         inner: Arc<T>,
@@ -5556,6 +5572,10 @@ pub struct BatchProgress {
     /// The remaining time; absent if every site has ended.
     #[prost(message, optional, tag = "14")]
     pub estimate: ::core::option::Option<Estimate>,
+    /// The batch's name in full.
+    #[prost(string, tag = "17")]
+    #[serde(skip)]
+    pub batch: ::prost::alloc::string::String,
 }
 /// The remaining time of a batch.
 #[derive(serde::Serialize)]
@@ -6781,6 +6801,10 @@ pub mod site_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Submits and shows sites and batches.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct SiteServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -7263,6 +7287,10 @@ pub mod site_service_server {
         ) -> std::result::Result<tonic::Response<super::ExplainResponse>, tonic::Status>;
     }
     /// Submits and shows sites and batches.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct SiteServiceServer<T> {
         inner: Arc<T>,
@@ -8425,6 +8453,10 @@ pub mod report_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Reports.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct ReportServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -8658,6 +8690,10 @@ pub mod report_service_server {
         ) -> std::result::Result<tonic::Response<super::PlanResponse>, tonic::Status>;
     }
     /// Reports.
+    ///
+    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
+    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
+    /// The message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct ReportServiceServer<T> {
         inner: Arc<T>,

@@ -47,6 +47,7 @@ mod cause;
 pub(crate) mod constraints;
 pub(crate) mod contact;
 pub(crate) mod naming;
+pub(crate) mod nearest;
 pub(crate) mod parallel;
 mod policy;
 pub mod seed;
@@ -218,10 +219,12 @@ words!(
 
 /// An unknown strategy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy '{name}': the strategies are {known}")]
+#[error("unknown strategy '{name}': the strategies are {known}{question}")]
 pub struct UnknownStrategy {
     name: String,
     known: String,
+    /// Whether one of the nearest strategies was meant.
+    question: String,
 }
 
 impl Strategy {
@@ -269,8 +272,9 @@ impl FromStr for Strategy {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::named(name).ok_or_else(|| {
-            let known: Vec<&str> = Self::ALL.iter().map(|strategy| strategy.name()).collect();
-            UnknownStrategy { name: name.to_owned(), known: known.join(", ") }
+            let known: Vec<String> = Self::ALL.iter().map(|strategy| strategy.name().to_owned()).collect();
+            let (listed, near) = (known.join(", "), nearest::nearest(name, known));
+            UnknownStrategy { name: name.to_owned(), known: listed, question: nearest::question(near) }
         })
     }
 }

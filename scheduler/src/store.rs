@@ -15,6 +15,7 @@ pub(crate) mod embeddings;
 mod enums;
 pub(crate) mod leases;
 pub(crate) mod measurements;
+pub(crate) mod names;
 pub(crate) mod reports;
 mod rows;
 pub(crate) mod schedulers;

@@ -76,7 +76,8 @@ const PRINTED_BY: [(&str, &str); 29] = [
 
 /// Messages printed without nesting (their fields appear among those of the outer message), and
 /// fields that are not printed.
-const OTHERWISE: [(&str, &str); 5] = [
+const OTHERWISE: [(&str, &str); 6] = [
+    ("BatchProgress.batch", "skip"),
     ("BatchProgress.waiting_for_it", "skip"),
     ("ShowEmbeddingResponse.epoch", "flatten"),
     ("ThroughputResponse.begun_at", "skip"),

@@ -17,6 +17,7 @@ use crate::store::agents::sessions::{EndCause, OpenError};
 use crate::store::batches::changes::ChangeError;
 use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
+use crate::store::names::Noun;
 
 use super::auth::AuthError;
 use super::operator::convert::InvalidField;
@@ -38,6 +39,37 @@ pub(super) enum Unknown {
     Round { batch: String, round: u32, newest: Option<u32> },
     #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
     Choice { site: String, number: i64 },
+}
+
+/// The request gives the beginning of several names.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
+pub(super) struct Ambiguous {
+    pub(super) noun: Noun,
+    pub(super) beginning: String,
+    /// The first of these names.
+    pub(super) names: Vec<String>,
+    /// Number of further names that were found.
+    pub(super) more: u64,
+    /// Whether there are no more names than those found.
+    pub(super) all: bool,
+}
+
+const fn plural(noun: Noun) -> &'static str {
+    match noun {
+        Noun::Batch => "batches",
+        Noun::Agent | Noun::FormerAgent => "agents",
+        Noun::Site => "sites",
+        Noun::Token => "tokens",
+    }
+}
+
+fn rest(more: u64, all: bool) -> String {
+    match (more, all) {
+        (0, _) => String::new(),
+        (more, true) => format!(" and {more} more"),
+        (more, false) => format!(" and at least {more} more"),
+    }
 }
 
 /// `Unavailable` if the database is away, its disk is full, or it asks for a retry; otherwise
@@ -99,6 +131,13 @@ impl From<InvalidField> for Status {
 impl From<Unknown> for Status {
     fn from(error: Unknown) -> Self {
         Self::not_found(error.to_string())
+    }
+}
+
+/// `FailedPrecondition`; the message lists names that the request may mean.
+impl From<Ambiguous> for Status {
+    fn from(error: Ambiguous) -> Self {
+        Self::failed_precondition(error.to_string())
     }
 }
 

@@ -64,11 +64,11 @@ pub(in crate::cli) async fn to_end(
 /// Prints the results of batches; returns an error if sites failed.
 pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
     for (batch, progress) in ended {
-        print(&summary(batch, progress))?;
+        print(&summary(full_name(batch, progress), progress))?;
     }
     let failed: Vec<(&str, u64)> = ended
         .iter()
-        .map(|(batch, progress)| (batch.as_str(), progress.failed))
+        .map(|(batch, progress)| (full_name(batch, progress), progress.failed))
         .filter(|(_, sites)| *sites > 0)
         .collect();
     let Some((first, _)) = failed.first() else { return Ok(()) };
@@ -78,6 +78,11 @@ pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<
         exit::Code::SitesFailed,
         format!("{} failed: `landfall batches show {first}` says why", counts.join(", ")),
     ))
+}
+
+/// The batch's name as the scheduler sent it, because a command may give only its beginning.
+fn full_name<'a>(given: &'a str, progress: &'a BatchProgress) -> &'a str {
+    if progress.batch.is_empty() { given } else { &progress.batch }
 }
 
 /// Reads one stream until it ends or breaks.

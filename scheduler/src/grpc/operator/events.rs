@@ -71,7 +71,7 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
         filter.sites = Some(named::site(conn, name).await?.ids());
     }
     if let Some(name) = &wanted.agent {
-        filter.agent = Some(named::former_agent(conn, name).await?);
+        filter.agent = Some(named::former_agent(conn, name).await?.id);
     }
     Ok(filter)
 }

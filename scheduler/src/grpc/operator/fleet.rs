@@ -7,12 +7,14 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::grpc::landmark_choice::{self, ChoiceError};
-use crate::store::agents::enrolments::{self, CreateError, Enrolment};
-use crate::store::agents::{self, drains, refusals, sessions};
+use crate::store::agents::drains::{self, DrainError};
+use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError};
+use crate::store::agents::{self, refusals, sessions};
 use crate::store::batches::constraints;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::measurements::quarantines;
 use crate::store::measurements::reach::{self, ReachFilter};
+use crate::store::names::Noun;
 use crate::store::reports::events::{self, Filter};
 use crate::store::{self, leases, settings};
 
@@ -100,7 +102,12 @@ impl FleetService for FleetDesk {
         request: Request<v1::RevokeEnrolmentRequest>,
     ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await?;
+        let revoked = match enrolments::revoke(&mut conn, &request.get_ref().named).await {
+            Err(error @ RevokeError::Unknown(_)) => {
+                return Err(named::inexact(&mut conn, Noun::Token, &request.get_ref().named, error.into()).await);
+            }
+            revoked => revoked?,
+        };
         Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
     }
 
@@ -123,8 +130,7 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::ShowAgentResponse>, Status> {
         let v1::ShowAgentRequest { name } = request.into_inner();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let agent = agents::show(&mut conn, &name).await?;
-        let Some(agent) = agent else { return Err(named::no_agent(&mut conn, &name).await) };
+        let agent = named::former_agent(&mut conn, &name).await?;
         let session = sessions::newest(&mut conn, agent.id).await?;
         let held = leases::held(&mut conn, agent.id).await?;
         let refused = refusals::of_agent(&mut conn, agent.id).await?;
@@ -143,15 +149,20 @@ impl FleetService for FleetDesk {
         }
         let config = &self.scheduler.config.measure;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agent = named::agent(&mut conn, &agent).await?;
+        let other = if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) };
+        if other.as_ref() == Some(&agent) {
+            return Err(convert::itself("other", &agent.name).into());
+        }
         let asked = ReachFilter {
-            agent: named::agent(&mut conn, &agent).await?,
-            other: if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) },
+            agent: agent.id,
+            other: other.map(|other| other.id),
             max_age: config.mesh_max_age,
             max_peers: config.max_mesh_peers,
         };
         let mut ways = reach::ways(&mut conn, &asked).await?;
         if asked.other.is_some() {
-            ways.sort_by_key(|way| way.prober != agent);
+            ways.sort_by_key(|way| way.prober != agent.name);
         }
         Ok(Response::new(v1::ShowReachResponse { ways: ways.into_iter().map(Into::into).collect() }))
     }
@@ -162,7 +173,8 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::DrainAgentResponse>, Status> {
         let v1::DrainAgentRequest { name } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let drained = drains::drain(&mut tx, &name).await?;
+        let drained = drains::drain(&mut tx, &name).await;
+        let drained = known(&mut tx, drained).await?;
         store::commit(tx).await?;
         tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent is draining");
         self.scheduler.wakes.assign.notify_one();
@@ -175,7 +187,8 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::ResumeAgentResponse>, Status> {
         let v1::ResumeAgentRequest { name } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let resumed = drains::resume(&mut tx, &name).await?;
+        let resumed = drains::resume(&mut tx, &name).await;
+        let resumed = known(&mut tx, resumed).await?;
         store::commit(tx).await?;
         tracing::info!(agent.name = name, resumed, "an agent is in service again");
         self.scheduler.wakes.assign.notify_one();
@@ -203,7 +216,8 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
         let v1::RemoveAgentRequest { name, force } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await?;
+        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await;
+        let removed = known(&mut tx, removed).await?;
         store::commit(tx).await?;
         tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
         let wakes = &self.scheduler.wakes;
@@ -220,7 +234,13 @@ impl FleetService for FleetDesk {
         let request = request.into_inner();
         let dimensions = convert::dimensions(request.dimensions);
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        landmark_choice::set(&mut tx, &request.names, dimensions).await?;
+        match landmark_choice::set(&mut tx, &request.names, dimensions).await {
+            Err(ChoiceError::UnknownAgent(name)) => {
+                let unknown = ChoiceError::UnknownAgent(name.clone()).into();
+                return Err(named::inexact(&mut tx, Noun::Agent, &name, unknown).await);
+            }
+            set => set?,
+        }
         store::commit(tx).await?;
         self.landmarks_changed().await
     }
@@ -254,8 +274,7 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::TrustAgentResponse>, Status> {
         let v1::TrustAgentRequest { name } = request.into_inner();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let agent = agents::by_name(&mut conn, &name).await?;
-        let agent = agent.ok_or(ChoiceError::UnknownAgent(name))?;
+        let agent = named::exact_agent(&mut conn, &name).await?;
         let released = quarantines::release(&mut conn, agent).await?;
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
@@ -323,6 +342,17 @@ impl FleetDesk {
         self.scheduler.wakes.measure.notify_one();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         listed(&mut conn).await
+    }
+}
+
+/// Adds suggestions to the error for an unknown agent.
+async fn known<T>(conn: &mut PgConnection, changed: Result<T, DrainError>) -> Result<T, Status> {
+    match changed {
+        Err(DrainError::Unknown(name)) => {
+            let unknown = DrainError::Unknown(name.clone()).into();
+            Err(named::inexact(conn, Noun::Agent, &name, unknown).await)
+        }
+        changed => Ok(changed?),
     }
 }
 

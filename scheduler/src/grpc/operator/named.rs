@@ -1,45 +1,150 @@
-//! Looks up the names in requests. An unknown name gives `NotFound`, with the name in the message.
+//! Looks up the names in requests: of batches, agents and sites.
+//!
+//! Calls that read accept the beginning of a name if no other name has it; an exact name always
+//! wins. Calls that change something accept exact names only (`exact_...`). The message for an
+//! unknown name suggests the nearest known ones.
 
 use sqlx::PgConnection;
 use tonic::Status;
 
-use crate::model::AgentId;
 use crate::model::site_list::SiteName;
-use crate::store::agents::{self, enrolments};
+use crate::model::{AgentId, nearest};
+use crate::store::agents::{self, Agent, enrolments};
 use crate::store::batches::{self, Batch};
+use crate::store::names::{self, MOST_BEGINNINGS, Noun};
 use crate::store::sites::{self, Site};
 
-use crate::grpc::status::Unknown;
+use crate::grpc::status::{Ambiguous, Unknown};
 
+use super::convert::whole;
+
+/// Maximum number of names listed if a beginning is ambiguous.
+const LISTED: usize = 10;
+
+/// An agent in the fleet, with its name in full.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::grpc) struct FoundAgent {
+    pub(in crate::grpc) id: AgentId,
+    pub(in crate::grpc) name: String,
+}
+
+/// Finds a batch to read.
 pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
-    let batch = batches::by_name(conn, name).await?;
-    batch.ok_or_else(|| Unknown::Batch(name.to_owned()).into())
+    if let Some(batch) = batches::by_name(conn, name).await? {
+        return Ok(batch);
+    }
+    let unknown = || Unknown::Batch(name.to_owned());
+    let full = full(conn, Noun::Batch, name, unknown().into()).await?;
+    batches::by_name(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
+/// Finds a batch to change.
+pub(in crate::grpc) async fn exact_batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
+    match batches::by_name(conn, name).await? {
+        Some(batch) => Ok(batch),
+        None => Err(inexact(conn, Noun::Batch, name, Unknown::Batch(name.to_owned()).into()).await),
+    }
+}
+
+/// Finds a site to read.
 pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
-    let site = sites::find(conn, name).await?;
-    site.ok_or_else(|| Unknown::Site(name.to_string()).into())
+    if let Some(site) = sites::find(conn, name).await? {
+        return Ok(site);
+    }
+    let unknown = || Unknown::Site(name.to_string());
+    let full = full(conn, Noun::Site, name.as_str(), unknown().into()).await?;
+    let full: SiteName = full.parse().map_err(|_| unknown())?;
+    sites::find(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
-/// Finds an agent that may have been removed; its results are still reported.
-pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
-    let agent = agents::show(conn, name).await?;
-    agent.map(|agent| agent.id).ok_or_else(|| Unknown::Agent(name.to_owned()).into())
+/// Finds a site to change.
+pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
+    match sites::find(conn, name).await? {
+        Some(site) => Ok(site),
+        None => Err(inexact(conn, Noun::Site, name.as_str(), Unknown::Site(name.to_string()).into()).await),
+    }
 }
 
-/// Finds an agent that has not been removed.
-pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
+/// Finds an agent to read, even if it was removed; its results are still reported.
+pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<Agent, Status> {
+    if let Some(agent) = agents::show(conn, name).await? {
+        return Ok(agent);
+    }
+    let full = full_agent(conn, Noun::FormerAgent, name).await?;
+    agents::show(conn, &full).await?.ok_or_else(|| Unknown::Agent(name.to_owned()).into())
+}
+
+/// Finds an agent of the fleet to read.
+pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<FoundAgent, Status> {
+    if let Some(id) = agents::by_name(conn, name).await? {
+        return Ok(FoundAgent { id, name: name.to_owned() });
+    }
+    let name = full_agent(conn, Noun::Agent, name).await?;
+    match agents::by_name(conn, &name).await? {
+        Some(id) => Ok(FoundAgent { id, name }),
+        None => Err(Unknown::Agent(name).into()),
+    }
+}
+
+/// Finds an agent of the fleet to change.
+pub(in crate::grpc) async fn exact_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     match agents::by_name(conn, name).await? {
         Some(agent) => Ok(agent),
         None => Err(no_agent(conn, name).await),
     }
 }
 
-/// The status if no agent has this name; says if the agent has a token but has not enrolled yet.
+/// The status if no agent to change has this name.
 pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
-    match enrolments::is_open(conn, name).await {
-        Ok(true) => Unknown::NotYet(name.to_owned()).into(),
-        Ok(false) => Unknown::Agent(name.to_owned()).into(),
+    match open_token(conn, name).await {
+        Ok(()) => inexact(conn, Noun::Agent, name, Unknown::Agent(name.to_owned()).into()).await,
+        Err(status) => status,
+    }
+}
+
+/// The name in full of the only agent whose name begins so.
+async fn full_agent(conn: &mut PgConnection, noun: Noun, beginning: &str) -> Result<String, Status> {
+    open_token(conn, beginning).await?;
+    full(conn, noun, beginning, Unknown::Agent(beginning.to_owned()).into()).await
+}
+
+/// Fails if an agent of this name has a token but has not enrolled yet.
+async fn open_token(conn: &mut PgConnection, name: &str) -> Result<(), Status> {
+    if enrolments::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
+}
+
+/// The only name that begins so. `unknown` is the status if none does.
+async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Status) -> Result<String, Status> {
+    let mut known = names::beginning_with(conn, noun, beginning).await?;
+    match known.len() {
+        0 => Err(suggesting(conn, noun, beginning, unknown).await),
+        1 => Ok(known.swap_remove(0)),
+        count => {
+            known.truncate(LISTED);
+            let more = whole(count.saturating_sub(LISTED));
+            let all = i64::try_from(count).is_ok_and(|count| count < MOST_BEGINNINGS);
+            Err(Ambiguous { noun, beginning: beginning.to_owned(), names: known, more, all }.into())
+        }
+    }
+}
+
+/// Adds to the status for an unknown name of a change that names must be given in full, if this is
+/// the beginning of only one, and which names are near.
+pub(in crate::grpc) async fn inexact(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
+    match names::beginning_with(conn, noun, name).await {
+        Ok(known) if known.len() == 1 => {
+            let said = format!("{}: names must be given in full here", unknown.message());
+            suggesting(conn, noun, name, Status::new(unknown.code(), said)).await
+        }
+        Ok(_) => suggesting(conn, noun, name, unknown).await,
+        Err(error) => error.into(),
+    }
+}
+
+/// Adds the nearest known names to the status for an unknown name.
+async fn suggesting(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
+    match names::nearest_to(conn, noun, name).await {
+        Ok(near) => Status::new(unknown.code(), format!("{}{}", unknown.message(), nearest::question(near))),
         Err(error) => error.into(),
     }
 }

@@ -11,8 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::plan::{self, WhatIfRequest};
+use crate::grpc::plan::{self, PlanError, WhatIfRequest};
 use crate::store;
+use crate::store::names::Noun;
 use crate::store::reports;
 use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
 
@@ -57,7 +58,7 @@ impl ReportService for ReportDesk {
             reasons: asked::reasons(&request.reasons)?,
             agent: match request.agent.as_str() {
                 "" => None,
-                name => Some(named::former_agent(&mut conn, name).await?),
+                name => Some(named::former_agent(&mut conn, name).await?.id),
             },
         };
         drop(conn);
@@ -72,11 +73,9 @@ impl ReportService for ReportDesk {
         let v1::AgentsReportRequest { batch, agent, limit } = request.into_inner();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
-        if !agent.is_empty() {
-            named::former_agent(&mut conn, &agent).await?;
-        }
+        let agent = if agent.is_empty() { None } else { Some(named::former_agent(&mut conn, &agent).await?.id) };
         let agents = reports::agents(&mut conn, batch).await?;
-        let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent.name == agent);
+        let wanted = agents.into_iter().filter(|row| agent.is_none_or(|agent| row.agent.id == agent));
         let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
         Ok(Response::new(v1::AgentsReportResponse { agents, more }))
     }
@@ -105,8 +104,27 @@ impl ReportService for ReportDesk {
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         let wanted = WhatIfRequest::try_from(request.into_inner())?;
         let turn = Arc::clone(&self.planning).lock_owned().await;
-        let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await?;
-        Ok(Response::new(plan.into()))
+        match plan::plan(&self.scheduler.pool, &wanted, turn).await {
+            Ok(plan) => Ok(Response::new(plan.into())),
+            Err(error) => Err(self.unplanned(error).await),
+        }
+    }
+}
+
+impl ReportDesk {
+    /// Adds suggestions to the error for an unknown name.
+    async fn unplanned(&self, error: PlanError) -> Status {
+        let (noun, name) = match &error {
+            PlanError::UnknownAgent(name) => (Noun::Agent, name.clone()),
+            // A host has a dot, and few agents' names have one.
+            PlanError::UnknownNear(name) if name.contains('.') => (Noun::Site, name.clone()),
+            PlanError::UnknownNear(name) => (Noun::Agent, name.clone()),
+            _ => return error.into(),
+        };
+        match store::acquire(&self.scheduler.pool).await {
+            Ok(mut conn) => named::inexact(&mut conn, noun, &name, error.into()).await,
+            Err(error) => error.into(),
+        }
     }
 }
 

@@ -86,7 +86,7 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
-        Ok(Response::new(Box::pin(BatchWatch::new(self, batch.id).messages())))
+        Ok(Response::new(Box::pin(BatchWatch::new(self, batch.id, batch.name).messages())))
     }
 
     async fn cancel_tasks(
@@ -96,7 +96,7 @@ impl SiteService for SiteDesk {
         let v1::CancelTasksRequest { batch, sites, all } = request.into_inner();
         let extent = convert::extent(&sites, all, "all")?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let batch = named::batch(&mut tx, &batch).await?;
+        let batch = named::exact_batch(&mut tx, &batch).await?;
         let cancelled = changes::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
         store::commit(tx).await?;
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
@@ -115,7 +115,7 @@ impl SiteService for SiteDesk {
         let v1::RetryTasksRequest { batch, sites, failed } = request.into_inner();
         let extent = convert::extent(&sites, failed, "failed")?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let batch = named::batch(&mut tx, &batch).await?;
+        let batch = named::exact_batch(&mut tx, &batch).await?;
         if batch.removing {
             return Err(SubmitError::BeingRemoved(batch.name).into());
         }
@@ -162,7 +162,7 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<Self::RemoveBatchStream>, Status> {
         let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let batch = named::batch(&mut tx, &batch).await?;
+        let batch = named::exact_batch(&mut tx, &batch).await?;
         let agents = if cancel {
             changes::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
         } else {
@@ -196,7 +196,7 @@ impl SiteService for SiteDesk {
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await?;
         let estimate = left(&self.scheduler, batch.id, &progress, SHOW_PATIENCE).await;
-        let progress = convert::progress(&progress, estimate);
+        let progress = convert::progress(&batch.name, &progress, estimate);
         let endings = batches::endings(&mut conn, batch.id).await?;
         let asked = constraints_of(&mut conn, batch.id).await?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
@@ -278,7 +278,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let site = named::site(conn, name).await?;
+        let site = named::exact_site(conn, name).await?;
         found.push(site.alias_of.map_or(site.id, |(keeper, _)| keeper));
     }
     Ok(found)
@@ -316,16 +316,18 @@ async fn left(scheduler: &Scheduler, batch: BatchId, progress: &Progress, patien
 struct BatchWatch {
     scheduler: Scheduler,
     batch: BatchId,
+    name: String,
     ticks: Interval,
     shutdown: CancellationToken,
     ended: bool,
 }
 
 impl BatchWatch {
-    fn new(desk: &SiteDesk, batch: BatchId) -> Self {
+    fn new(desk: &SiteDesk, batch: BatchId, name: String) -> Self {
         let mut ticks = tokio::time::interval(WATCH_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { scheduler: desk.scheduler.clone(), batch, ticks, shutdown: desk.shutdown.clone(), ended: false }
+        let (scheduler, shutdown) = (desk.scheduler.clone(), desk.shutdown.clone());
+        Self { scheduler, batch, name, ticks, shutdown, ended: false }
     }
 
     /// Sends one message at once, then one per period; the last message shows that the batch ended.
@@ -336,7 +338,8 @@ impl BatchWatch {
             }
             let message = watch.next().await;
             watch.ended = message.as_ref().map_or(true, |(progress, _)| progress.open() == 0);
-            Some((message.map(|(progress, estimate)| convert::progress(&progress, estimate)), watch))
+            let message = message.map(|(progress, estimate)| convert::progress(&watch.name, &progress, estimate));
+            Some((message, watch))
         })
     }
 

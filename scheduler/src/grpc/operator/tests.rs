@@ -33,6 +33,7 @@ use crate::store::{fixtures, settings};
 
 mod callers;
 mod lists;
+mod names;
 mod plan;
 mod status;
 
@@ -345,7 +346,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let waits = ask("b.cn", "", None).await.expect("explained").tasks.remove(0).waits;
     assert_eq!(waits, "no agent yet: it is queued to be measured");
     for (asked, message) in [
-        (ask("c.cn", "", None).await, "no site is known as 'c.cn'"),
+        (ask("c.cn", "", None).await, "no site is known as 'c.cn'; did you mean a.cn or b.cn?"),
         (ask("a.cn", "spring", None).await, "no batch is called 'spring'"),
         (ask("a.cn", "winter", None).await, "batch winter does not contain a.cn"),
         (
@@ -820,7 +821,7 @@ async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool
     desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
     for (request, said) in [
         (v1::EventsRequest { batch: "winter".into(), ..Default::default() }, "no batch is called 'winter'"),
-        (v1::EventsRequest { site: "x.cn".into(), ..Default::default() }, "no site is known as 'x.cn'"),
+        (v1::EventsRequest { site: "unknown.cn".into(), ..Default::default() }, "no site is known as 'unknown.cn'"),
         (v1::EventsRequest { agent: "x".into(), ..Default::default() }, "no agent is called x"),
         (v1::EventsRequest { newest: 10_001, ..Default::default() }, "newest: must be at most 10000"),
     ] {

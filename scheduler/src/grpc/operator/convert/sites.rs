@@ -218,8 +218,9 @@ impl From<EndReason> for v1::Ending {
 }
 
 /// The message about a batch's progress, with the estimated remaining time.
-pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
+pub(in crate::grpc) fn progress(batch: &str, progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
     v1::BatchProgress {
+        batch: batch.to_owned(),
         submitted: progress.submitted,
         measuring: progress.measuring,
         located: progress.located,

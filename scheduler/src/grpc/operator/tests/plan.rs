@@ -110,7 +110,11 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
     let unforeseen = "strategy: a plan supports random, gnp-top1 and gnp-top3, but not hash";
     let slots = v1::PlannedAddition { slots: Some(0), ..addition("a.cn") };
     for (request, code, message) in [
-        (removing(&["agent9"]), Code::NotFound, "remove: no agent is called agent9"),
+        (
+            removing(&["agent9"]),
+            Code::NotFound,
+            "remove: no agent is called agent9; did you mean agent0, agent1 or agent2?",
+        ),
         (removing(&["agent1", "agent1"]), Code::InvalidArgument, "agent1 is named twice"),
         (
             removing(&["agent2"]),
@@ -123,7 +127,11 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
             Code::InvalidArgument,
             "no agent would remain: all agents with a place in embedding 2 are removed, and none is added",
         ),
-        (adding(addition("c.cn")), Code::NotFound, "add: near=c.cn: no agent and no site is known by this name"),
+        (
+            adding(addition("c.cn")),
+            Code::NotFound,
+            "add: near=c.cn: no agent and no site is known by this name; did you mean a.cn or b.cn?",
+        ),
         (adding(addition("?!")), Code::NotFound, "add: near=?!: no agent and no site is known by this name"),
         (adding(addition("")), Code::InvalidArgument, "near: missing"),
         (

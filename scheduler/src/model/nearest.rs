@@ -1,0 +1,121 @@
+//! Finds the known names that a mistyped name may mean.
+//!
+//! Pure. The store supplies the names to compare, because there may be too many to compare all.
+
+use std::collections::BTreeSet;
+
+/// Maximum number of suggested names.
+const SUGGESTED: usize = 3;
+/// Maximum length of a name that is compared, in characters: the longest host name in DNS.
+const LONGEST: usize = 253;
+/// Maximum length of a name whose edits are listed, in characters; a name of this length has 3,200.
+const LONGEST_EDITED: usize = 40;
+/// One edit in this many characters still makes a near name.
+const CHARACTERS_PER_EDIT: usize = 3;
+/// The characters that an edit inserts: those of lower-case host names, and `_` of agents' names.
+const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
+
+/// The known names that are nearest to `asked`, at most three, the nearest first: names that begin
+/// with `asked`, then names by the number of edits. A difference in ASCII case is not an edit.
+pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
+    let length = asked.chars().count();
+    if length == 0 || length > LONGEST {
+        return Vec::new();
+    }
+    let lower = asked.to_ascii_lowercase();
+    let most = (length / CHARACTERS_PER_EDIT).max(1);
+    let rank = |name: String| {
+        let other = name.to_ascii_lowercase();
+        let edits = if other.starts_with(&lower) { 0 } else { strsim::osa_distance(&lower, &other) };
+        (edits <= most).then_some((edits, name))
+    };
+    let ranked: BTreeSet<(usize, String)> = known.into_iter().filter_map(rank).collect();
+    ranked.into_iter().take(SUGGESTED).map(|(_, name)| name).collect()
+}
+
+/// The question that ends the message for an unknown name; empty if no name is near.
+pub fn question(mut near: Vec<String>) -> String {
+    let Some(last) = near.pop() else { return String::new() };
+    let meant = if near.is_empty() { last } else { format!("{} or {last}", near.join(", ")) };
+    format!("; did you mean {meant}?")
+}
+
+/// Likely spellings of the name that `asked` means: in other ASCII case, with and without `www.`,
+/// and every name that is one edit away. Only the former if `asked` is long.
+pub fn respelled(asked: &str) -> Vec<String> {
+    let mut spelled = vec![asked.to_ascii_lowercase(), asked.to_ascii_uppercase(), capitalised(asked)];
+    spelled.push(asked.strip_prefix("www.").map_or_else(|| format!("www.{asked}"), str::to_owned));
+    let characters: Vec<char> = asked.chars().take(LONGEST_EDITED + 1).collect();
+    if characters.len() > LONGEST_EDITED {
+        return spelled;
+    }
+    let joined = |parts: [&[char]; 3]| parts.concat().into_iter().collect::<String>();
+    for at in 0..=characters.len() {
+        let (head, tail) = characters.split_at(at);
+        spelled.extend(INSERTED.chars().map(|inserted| joined([head, &[inserted], tail])));
+        let Some((first, rest)) = tail.split_first() else { continue };
+        spelled.push(joined([head, &[], rest]));
+        spelled.extend(INSERTED.chars().map(|other| joined([head, &[other], rest])));
+        if let Some((second, rest)) = rest.split_first() {
+            spelled.push(joined([head, &[*second, *first], rest]));
+        }
+    }
+    spelled
+}
+
+fn capitalised(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let mut characters = lower.chars();
+    characters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(characters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suggested(asked: &str, known: &[&str]) -> Vec<String> {
+        nearest(asked, known.iter().map(|&name| name.to_owned()))
+    }
+
+    #[test]
+    fn the_nearest_names_come_first_and_far_ones_not_at_all() {
+        let known = ["autumn", "autumn-2026", "winter", "Winter", "spring"];
+        assert_eq!(suggested("atumn", &known), ["autumn"]);
+        assert_eq!(suggested("WINTER", &known), ["Winter", "winter"], "case is no edit");
+        assert_eq!(suggested("autu", &known), ["autumn", "autumn-2026"], "its beginning");
+        assert_eq!(suggested("wintre", &known), ["Winter", "winter"], "two swapped letters are one edit");
+        assert_eq!(suggested("nobody", &known), Vec::<String>::new());
+        assert_eq!(suggested("a1", &["a2", "a3", "a4", "a5", "b1"]), ["a2", "a3", "a4"], "at most three");
+        assert_eq!(suggested("秋李", &["秋季", "冬季"]), ["秋季"]);
+        assert_eq!(suggested("", &known), Vec::<String>::new());
+        assert_eq!(suggested(&"a".repeat(LONGEST + 1), &known), Vec::<String>::new());
+    }
+
+    #[test]
+    fn near_names_are_asked_for_in_a_question() {
+        let asked = |near: &[&str]| question(near.iter().map(|&name| name.to_owned()).collect());
+        assert_eq!((asked(&[]), asked(&["a"])), (String::new(), "; did you mean a?".to_owned()));
+        assert_eq!(asked(&["a", "b", "c"]), "; did you mean a, b or c?");
+    }
+
+    #[test]
+    fn every_name_that_is_one_edit_away_is_among_the_spellings() {
+        for (asked, meant) in [
+            ("exmaple.cn", "example.cn"),
+            ("exaple.cn", "example.cn"),
+            ("exxample.cn", "example.cn"),
+            ("example.ca", "example.cn"),
+            ("xample.cn", "example.cn"),
+            ("example.c", "example.cn"),
+            ("example.cn", "www.example.cn"),
+            ("www.example.cn", "example.cn"),
+            ("AUTUMN", "autumn"),
+            ("autumn", "Autumn"),
+            ("秋x季", "秋季"),
+        ] {
+            assert!(respelled(asked).contains(&meant.to_owned()), "{asked}");
+        }
+        assert!(respelled(&"a".repeat(LONGEST_EDITED)).len() < 3_300);
+        assert_eq!(respelled(&"a".repeat(LONGEST_EDITED + 1)).len(), 4, "a long name has too many");
+    }
+}
