@@ -2281,6 +2281,19 @@ pub struct EventsRequest {
     /// kind INVALID_ARGUMENT names all kinds.
     #[prost(string, repeated, tag = "7")]
     pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only events before this moment; not with `follow`.
+    #[prost(message, optional, tag = "8")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only events of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "9")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only events of agents on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "10")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only events of agents in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "11")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// One committed transition. The events of one task, lease or session are sent in the order in which
 /// they happened.
@@ -2786,11 +2799,24 @@ pub struct ReplaceOperatorTokenResponse {
     pub other_scheduler_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Asks for one-time tokens.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEnrolmentsRequest {
     /// Include tokens that were used, revoked or have expired, until they are deleted.
     #[prost(bool, tag = "1")]
     pub all: bool,
+    /// Only tokens for agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "2")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tokens for agents on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "3")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tokens for agents in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "4")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tokens in one of these states; empty: open ones, or with `all` those in any state.
+    #[prost(enumeration = "EnrolmentState", repeated, tag = "5")]
+    pub states: ::prost::alloc::vec::Vec<i32>,
 }
 /// One-time tokens.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2798,7 +2824,7 @@ pub struct ListEnrolmentsResponse {
     /// The newest 10,000 tokens, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<Enrolment>,
-    /// Number of older tokens that are left out.
+    /// Number of older tokens that are left out, whether they match or not.
     #[prost(uint64, tag = "2")]
     pub older: u64,
 }
@@ -5452,11 +5478,33 @@ pub struct SubmitResponse {
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Asks for the sites with an open circuit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAlarmsRequest {
     /// Maximum number of alarms, at most 1000; 0: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
+    /// Only alarms caused by this agent; empty: all.
+    #[prost(string, tag = "2")]
+    pub agent: ::prost::alloc::string::String,
+    /// Only alarms of this batch's sites; empty: all.
+    #[prost(string, tag = "3")]
+    pub batch: ::prost::alloc::string::String,
+    /// Only alarms caused by agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "4")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only alarms caused by agents on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "5")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only alarms caused by agents in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "6")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only circuits that opened then or later; absent: no limit.
+    #[prost(message, optional, tag = "7")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only circuits that opened before; absent: no limit.
+    #[prost(message, optional, tag = "8")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
 /// The sites with an open circuit.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -5464,7 +5512,7 @@ pub struct ListAlarmsResponse {
     /// The alarms, newest first.
     #[prost(message, repeated, tag = "1")]
     pub alarms: ::prost::alloc::vec::Vec<Alarm>,
-    /// Number of all alarms, including those beyond the limit.
+    /// Number of all alarms that match, including those beyond the limit.
     #[prost(uint64, tag = "2")]
     pub total: u64,
 }
@@ -5657,6 +5705,15 @@ pub struct ListBatchesRequest {
     /// Maximum number of batches; 0: all.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
+    /// Only batches in this state; unspecified: all.
+    #[prost(enumeration = "BatchState", tag = "2")]
+    pub state: i32,
+    /// Only batches that were first submitted then or later; absent: no limit.
+    #[prost(message, optional, tag = "3")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only batches that were first submitted before; absent: no limit.
+    #[prost(message, optional, tag = "4")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
 /// The batches.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6269,6 +6326,39 @@ impl Unmet {
             "UNMET_UNSPECIFIED" => Some(Self::Unspecified),
             "UNMET_WAIT" => Some(Self::Wait),
             "UNMET_FAIL" => Some(Self::Fail),
+            _ => None,
+        }
+    }
+}
+/// Whether a batch has tasks that have not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BatchState {
+    /// Not set.
+    Unspecified = 0,
+    /// It has such tasks.
+    Open = 1,
+    /// It has none.
+    Ended = 2,
+}
+impl BatchState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BATCH_STATE_UNSPECIFIED",
+            Self::Open => "BATCH_STATE_OPEN",
+            Self::Ended => "BATCH_STATE_ENDED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BATCH_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "BATCH_STATE_OPEN" => Some(Self::Open),
+            "BATCH_STATE_ENDED" => Some(Self::Ended),
             _ => None,
         }
     }
@@ -7924,6 +8014,22 @@ pub struct AssignmentsRequest {
     /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "5")]
     pub limit: u64,
+    /// Only tasks whose newest assignment is an agent in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "6")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tasks whose newest assignment is an agent on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "7")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tasks whose newest assignment is an agent in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "8")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only tasks that entered their state then or later; absent: no limit.
+    #[prost(message, optional, tag = "9")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only tasks that entered their state before; absent: no limit.
+    #[prost(message, optional, tag = "10")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
 /// One task and its result.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -8034,6 +8140,16 @@ pub struct AgentsReportRequest {
     /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
+    /// Only agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "4")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only agents on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "5")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only agents in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "6")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The agents' report.
 #[derive(Clone, PartialEq, ::prost::Message)]

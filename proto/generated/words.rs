@@ -133,6 +133,15 @@ impl Word for crate::v1::Unmet {
         }
     }
 }
+impl Word for crate::v1::BatchState {
+    fn word(self) -> &'static str {
+        match self as i32 {
+            1 => "open",
+            2 => "ended",
+            _ => "",
+        }
+    }
+}
 impl Word for crate::v1::TaskState {
     fn word(self) -> &'static str {
         match self as i32 {

@@ -53,6 +53,7 @@ mod policy;
 pub mod seed;
 pub(crate) mod service;
 pub(crate) mod site_list;
+pub(crate) mod size;
 pub mod stats;
 mod task;
 

@@ -14,14 +14,15 @@ use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use landfall_proto::json::Word;
 use landfall_proto::v1::{
-    Agent, AgentLease, Enrolment, ListAgentsRequest, ListAgentsResponse, ListEnrolmentsRequest, RevokeEnrolmentRequest,
-    ServiceState, TagAgentRequest, Way,
+    Agent, AgentLease, Enrolment, EnrolmentState, ListAgentsRequest, ListAgentsResponse, ListEnrolmentsRequest,
+    RevokeEnrolmentRequest, ServiceState, TagAgentRequest, Way,
 };
 
 use self::drain::{DrainArgs, RemoveArgs};
 use self::enrol::EnrolArgs;
 use super::ConnectionArgs;
 use super::client::Client;
+use super::filters::PlaceArgs;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, Tone, View, text_cell};
 use super::repeat::WatchFlag;
 use super::words::one_of;
@@ -122,15 +123,8 @@ pub(super) struct ListArgs {
     /// Include removed agents
     #[arg(long)]
     removed: bool,
-    /// Only agents in this city; may be repeated
-    #[arg(long, value_name = "CITY")]
-    city: Vec<String>,
-    /// Only agents on this carrier; may be repeated
-    #[arg(long, value_name = "CARRIER")]
-    carrier: Vec<String>,
-    /// Only agents in this country; may be repeated
-    #[arg(long, value_name = "CC")]
-    country: Vec<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
     /// Only agents with this tag; may be repeated: agents with all the tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
@@ -148,12 +142,12 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { removed, city, carrier, country, tag, state, limit, format, watch } = self;
+        let Self { removed, places, tag, state, limit, format, watch } = self;
         let request = ListAgentsRequest {
             removed: removed || state.contains(&ServiceState::Removed),
-            cities: city,
-            carriers: carrier,
-            countries: country,
+            cities: places.city,
+            carriers: places.carrier,
+            countries: places.country,
             tags: tag,
             services: state.into_iter().map(Into::into).collect(),
             limit,
@@ -199,25 +193,45 @@ impl TagArgs {
     }
 }
 
+const TOKEN_STATES: [EnrolmentState; 4] =
+    [EnrolmentState::Open, EnrolmentState::Used, EnrolmentState::Expired, EnrolmentState::Revoked];
+
 #[derive(Debug, Args)]
 pub(super) struct TokensArgs {
     /// Include used, revoked and expired tokens, as long as they are kept (`keep.enrolments`)
     #[arg(long)]
     all: bool,
+    /// Only tokens in this state; may be repeated
+    #[arg(long, value_name = "STATE", value_parser = one_of(TOKEN_STATES, EnrolmentState::word))]
+    state: Vec<EnrolmentState>,
+    #[command(flatten)]
+    places: PlaceArgs,
     #[command(flatten)]
     format: FormatArgs<Enrolment>,
 }
 
 impl TokensArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { all, format } = self;
+        let Self { all, state, places, format } = self;
+        let any = state.is_empty() && places.are_any();
+        let request = ListEnrolmentsRequest {
+            all,
+            cities: places.city,
+            carriers: places.carrier,
+            countries: places.country,
+            states: state.into_iter().map(Into::into).collect(),
+        };
         let client = Client::connect(connection).await?;
-        let listed = client.answer(client.fleet().list_enrolments(ListEnrolmentsRequest { all }).await)?;
+        let listed = client.answer(client.fleet().list_enrolments(request).await)?;
         if listed.older > 0 {
             eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
         }
         let known = if all { "kept" } else { "open" };
-        let none = format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n");
+        let none = if any {
+            format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n")
+        } else {
+            "no token matches\n".to_owned()
+        };
         format.print(&listed.enrolments, &none, 0)
     }
 }

@@ -6,19 +6,22 @@ pub(super) mod watch;
 
 use std::fmt::Write;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::format_duration;
+use landfall_proto::json::Word as _;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse, ShowBatchRequest,
-    ShowBatchResponse,
+    Batch, BatchProgress, BatchState, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse,
+    ShowBatchRequest, ShowBatchResponse,
 };
 use serde::Serialize;
 
 use self::changes::{RemoveArgs, WaitArgs};
 use super::ConnectionArgs;
 use super::client::Client;
+use super::filters::{TimeArgs, timestamp};
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
 use super::repeat::WatchFlag;
+use super::words::one_of;
 use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
@@ -29,15 +32,8 @@ const KINDS: usize = 6;
 #[derive(Debug, Subcommand)]
 pub(super) enum BatchesCommand {
     /// List the batches, the newest first
-    List {
-        /// Maximum number of batches; 0: all
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        limit: u64,
-        #[command(flatten)]
-        format: FormatArgs<Batch>,
-        #[command(flatten)]
-        watch: WatchFlag,
-    },
+    #[command(after_help = "Example:\n  landfall batches list --state open --since 2026-11-01")]
+    List(ListArgs),
     /// Show one batch: its progress, and why sites failed
     Show {
         /// The batch
@@ -74,15 +70,7 @@ ends, nothing can be submitted to the batch. Sites whose circuit this batch open
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { limit, format, watch } => {
-                let ask = async |client: &Client| {
-                    client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)
-                };
-                let none = "no batches yet: landfall sites submit FILE --batch NAME\n";
-                let text =
-                    |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
-                watch.print(connection, &format, ask, text).await
-            }
+            Self::List(args) => args.run(connection).await,
             Self::Show { batch, format, watch } => {
                 let ask = async |client: &Client| {
                     let request = ShowBatchRequest { batch: batch.clone() };
@@ -98,6 +86,42 @@ impl BatchesCommand {
                 changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }
         }
+    }
+}
+
+/// Which batches are listed: those that meet every flag.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Only batches in this state: open if a site has not ended, else ended
+    #[arg(long, value_name = "STATE", value_parser = one_of([BatchState::Open, BatchState::Ended], BatchState::word))]
+    state: Option<BatchState>,
+    #[command(flatten)]
+    time: TimeArgs,
+    /// Maximum number of batches; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<Batch>,
+    #[command(flatten)]
+    watch: WatchFlag,
+}
+
+impl ListArgs {
+    async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { state, time, limit, format, watch } = self;
+        let none = match (state, time.are_any()) {
+            (None, true) => "no batches yet: landfall sites submit FILE --batch NAME\n",
+            _ => "no batch matches\n",
+        };
+        let request = ListBatchesRequest {
+            limit,
+            state: state.unwrap_or(BatchState::Unspecified).into(),
+            since: time.since.map(timestamp),
+            until: time.until.map(timestamp),
+        };
+        let ask = async |client: &Client| client.answer(client.sites().list_batches(request).await);
+        let text = |listed: &ListBatchesResponse, view: &View| format.text(&listed.batches, none, listed.more, view);
+        watch.print(connection, &format, ask, text).await
     }
 }
 

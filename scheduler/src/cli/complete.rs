@@ -81,7 +81,7 @@ fn with_names(command: clap::Command) -> clap::Command {
 
 fn batches(begun: &OsStr) -> Vec<CompletionCandidate> {
     let asked = asked(async |client| {
-        let request = ListBatchesRequest { limit: MOST_BATCHES };
+        let request = ListBatchesRequest { limit: MOST_BATCHES, ..ListBatchesRequest::default() };
         let listed = client.answer(client.sites().list_batches(request).await)?;
         Ok(listed.batches.into_iter().map(|batch| batch.name).collect())
     });

@@ -14,6 +14,7 @@ use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_tone, service_words};
 use super::client::Client;
+use super::filters::PlaceArgs;
 use super::output::{self, Column, FormatArgs, Row, Tone, View, count_cell, millis_cell, size_cell, text_cell};
 use super::repeat::WatchFlag;
 use super::sites::tasks::TasksArgs;
@@ -43,6 +44,8 @@ Examples:
         /// Only this agent
         #[arg(long, value_name = "NAME")]
         agent: Option<String>,
+        #[command(flatten)]
+        places: PlaceArgs,
         /// Maximum number of agents; 0: all
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
@@ -60,12 +63,15 @@ impl ReportCommand {
         match self {
             Self::Throughput(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
-            Self::Agents { batch, agent, limit, format, watch } => {
+            Self::Agents { batch, agent, places, limit, format, watch } => {
+                let none = if places.are_any() { "" } else { "no agent matches\n" };
+                let PlaceArgs { city: cities, carrier: carriers, country: countries } = places;
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
-                let request = AgentsReportRequest { batch, agent, limit };
+                let request = AgentsReportRequest { batch, agent, limit, cities, carriers, countries };
                 let ask = async |client: &Client| client.answer(client.reports().agents(request.clone()).await);
-                let text =
-                    |report: &v1::AgentsReportResponse, view: &View| format.text(&report.agents, "", report.more, view);
+                let text = |report: &v1::AgentsReportResponse, view: &View| {
+                    format.text(&report.agents, none, report.more, view)
+                };
                 watch.print(connection, &format, ask, text).await
             }
         }

@@ -19,6 +19,7 @@ use super::batches::changes::{CancelArgs, RetryArgs};
 use super::batches::policy::PolicyArgs;
 use super::batches::watch;
 use super::client::Client;
+use super::filters::{PlaceArgs, TimeArgs, timestamp};
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, counted, number};
 use super::repeat::WatchFlag;
 use crate::app::exit::print;
@@ -61,15 +62,8 @@ Examples:
   landfall sites retry --failed --batch autumn")]
     Retry(RetryArgs),
     /// List sites whose circuit is open because requests to them kept failing
-    Alarms {
-        /// Maximum number of sites, newest first, up to 1000
-        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
-        limit: u64,
-        #[command(flatten)]
-        format: FormatArgs<Alarm>,
-        #[command(flatten)]
-        watch: WatchFlag,
-    },
+    #[command(after_help = "Example:\n  landfall sites alarms --batch autumn --since 2h")]
+    Alarms(AlarmsArgs),
     /// Close the open circuits of sites, so that they are crawled again
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
     Reopen(ReopenArgs),
@@ -118,18 +112,55 @@ impl SitesCommand {
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
             Self::List(args) => args.run(connection).await,
-            Self::Alarms { limit, format, watch } => {
-                let ask = async |client: &Client| {
-                    client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)
-                };
-                watch.print(connection, &format, ask, |listed, view| alarms(listed, &format, view)).await
-            }
+            Self::Alarms(args) => args.run(connection).await,
             Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format } => {
                 let client = Client::connect(connection).await?;
                 format.print(&client.answer(client.sites().show_site(ShowSiteRequest { site }).await)?, site::text)
             }
         }
+    }
+}
+
+/// Which alarms are listed: those that meet every flag.
+#[derive(Debug, Args)]
+pub(super) struct AlarmsArgs {
+    /// Only sites of this batch
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only sites whose circuit a crawl of this agent opened
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
+    #[command(flatten)]
+    time: TimeArgs,
+    /// Maximum number of sites, newest first, up to 1000
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<Alarm>,
+    #[command(flatten)]
+    watch: WatchFlag,
+}
+
+impl AlarmsArgs {
+    async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, agent, places, time, limit, format, watch } = self;
+        let all = batch.is_none() && agent.is_none() && places.are_any() && time.are_any();
+        let none = if all { "no site has an open circuit\n" } else { "no site with an open circuit matches\n" };
+        let request = ListAlarmsRequest {
+            limit,
+            agent: agent.unwrap_or_default(),
+            batch: batch.unwrap_or_default(),
+            cities: places.city,
+            carriers: places.carrier,
+            countries: places.country,
+            since: time.since.map(timestamp),
+            until: time.until.map(timestamp),
+        };
+        let ask = async |client: &Client| client.answer(client.sites().list_alarms(request.clone()).await);
+        watch.print(connection, &format, ask, |listed, view| alarms(listed, none, &format, view)).await
     }
 }
 
@@ -152,8 +183,8 @@ impl ReopenArgs {
     }
 }
 
-fn alarms(listed: &ListAlarmsResponse, format: &FormatArgs<Alarm>, view: &View) -> anyhow::Result<String> {
-    let text = format.text(&listed.alarms, "no site has an open circuit\n", 0, view)?;
+fn alarms(listed: &ListAlarmsResponse, none: &str, format: &FormatArgs<Alarm>, view: &View) -> anyhow::Result<String> {
+    let text = format.text(&listed.alarms, none, 0, view)?;
     Ok(match listed.total.saturating_sub(listed.alarms.len() as u64) {
         more @ 1.. if format.format() == Format::Table => format!("{text}and {} more\n", number(more)),
         _ => text,

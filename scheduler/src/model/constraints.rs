@@ -11,7 +11,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming};
+use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
 /// Maximum values in a list, and maximum tags of an agent; limited because every pass compares them
 /// for every agent.
@@ -72,8 +72,9 @@ pub struct ConstraintsRequest {
     #[arg(long = "tag", value_name = "TAG")]
     #[serde(rename = "tag", deserialize_with = "one_or_many")]
     pub tags: Vec<String>,
-    /// Maximum number of bytes that one agent fetches for the batch within 24 hours
-    #[arg(long, value_name = "N")]
+    /// Maximum number of bytes that one agent fetches for the batch within 24 hours, such as 2GB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[serde(deserialize_with = "size::deserialize")]
     pub bytes_per_day: Option<u64>,
     /// What happens to sites that no agent may crawl: they wait, or they fail
     #[arg(long, value_name = "wait|fail", hide_possible_values = true)]

@@ -16,7 +16,7 @@ const CHARACTERS_PER_EDIT: usize = 3;
 const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
 
 /// The known names that are nearest to `asked`, at most three, the nearest first: names that begin
-/// with `asked`, then names by the number of edits. A difference in ASCII case is not an edit.
+/// with `asked`, then names by the number of edits. ASCII case and a leading `www.` are no edits.
 pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let length = asked.chars().count();
     if length == 0 || length > LONGEST {
@@ -26,7 +26,7 @@ pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<Stri
     let most = (length / CHARACTERS_PER_EDIT).max(1);
     let rank = |name: String| {
         let other = name.to_ascii_lowercase();
-        let edits = if other.starts_with(&lower) { 0 } else { strsim::osa_distance(&lower, &other) };
+        let edits = if other.starts_with(&lower) { 0 } else { strsim::osa_distance(bare(&lower), bare(&other)) };
         (edits <= most).then_some((edits, name))
     };
     let ranked: BTreeSet<(usize, String)> = known.into_iter().filter_map(rank).collect();
@@ -63,6 +63,11 @@ pub fn respelled(asked: &str) -> Vec<String> {
     spelled
 }
 
+/// The name without a leading `www.`.
+fn bare(name: &str) -> &str {
+    name.strip_prefix("www.").unwrap_or(name)
+}
+
 fn capitalised(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut characters = lower.chars();
@@ -86,6 +91,10 @@ mod tests {
         assert_eq!(suggested("wintre", &known), ["Winter", "winter"], "two swapped letters are one edit");
         assert_eq!(suggested("nobody", &known), Vec::<String>::new());
         assert_eq!(suggested("a1", &["a2", "a3", "a4", "a5", "b1"]), ["a2", "a3", "a4"], "at most three");
+        assert_eq!(
+            suggested("a.example.cn", &["b.example.cn", "www.a.example.cn"]),
+            ["www.a.example.cn", "b.example.cn"]
+        );
         assert_eq!(suggested("秋李", &["秋季", "冬季"]), ["秋季"]);
         assert_eq!(suggested("", &known), Vec::<String>::new());
         assert_eq!(suggested(&"a".repeat(LONGEST + 1), &known), Vec::<String>::new());

@@ -11,6 +11,7 @@ use humantime_serde::re::humantime::parse_duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::contact::{ContactUrl, InvalidContact};
+use crate::model::size;
 
 /// Maximum number of pages and of links, because the store's columns are signed.
 const MOST: u32 = i32::MAX.unsigned_abs();
@@ -110,8 +111,9 @@ policy! {
     /// Maximum number of pages
     #[arg(long, value_name = "N")]
     max_pages: u32 = 200;
-    /// Maximum number of body bytes
-    #[arg(long, value_name = "N")]
+    /// Maximum number of body bytes, such as 64MB or 1.5GiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[asked(deserialize_with = "size::deserialize")]
     max_bytes: u64 = 64 << 20;
     /// Maximum number of links from the start page; 0 means only the start page
     #[arg(long, value_name = "N")]

@@ -190,6 +190,20 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Er
     located.collect()
 }
 
+/// Where an agent is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentPlace {
+    pub agent: AgentId,
+    pub city: String,
+    pub carrier: String,
+    pub country: String,
+}
+
+/// Where all agents are, including removed ones.
+pub async fn places(conn: &mut PgConnection) -> Result<Vec<AgentPlace>, Error> {
+    sqlx::query_as!(AgentPlace, "select id as agent, city, carrier, country from agents").all(conn).await
+}
+
 /// The names of all agents, including removed ones.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
     let rows = sqlx::query!("select id, name from agents").all(conn).await?;

@@ -120,20 +120,42 @@ pub struct BatchSummary {
     pub cancelled: u64,
 }
 
-/// At most `limit` batches, newest first, and the number of all batches.
-pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<BatchSummary>, u64), Error> {
+/// Selects batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchFilter {
+    /// Whether the batch has tasks that have not ended.
+    pub open: Option<bool>,
+    /// The batch was first submitted at this time or later.
+    pub since: Option<DateTime<Utc>>,
+    /// The batch was first submitted before this time.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// At most `limit` of these batches, newest first, and the number of all of them.
+pub async fn list(
+    conn: &mut PgConnection,
+    filter: BatchFilter,
+    limit: Option<i64>,
+) -> Result<(Vec<BatchSummary>, u64), Error> {
     let rows = sqlx::query!(
         r#"
         select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
-               (select count(*) from batches) as "all!: Unsigned<u64>",
+               count(*) over () as "all!: Unsigned<u64>",
                p.submitted + p.measuring + p.located + p.assigned + p.leased as "open!: Unsigned<u64>",
                p.done as "done!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
                p.cancelled as "cancelled!: Unsigned<u64>"
-        from (select * from batches order by id desc limit $1) b
+        from batches b
         join batch_progress p on p.batch_id = b.id
+        where ($2::boolean is null or $2 = (p.submitted + p.measuring + p.located + p.assigned + p.leased > 0))
+          and ($3::timestamptz is null or b.created_at >= $3)
+          and ($4::timestamptz is null or b.created_at < $4)
         order by b.id desc
+        limit $1::bigint
         "#,
         limit,
+        filter.open,
+        filter.since,
+        filter.until,
     )
     .all(conn)
     .await?;

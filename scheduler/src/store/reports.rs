@@ -33,8 +33,12 @@ pub struct TaskFilter {
     pub states: Vec<TaskState>,
     /// The task failed or was cancelled for one of these reasons; empty: no condition.
     pub reasons: Vec<ReasonKind>,
-    /// The agent of the task's newest choice; `None`: any.
-    pub agent: Option<AgentId>,
+    /// The agent of the task's newest choice is one of these; `None`: any agent, or none.
+    pub agents: Option<Vec<AgentId>>,
+    /// The task entered its state at this time or later.
+    pub since: Option<DateTime<Utc>>,
+    /// The task entered its state before this time.
+    pub until: Option<DateTime<Utc>>,
 }
 
 impl TaskFilter {
@@ -137,6 +141,9 @@ pub async fn assignments(
     after: ListKey,
     limit: i64,
 ) -> Result<Vec<AssignmentRow>, Error> {
+    if wanted.agents.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Vec::new());
+    }
     let mut tx = conn.begin().await?;
     expect_order(&mut tx).await?;
     let (states, reasons) = (wanted.states(), wanted.reasons());
@@ -150,9 +157,11 @@ pub async fn assignments(
               and ($4::text[] is null or t.state::text = any($4))
               and ($5::text[] is null
                    or t.state::text in ('failed', 'cancelled') and coalesce(t.reason_kind::text, 'other') = any($5))
-              and ($6::bigint is null or (select agent_id from assignments where id = t.assignment_id) = $6)
+              and ($6::bigint[] is null or (select agent_id from assignments where id = t.assignment_id) = any($6))
+              and ($7::timestamptz is null or t.state_since >= $7)
+              and ($8::timestamptz is null or t.state_since < $8)
             order by t.batch_id, t.site_id, t.round
-            limit $7
+            limit $9
         )
         -- Each with a limit: the planner looks every row up by its key, whatever it thinks of the tables.
         select t.id as "id!", t.site_id as "site_id!", t.round as "round!", s.name as "site!", s.origin as "origin?",
@@ -191,7 +200,9 @@ pub async fn assignments(
         whole::<i32, _>(after.round),
         states.as_deref(),
         reasons.as_deref(),
-        wanted.agent.map(AgentId::get),
+        wanted.agents.as_ref() as _,
+        wanted.since,
+        wanted.until,
         limit,
     )
     .all(&mut tx)
@@ -216,14 +227,18 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &TaskFilter, after: L
           and ($4::text[] is null or t.state::text = any($4))
           and ($5::text[] is null
                or t.state::text in ('failed', 'cancelled') and coalesce(t.reason_kind::text, 'other') = any($5))
-          and ($6::bigint is null or (select agent_id from assignments where id = t.assignment_id) = $6)
+          and ($6::bigint[] is null or (select agent_id from assignments where id = t.assignment_id) = any($6))
+          and ($7::timestamptz is null or t.state_since >= $7)
+          and ($8::timestamptz is null or t.state_since < $8)
         "#,
         wanted.batch.get(),
         after.site,
         whole::<i32, _>(after.round),
         states.as_deref(),
         reasons.as_deref(),
-        wanted.agent.map(AgentId::get),
+        wanted.agents.as_ref() as _,
+        wanted.since,
+        wanted.until,
     )
     .one(conn)
     .await?;

@@ -153,7 +153,7 @@ mod tests {
         for (text, expected) in [
             ("max_pages = 0", "line 1: max_pages: must be 1 or more"),
             ("\n\nmax_pages = -1", "line 3: max_pages: invalid value: integer `-1`, expected u32"),
-            ("max_bytes = 'much'", "line 1: max_bytes: invalid type: string \"much\", expected u64"),
+            ("max_bytes = 'much'", "line 1: max_bytes: not a number of bytes: give one such as 64MB"),
             ("sitemaps = true\nmax_page = 3", "line 2: unknown field `max_page`, expected one of `max_pages`"),
             ("request_interval = 1", "line 1: request_interval: invalid type: integer `1`, expected a duration"),
             ("store = true\nmax_duration = '31days'", "line 2: max_duration: must be 1s to 30d"),
@@ -171,7 +171,10 @@ mod tests {
             ("constraints = 3", "line 1: constraints: invalid type: integer `3`, expected struct"),
             ("[constraints]\ncountries = ['CN']", "line 2: constraints: unknown field `countries`, expected one of"),
             ("[constraints]\ntag = 3", "line 2: constraints: neither a string nor a list of strings"),
-            ("[constraints]\nbytes_per_day = -1", "line 2: constraints: invalid value: integer `-1`, expected u64"),
+            (
+                "[constraints]\nbytes_per_day = -1",
+                "line 2: constraints: neither a number of bytes nor a size such as '64MB'",
+            ),
             ("[constraints]\nbytes_per_day = 0", "line 1: constraints: bytes_per_day: must be 1 to"),
             ("[constraints]\nunmet = 'perhaps'", "line 2: constraints: unknown variant `perhaps`, expected `wait`"),
         ] {

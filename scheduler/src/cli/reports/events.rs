@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{Event, EventsRequest};
 use tonic::Status;
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::client::{self, Client};
+use crate::cli::filters::{PlaceArgs, time, timestamp};
 use crate::cli::harmless;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
@@ -39,10 +39,15 @@ pub(in crate::cli) struct EventsArgs {
     /// Only events of this kind: a noun, or what happened to it; may be repeated
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
     kind: Vec<String>,
-    /// All events since then, oldest first: a duration ago (2h, 3days), or a time
-    /// (2026-11-24T08:00:00Z)
-    #[arg(long, value_name = "TIME", value_parser = since, conflicts_with = "newest")]
+    #[command(flatten)]
+    places: PlaceArgs,
+    /// All events since then, oldest first: a duration ago (2h, '30min ago'), a day (2026-11-24,
+    /// today, yesterday) or a time (2026-11-24T10:00Z; without Z in this machine's time zone)
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "newest")]
     since: Option<DateTime<Utc>>,
+    /// Only events before then; as --since
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "follow")]
+    until: Option<DateTime<Utc>>,
     /// Number of newest events to print, at most 10000
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     newest: u32,
@@ -53,17 +58,6 @@ pub(in crate::cli) struct EventsArgs {
     format: ShowFormatArgs,
 }
 
-/// Parses a time, or a duration before now.
-#[expect(clippy::disallowed_methods, reason = "what a person calls two hours ago is by his own clock")]
-fn since(text: &str) -> Result<DateTime<Utc>, String> {
-    if let Ok(moment) = DateTime::parse_from_rfc3339(text) {
-        return Ok(moment.to_utc());
-    }
-    let ago = parse_duration(text).ok().and_then(|ago| TimeDelta::from_std(ago).ok());
-    let moment = ago.and_then(|ago| Utc::now().checked_sub_signed(ago));
-    moment.ok_or_else(|| "neither a duration such as 2h nor a time such as 2026-11-24T08:00:00Z".to_owned())
-}
-
 impl EventsArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let mut client = Client::connect(connection).await?;
@@ -71,7 +65,12 @@ impl EventsArgs {
         loop {
             let before = last;
             let status = match self.read(&client, newest, &mut last).await? {
-                Ok(()) if !self.follow => return Ok(()),
+                Ok(()) if !self.follow => {
+                    if last == 0 {
+                        eprintln!("no event matches");
+                    }
+                    return Ok(());
+                }
                 // When a scheduler stops, the stream may end without an error.
                 Ok(()) => Status::unavailable("the scheduler ended the stream"),
                 Err(status) => status,
@@ -96,10 +95,11 @@ impl EventsArgs {
             follow: self.follow,
             // After a break, only the newest events are requested, because the command was never
             // far behind.
-            since: self.since.filter(|_| *last == 0).map(|since| prost_types::Timestamp {
-                seconds: since.timestamp(),
-                nanos: i32::try_from(since.timestamp_subsec_nanos()).unwrap_or_default(),
-            }),
+            since: self.since.filter(|_| *last == 0).map(timestamp),
+            until: self.until.map(timestamp),
+            cities: self.places.city.clone(),
+            carriers: self.places.carrier.clone(),
+            countries: self.places.country.clone(),
             kinds: self.kind.clone(),
         };
         let mut stream = match client.events().events(request).await {

@@ -13,6 +13,7 @@ use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch;
 use crate::cli::client::Client;
+use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row, Tone};
 use crate::cli::progress::Bar;
 use crate::cli::reports::task_tone;
@@ -39,6 +40,10 @@ pub(in crate::cli) struct TasksArgs {
     /// Only sites for which this agent was chosen last
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
+    #[command(flatten)]
+    time: TimeArgs,
 }
 
 impl TasksArgs {
@@ -56,6 +61,11 @@ impl TasksArgs {
             reasons: self.reason.into_iter().map(|kind| v1::ReasonKind::from(kind).into()).collect(),
             agent: self.agent.unwrap_or_default(),
             limit,
+            cities: self.places.city,
+            carriers: self.places.carrier,
+            countries: self.places.country,
+            since: self.time.since.map(timestamp),
+            until: self.time.until.map(timestamp),
         };
         let client = Client::connect(connection).await?;
         let bar = bar(&client, &request).await;

@@ -14,6 +14,7 @@ mod causes;
 pub(in crate::grpc) mod embeddings;
 pub(in crate::grpc) mod events;
 pub(in crate::grpc) mod explain;
+pub(in crate::grpc) mod filters;
 pub(in crate::grpc) mod fleet;
 pub(in crate::grpc) mod plan;
 mod policies;

@@ -41,12 +41,16 @@ impl EventService for EventDesk {
         let wanted = convert::wanted(request.into_inner())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let filter = filter(&mut conn, &wanted).await?;
-        let (past, first) = match wanted.since {
-            Some(since) => {
-                let past = EventsSince::since(&mut conn, since).await?;
+        let (past, first) = match (wanted.time.since, wanted.time.until) {
+            (Some(since), until) => {
+                let past = EventsSince::since(&mut conn, since, until).await?;
                 (Some(past), Page { events: Vec::new(), next: past.end() })
             }
-            None => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
+            (None, Some(until)) => {
+                let events = events::newest_before(&mut conn, &filter, until, wanted.newest).await?;
+                (None, Page { events, next: Cursor::default() })
+            }
+            (None, None) => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
         };
         drop(conn);
         let reader = Reader {
@@ -70,9 +74,7 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
     if let Some(name) = &wanted.site {
         filter.sites = Some(named::site(conn, name).await?.ids());
     }
-    if let Some(name) = &wanted.agent {
-        filter.agent = Some(named::former_agent(conn, name).await?.id);
-    }
+    filter.agents = named::agents_at(conn, &wanted.agent, &wanted.places).await?;
     Ok(filter)
 }
 

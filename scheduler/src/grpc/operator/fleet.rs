@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::grpc::landmark_choice::{self, ChoiceError};
 use crate::store::agents::drains::{self, DrainError};
-use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError};
+use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError, State};
 use crate::store::agents::{self, refusals, sessions};
 use crate::store::batches::constraints;
 use crate::store::embeddings::{self, landmarks};
@@ -18,6 +18,7 @@ use crate::store::names::Noun;
 use crate::store::reports::events::{self, Filter};
 use crate::store::{self, leases, settings};
 
+use super::convert::filters::{self, Places};
 use super::convert::{fleet as convert, reports, timestamp};
 use super::named;
 use crate::grpc::{Identity, auth, status};
@@ -91,9 +92,17 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ListEnrolmentsRequest>,
     ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
+        let asked = request.get_ref();
+        let states = filters::enrolment_states(&asked.states)?;
+        let all = asked.all || states.iter().any(|state| *state != State::Open);
+        let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await?;
-        let enrolments = tokens.into_iter().map(Into::into).collect();
+        let (tokens, older) = enrolments::list(&mut conn, all).await?;
+        let wanted = tokens.into_iter().filter(|token| {
+            places.include(&token.city, &token.carrier, &token.country)
+                && (states.is_empty() || states.contains(&token.state))
+        });
+        let enrolments = wanted.map(Into::into).collect();
         Ok(Response::new(v1::ListEnrolmentsResponse { enrolments, older }))
     }
 
@@ -134,7 +143,7 @@ impl FleetService for FleetDesk {
         let session = sessions::newest(&mut conn, agent.id).await?;
         let held = leases::held(&mut conn, agent.id).await?;
         let refused = refusals::of_agent(&mut conn, agent.id).await?;
-        let filter = Filter { agent: Some(agent.id), ..Filter::default() };
+        let filter = Filter { agents: Some(vec![agent.id]), ..Filter::default() };
         let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await?;
         Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
     }

@@ -16,6 +16,7 @@ use crate::store::sites::{self, Site};
 
 use crate::grpc::status::{Ambiguous, Unknown};
 
+use super::convert::filters::Places;
 use super::convert::whole;
 
 /// Maximum number of names listed if a beginning is ambiguous.
@@ -72,6 +73,23 @@ pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -
     }
     let full = full_agent(conn, Noun::FormerAgent, name).await?;
     agents::show(conn, &full).await?.ok_or_else(|| Unknown::Agent(name.to_owned()).into())
+}
+
+/// Finds the agents that a filter means, even removed ones: the agent of this name if it is not
+/// empty, and at these places. `None` if there is no condition.
+pub(in crate::grpc) async fn agents_at(
+    conn: &mut PgConnection,
+    name: &str,
+    places: &Places,
+) -> Result<Option<Vec<AgentId>>, Status> {
+    let named = if name.is_empty() { None } else { Some(former_agent(conn, name).await?.id) };
+    if places.are_any() {
+        return Ok(named.map(|agent| vec![agent]));
+    }
+    let known = agents::places(conn).await?.into_iter();
+    let meant = known.filter(|known| named.is_none_or(|named| known.agent == named));
+    let meant = meant.filter(|known| places.include(&known.city, &known.carrier, &known.country));
+    Ok(Some(meant.map(|known| known.agent).collect()))
 }
 
 /// Finds an agent of the fleet to read.

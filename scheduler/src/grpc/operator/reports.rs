@@ -14,9 +14,10 @@ use crate::Scheduler;
 use crate::grpc::plan::{self, PlanError, WhatIfRequest};
 use crate::store;
 use crate::store::names::Noun;
-use crate::store::reports;
 use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
+use crate::store::reports::{self, AgentRow};
 
+use super::convert::filters::{Places, TimeRange};
 use super::convert::{reports as asked, throughput as convert, whole};
 use super::named;
 use crate::grpc::status::Unknown;
@@ -51,15 +52,16 @@ impl ReportService for ReportDesk {
         request: Request<v1::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
         let request = request.into_inner();
+        let places = Places::new(&request.cities, &request.carriers, &request.countries);
+        let time = TimeRange::new(request.since, request.until)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = reports::TaskFilter {
             batch: named::batch(&mut conn, &request.batch).await?.id,
             states: asked::states(&request.states)?,
             reasons: asked::reasons(&request.reasons)?,
-            agent: match request.agent.as_str() {
-                "" => None,
-                name => Some(named::former_agent(&mut conn, name).await?.id),
-            },
+            agents: named::agents_at(&mut conn, &request.agent, &places).await?,
+            since: time.since,
+            until: time.until,
         };
         drop(conn);
         let limit = Some(request.limit).filter(|limit| *limit > 0);
@@ -70,12 +72,15 @@ impl ReportService for ReportDesk {
         &self,
         request: Request<v1::AgentsReportRequest>,
     ) -> Result<Response<v1::AgentsReportResponse>, Status> {
-        let v1::AgentsReportRequest { batch, agent, limit } = request.into_inner();
+        let v1::AgentsReportRequest { batch, agent, limit, cities, carriers, countries } = request.into_inner();
+        let places = Places::new(&cities, &carriers, &countries);
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
         let agent = if agent.is_empty() { None } else { Some(named::former_agent(&mut conn, &agent).await?.id) };
         let agents = reports::agents(&mut conn, batch).await?;
         let wanted = agents.into_iter().filter(|row| agent.is_none_or(|agent| row.agent.id == agent));
+        let wanted =
+            wanted.filter(|AgentRow { agent, .. }| places.include(&agent.city, &agent.carrier, &agent.country));
         let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
         Ok(Response::new(v1::AgentsReportResponse { agents, more }))
     }

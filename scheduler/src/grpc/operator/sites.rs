@@ -19,13 +19,15 @@ use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::store;
 use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::batches::submissions::{self, Submission, SubmitError};
-use crate::store::batches::{self, Progress, constraints, removal};
+use crate::store::batches::{self, BatchFilter, Progress, constraints, removal};
 use crate::store::measurements::{of_sites, orders};
 use crate::store::reports::explain;
+use crate::store::sites::alarms::{self, AlarmFilter};
 use crate::store::sites::positions::{self, Source};
-use crate::store::sites::{self, Site, alarms, verdicts};
+use crate::store::sites::{self, Site, verdicts};
 use crate::throughput::Estimate;
 
+use super::convert::filters::{Places, TimeRange};
 use super::convert::{explain as explained, sites as convert, timestamp, whole};
 use super::named;
 use super::removal::Removal;
@@ -131,10 +133,16 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListAlarmsRequest>,
     ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
+        let v1::ListAlarmsRequest { limit, agent, batch, cities, carriers, countries, since, until } =
+            request.into_inner();
+        let limit = if limit == 0 { ALARMS_AT_MOST } else { limit.min(ALARMS_AT_MOST) };
+        let places = Places::new(&cities, &carriers, &countries);
+        let TimeRange { since, until } = TimeRange::new(since, until)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let asked = request.get_ref().limit;
-        let limit = if asked == 0 { ALARMS_AT_MOST } else { asked.min(ALARMS_AT_MOST) };
-        let (alarms, total) = alarms::open(&mut conn, limit.cast_signed()).await?;
+        let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
+        let agents = named::agents_at(&mut conn, &agent, &places).await?;
+        let filter = AlarmFilter { batch, agents, since, until };
+        let (alarms, total) = alarms::open(&mut conn, &filter, limit.cast_signed()).await?;
         Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
     }
 
@@ -180,9 +188,10 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListBatchesRequest>,
     ) -> Result<Response<v1::ListBatchesResponse>, Status> {
-        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let filter = BatchFilter::try_from(request.get_ref())?;
         let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
-        let (listed, all) = batches::list(&mut conn, limit).await?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let (listed, all) = batches::list(&mut conn, filter, limit).await?;
         let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
         let more = all.saturating_sub(whole(batches.len()));
         Ok(Response::new(v1::ListBatchesResponse { batches, more }))

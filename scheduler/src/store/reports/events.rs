@@ -68,7 +68,8 @@ pub struct Filter {
     pub batch: Option<BatchId>,
     /// Events of tasks of these sites, and of their leases.
     pub sites: Option<Vec<SiteId>>,
-    pub agent: Option<AgentId>,
+    /// Events of these agents.
+    pub agents: Option<Vec<AgentId>>,
     /// Events of these kinds: a noun, or `noun-what`.
     pub kinds: Option<Vec<String>>,
 }
@@ -109,12 +110,17 @@ pub struct EventsSince {
     horizon: i64,
     at: DateTime<Utc>,
     id: i64,
+    until: Option<DateTime<Utc>>,
 }
 
 impl EventsSince {
-    /// Selects all events since `at` that have been committed by now.
-    pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
-        Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
+    /// Selects all events from `at` on, before `until`, that have been committed by now.
+    pub async fn since(
+        conn: &mut PgConnection,
+        at: DateTime<Utc>,
+        until: Option<DateTime<Utc>>,
+    ) -> Result<Self, Error> {
+        Ok(Self { horizon: horizon(conn).await?, at, id: 0, until })
     }
 
     /// The position from which a reader follows the log after the history.
@@ -186,12 +192,12 @@ macro_rules! read {
              where e.xact < $1::bigint::text::xid8
                and ($2::bigint is null or t.batch_id = $2)
                and ($3::bigint[] is null or t.site_id = any($3))
-               and ($4::bigint is null or e.agent_id = $4)
+               and ($4::bigint[] is null or e.agent_id = any($4))
                and ($5::text[] is null or e.noun = any($5) or e.noun || '-' || e.what = any($5)) " + $condition_and_order,
             $horizon,
             $filter.batch.map(BatchId::get),
             $filter.sites.as_ref() as _,
-            $filter.agent.map(AgentId::get),
+            $filter.agents.as_ref() as _,
             $filter.kinds.as_deref(),
             $limit,
             $($argument),*
@@ -207,6 +213,19 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
+/// At most `limit` newest events before this time. Does not read the later ones.
+pub async fn newest_before(
+    conn: &mut PgConnection,
+    filter: &Filter,
+    until: DateTime<Utc>,
+    limit: i64,
+) -> Result<Vec<Event>, Error> {
+    let horizon = horizon(conn).await?;
+    let rows =
+        read!(conn, horizon, filter, limit, "and e.at < $7 order by e.at desc, e.id desc limit $6", until).await?;
+    Ok(rows.into_iter().rev().map(Event::from).collect())
+}
+
 /// The next [`PAGE`] events of the history, and where to continue; `None` after the last event.
 pub async fn past(
     conn: &mut PgConnection,
@@ -218,9 +237,10 @@ pub async fn past(
         from.horizon,
         filter,
         PAGE,
-        "and (e.at, e.id) > ($7, $8) order by e.at, e.id limit $6",
+        "and (e.at, e.id) > ($7, $8) and ($9::timestamptz is null or e.at < $9) order by e.at, e.id limit $6",
         from.at,
-        from.id
+        from.id,
+        from.until
     )
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
@@ -369,7 +389,8 @@ mod tests {
             (Some("a"), Some(session), Some(Incarnation::new(1)))
         );
 
-        let of_agent = newest(&mut conn, &Filter { agent: Some(agent), ..Filter::default() }, 100).await.expect("read");
+        let of_agent =
+            newest(&mut conn, &Filter { agents: Some(vec![agent]), ..Filter::default() }, 100).await.expect("read");
         let own: Vec<String> = said(&of_agent).into_iter().filter(|said| !said.contains('#')).collect();
         let expected =
             ["session opened", "task assigned", "agent draining", "session closed (superseded)", "session opened"];
@@ -431,7 +452,7 @@ mod tests {
              from generate_series(1, 1200) n", agent).await;
         settle(&mut conn).await;
         let at = DateTime::parse_from_rfc3339("2026-01-01T00:00:11Z").expect("a moment").to_utc();
-        let mut past = Some(EventsSince::since(&mut conn, at).await.expect("ask"));
+        let mut past = Some(EventsSince::since(&mut conn, at, None).await.expect("ask"));
         let drained = Filter { kinds: Some(vec!["agent-draining".to_owned()]), ..Filter::default() };
         let (mut times, mut pages) = (Vec::new(), 0);
         while let Some(from) = past {

@@ -8,7 +8,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, SiteId, TaskId};
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
@@ -27,8 +27,21 @@ pub struct Alarm {
     pub waiting: u64,
 }
 
-/// At most `limit` open alarms, newest first, and the number of all open alarms.
-pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
+/// Selects alarms.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AlarmFilter {
+    /// The batch contains the site.
+    pub batch: Option<BatchId>,
+    /// An outcome of one of these agents opened the circuit.
+    pub agents: Option<Vec<AgentId>>,
+    /// The circuit opened at this time or later.
+    pub since: Option<DateTime<Utc>>,
+    /// The circuit opened before this time.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// At most `limit` of these open alarms, newest first, and the number of all of them.
+pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
         select s.name as site, c.since, a.name as agent, c.message,
@@ -37,10 +50,18 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
         from open_circuits c
         join sites s on s.id = c.site_id
         join agents a on a.id = c.agent_id
+        where ($2::bigint is null or exists (select from tasks t where t.batch_id = $2 and t.site_id = c.site_id))
+          and ($3::bigint[] is null or c.agent_id = any($3))
+          and ($4::timestamptz is null or c.since >= $4)
+          and ($5::timestamptz is null or c.since < $5)
         order by c.since desc, s.name
         limit $1
         "#,
         limit,
+        filter.batch.map(BatchId::get),
+        filter.agents.as_ref() as _,
+        filter.since,
+        filter.until,
     )
     .all(conn)
     .await?;
@@ -139,7 +160,7 @@ mod tests {
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
         assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
-        let (alarms, total) = open(&mut conn, 10).await.expect("list");
+        let (alarms, total) = open(&mut conn, &AlarmFilter::default(), 10).await.expect("list");
         assert_eq!((alarms[0].site.as_str(), alarms[0].agent.as_str(), alarms[0].waiting, total), ("a.cn", "a", 1, 1));
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
         assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
@@ -148,7 +169,10 @@ mod tests {
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
         assert_eq!(
-            (open(&mut conn, 10).await.expect("list").1, of_site(&mut conn, site).await.expect("look")),
+            (
+                open(&mut conn, &AlarmFilter::default(), 10).await.expect("list").1,
+                of_site(&mut conn, site).await.expect("look")
+            ),
             (0, None)
         );
     }
@@ -160,7 +184,7 @@ mod tests {
         for said in ["50 requests in a row failed", "once more"] {
             raise(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("raise");
         }
-        let (alarms, total) = open(&mut conn, 10).await.expect("list");
+        let (alarms, total) = open(&mut conn, &AlarmFilter::default(), 10).await.expect("list");
         assert_eq!((alarms[0].message.as_str(), total), ("50 requests in a row failed", 1));
     }
 }

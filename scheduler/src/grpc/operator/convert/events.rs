@@ -1,13 +1,13 @@
 //! Converts and validates the messages of the gRPC service for events.
 
-use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 
 use crate::model::site_list::SiteName;
 use crate::model::{Incarnation, LeaseToken, SessionId};
 use crate::store::reports::events::{Event, KINDS};
 
-use super::{InvalidField, moment, timestamp};
+use super::filters::{Places, TimeRange};
+use super::{InvalidField, timestamp};
 
 /// Maximum number of newest events per request; each takes some 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
@@ -17,9 +17,11 @@ const MOST_NEWEST: u32 = 10_000;
 pub(in crate::grpc) struct Wanted {
     pub(in crate::grpc) batch: Option<String>,
     pub(in crate::grpc) site: Option<SiteName>,
-    pub(in crate::grpc) agent: Option<String>,
+    /// The agent's name; empty: any.
+    pub(in crate::grpc) agent: String,
+    pub(in crate::grpc) places: Places,
     pub(in crate::grpc) newest: i64,
-    pub(in crate::grpc) since: Option<DateTime<Utc>>,
+    pub(in crate::grpc) time: TimeRange,
     pub(in crate::grpc) kinds: Option<Vec<String>>,
     pub(in crate::grpc) follow: bool,
 }
@@ -32,13 +34,16 @@ pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, Inva
     if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return Err(InvalidField::new("kinds", format!("unknown kind '{kind}': the kinds are {}", KINDS.join(", "))));
     }
-    let since = |since| moment(since).ok_or_else(|| InvalidField::new("since", "not a valid time"));
+    if request.follow && request.until.is_some() {
+        return Err(InvalidField::new("until", "cannot be combined with follow"));
+    }
     Ok(Wanted {
-        since: request.since.map(since).transpose()?,
+        time: TimeRange::new(request.since, request.until)?,
+        places: Places::new(&request.cities, &request.carriers, &request.countries),
         kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
         batch: some(request.batch),
         site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
-        agent: some(request.agent),
+        agent: request.agent,
         newest: request.newest.into(),
         follow: request.follow,
     })

@@ -8,6 +8,7 @@ use crate::store::agents::Agent;
 use crate::store::reports::{AgentRow, AssignmentRow};
 use crate::strategy::{LoadLevel, explain};
 
+use super::filters::Places;
 use super::{InvalidField, duration, rtt, timestamp, whole};
 
 pub(in crate::grpc) fn states(asked: &[i32]) -> Result<Vec<TaskState>, InvalidField> {
@@ -24,14 +25,10 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
 
 /// Whether an agent matches the filter of the request.
 pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest) -> bool {
-    let among = |asked: &[String], has: &str| {
-        asked.is_empty() || asked.iter().any(|one| one.to_lowercase() == has.to_lowercase())
-    };
+    let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
     let service = i32::from(v1::ServiceState::from(agent.service()));
     (asked.removed || agent.removed_at.is_none())
-        && among(&asked.cities, &agent.city)
-        && among(&asked.carriers, &agent.carrier)
-        && among(&asked.countries, &agent.country)
+        && places.include(&agent.city, &agent.carrier, &agent.country)
         && asked.tags.iter().all(|tag| agent.tags.contains(tag))
         && (asked.services.is_empty() || asked.services.contains(&service))
 }

@@ -1,0 +1,111 @@
+//! Validates the filters of lists, most of which many requests share: the place of the agent, the
+//! time, and states.
+
+use chrono::{DateTime, Utc};
+use landfall_proto::v1;
+
+use crate::store::agents::enrolments::State;
+use crate::store::batches::BatchFilter;
+
+use super::{InvalidField, moment};
+
+/// The cities, carriers and countries of agents; an empty list has no condition. ASCII and other
+/// letters match in either case.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::grpc) struct Places {
+    cities: Vec<String>,
+    carriers: Vec<String>,
+    countries: Vec<String>,
+}
+
+impl Places {
+    pub(in crate::grpc) fn new(cities: &[String], carriers: &[String], countries: &[String]) -> Self {
+        let lower = |texts: &[String]| texts.iter().map(|text| text.to_lowercase()).collect();
+        Self { cities: lower(cities), carriers: lower(carriers), countries: lower(countries) }
+    }
+
+    /// Whether there is no condition.
+    pub(in crate::grpc) fn are_any(&self) -> bool {
+        self.cities.is_empty() && self.carriers.is_empty() && self.countries.is_empty()
+    }
+
+    pub(in crate::grpc) fn include(&self, city: &str, carrier: &str, country: &str) -> bool {
+        let among = |asked: &[String], has: &str| asked.is_empty() || asked.contains(&has.to_lowercase());
+        among(&self.cities, city) && among(&self.carriers, carrier) && among(&self.countries, country)
+    }
+}
+
+/// The times from `since` on and before `until`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::grpc) struct TimeRange {
+    pub(in crate::grpc) since: Option<DateTime<Utc>>,
+    pub(in crate::grpc) until: Option<DateTime<Utc>>,
+}
+
+impl TimeRange {
+    /// Converts the fields `since` and `until`.
+    pub(in crate::grpc) fn new(
+        since: Option<prost_types::Timestamp>,
+        until: Option<prost_types::Timestamp>,
+    ) -> Result<Self, InvalidField> {
+        let time = |field: &'static str, value: Option<prost_types::Timestamp>| {
+            let valid = |value| moment(value).ok_or_else(|| InvalidField::new(field, "not a valid time"));
+            value.map(valid).transpose()
+        };
+        let range = Self { since: time("since", since)?, until: time("until", until)? };
+        match (range.since, range.until) {
+            (Some(since), Some(until)) if until <= since => Err(InvalidField::new("until", "must be later than since")),
+            _ => Ok(range),
+        }
+    }
+}
+
+impl TryFrom<&v1::ListBatchesRequest> for BatchFilter {
+    type Error = InvalidField;
+
+    fn try_from(request: &v1::ListBatchesRequest) -> Result<Self, InvalidField> {
+        let open = match v1::BatchState::try_from(request.state) {
+            Ok(v1::BatchState::Unspecified) => None,
+            Ok(v1::BatchState::Open) => Some(true),
+            Ok(v1::BatchState::Ended) => Some(false),
+            Err(_) => return Err(InvalidField::new("state", format!("{} is not a batch's state", request.state))),
+        };
+        let TimeRange { since, until } = TimeRange::new(request.since, request.until)?;
+        Ok(Self { open, since, until })
+    }
+}
+
+pub(in crate::grpc) fn enrolment_states(asked: &[i32]) -> Result<Vec<State>, InvalidField> {
+    let known = |value: i32| State::try_from(v1::EnrolmentState::try_from(value).ok()?).ok();
+    let unknown = |value| InvalidField::new("states", format!("{value} is not a token's state"));
+    asked.iter().map(|value| known(*value).ok_or_else(|| unknown(*value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_matches_in_either_case_and_must_meet_every_list() {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let places = Places::new(&texts(&["harbin", "CHANGCHUN"]), &texts(&["Cernet"]), &[]);
+        assert!(places.include("Harbin", "CERNET", "CN") && places.include("Changchun", "cernet", ""));
+        assert!(!places.include("Harbin", "Unicom", "CN") && !places.include("Tokyo", "CERNET", "CN"));
+        assert!(!places.are_any() && Places::default().are_any());
+        assert!(Places::default().include("", "", ""));
+        assert!(Places::new(&texts(&["ÅRHUS"]), &[], &[]).include("Århus", "", ""));
+    }
+
+    #[test]
+    fn a_range_of_times_is_checked_and_names_its_field() {
+        let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        assert!(TimeRange::new(at(1), at(2)).is_ok() && TimeRange::new(None, None) == Ok(TimeRange::default()));
+        for (since, until, said) in [
+            (at(2), at(2), "until: must be later than since"),
+            (at(i64::MAX), None, "since: not a valid time"),
+            (None, at(i64::MAX), "until: not a valid time"),
+        ] {
+            assert_eq!(TimeRange::new(since, until).unwrap_err().to_string(), said);
+        }
+    }
+}
