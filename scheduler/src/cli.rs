@@ -17,9 +17,9 @@ use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
 use crate::telemetry;
 
-mod agents;
+pub(crate) mod agents;
 mod backup;
-mod batches;
+pub(crate) mod batches;
 mod client;
 mod complete;
 mod contact;
@@ -29,17 +29,17 @@ mod filters;
 mod harmless;
 mod landmarks;
 mod operator;
-mod output;
+pub(crate) mod output;
 #[cfg(test)]
 mod printed;
 mod progress;
 mod repeat;
 mod reports;
 mod simulate;
-mod sites;
-mod status;
+pub(crate) mod sites;
+pub(crate) mod status;
 mod version;
-mod view;
+pub(crate) mod view;
 mod words;
 
 /// Schedules crawls over a wide-area network: each site is crawled by an agent near it on the

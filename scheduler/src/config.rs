@@ -65,6 +65,16 @@ pub struct Config {
     pub crawl: CrawlPolicy,
     pub politeness: PolitenessConfig,
     pub keep: KeepConfig,
+    pub dashboard: DashboardConfig,
+}
+
+/// Settings of the pages for browsers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DashboardConfig {
+    /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
+    /// operator may change something.
+    pub public: bool,
 }
 
 impl Default for Config {
@@ -82,6 +92,7 @@ impl Default for Config {
             crawl: CrawlPolicy::default(),
             politeness: PolitenessConfig::default(),
             keep: KeepConfig::default(),
+            dashboard: DashboardConfig::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ mod mesh;
 mod nearest;
 mod objective;
 mod place;
+pub mod plane;
 mod quality;
 mod refined;
 mod simplex;

@@ -1,4 +1,4 @@
-//! The gRPC server: services, limits, TLS and shutdown.
+//! The server: gRPC services, limits, TLS and shutdown. It also serves the dashboard's pages.
 //!
 //! Handlers are thin: they convert a request to domain values, make one call into the store, and
 //! convert its result to a message. Proto types never leave this module.
@@ -7,20 +7,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::FutureExt;
+use futures::{FutureExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
+use crate::web::{self, Web};
+use first_bytes::FirstBytes;
 use gate::Gate;
+use operator::Desks;
 
 mod agent_session;
-mod auth;
+pub(crate) mod auth;
+mod first_bytes;
 mod gate;
 pub mod incoming;
 pub(crate) mod landmark_choice;
@@ -67,23 +72,26 @@ pub async fn serve(
     // The builder's setting does not affect a listener passed to it. Without TCP_NODELAY an order
     // after an acknowledgement waits 40 ms for the agent's delayed TCP ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let of_gate = scheduler.clone();
+    let desks = Desks::new(&scheduler, &identity, &shutdown);
+    let mut services = Routes::builder();
+    services.add_service(health_service).add_service(agents);
+    services.add_service(desks.sites.clone().server()).add_service(desks.status.clone().server());
+    services.add_service(desks.fleet.clone().server()).add_service(desks.embeddings.clone().server());
+    services.add_service(desks.events.clone().server()).add_service(desks.reports.clone().server());
+    let pages = web::router(Web::new(scheduler.clone(), desks, tls.is_some(), shutdown.child_token()));
     let served = Server::builder()
+        .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(layer_fn(move |within| Gate::new(within, of_gate.clone())))
-        .add_service(health_service)
-        .add_service(agents)
-        .add_service(operator::sites::server(scheduler.clone(), shutdown.child_token()))
-        .add_service(operator::status::server(scheduler.clone(), &identity))
-        .add_service(operator::fleet::server(scheduler.clone(), identity))
-        .add_service(operator::embeddings::server(scheduler.clone()))
-        .add_service(operator::events::server(scheduler.clone(), shutdown.child_token()))
-        .add_service(operator::reports::server(scheduler));
+        .layer(layer_fn(move |within| Gate::new(within, scheduler.clone())))
+        .add_routes(services.routes().into_axum_router().merge(pages).into());
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
-        Some(tls) => served.serve_with_incoming_shutdown(incoming::over_tls(incoming, tls), stopped).boxed(),
-        None => served.serve_with_incoming_shutdown(incoming, stopped).boxed(),
+        Some(tls) => {
+            let shaken = incoming::over_tls(incoming, tls).map_ok(FirstBytes::of);
+            served.serve_with_incoming_shutdown(shaken, stopped).boxed()
+        }
+        None => served.serve_with_incoming_shutdown(incoming.map_ok(FirstBytes::of), stopped).boxed(),
     };
     let drained = async {
         shutdown.cancelled().await;

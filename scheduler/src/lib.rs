@@ -23,6 +23,7 @@ pub mod strategy;
 mod telemetry;
 mod throughput;
 mod wake;
+mod web;
 
 pub use app::run::run;
 

@@ -16,7 +16,7 @@ mod map;
 mod matrix;
 pub(crate) mod nodes;
 mod page;
-mod plot;
+pub(crate) mod plot;
 mod run;
 mod score;
 mod settings;

@@ -31,8 +31,9 @@ const BATCH: &str = "demo";
 /// Number of sites that an agent crawls at once.
 const CAPACITY: u32 = 32;
 /// The scheduler's configuration: the defaults, except that agents measure each other more slowly,
-/// because all of them share one machine.
-const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n";
+/// because all of them share one machine, and the
+/// dashboard can be read without signing in.
+const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
 /// Time between two requests of a crawl to a site. So short only because the lab owns the sites.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Maximum number of links from the start page to a crawled page.
@@ -84,6 +85,9 @@ pub struct DemoArgs {
     /// Print the operator's own reports, every check and every target too
     #[arg(long)]
     verbose: bool,
+    /// Keep everything running at the end, to look at the dashboard, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
     /// Fail when a target is missed, or when this computer is too busy for its times to be trusted
     #[arg(long)]
     strict: bool,
@@ -156,8 +160,22 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         ran = run(&args, &mut cluster, &mut stages, &output) => ran,
         () = interrupted() => Err(anyhow::anyhow!("interrupted")),
     };
+    if let Ok(verdict) = &ran {
+        show(verdict, &output);
+        if args.keep {
+            keep(&cluster).await;
+        }
+    }
     let stopped = cluster.stop().await;
     let verdict = ran?;
+    stopped?;
+    ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
+    ensure!(!args.strict || verdict.strict, "--strict: a target was missed, or the times cannot be trusted: see above");
+    Ok(())
+}
+
+/// Prints the result, and where the reports are.
+fn show(verdict: &Verdict, output: &Path) {
     print!("{}", verdict.text);
     println!("Report: file://{}", output.join("report.html").display());
     println!(
@@ -165,10 +183,16 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         output.join("assignments.csv").display(),
         output.join("logs").display()
     );
-    stopped?;
-    ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
-    ensure!(!args.strict || verdict.strict, "--strict: a target was missed, or the times cannot be trusted: see above");
-    Ok(())
+}
+
+/// Waits for Ctrl-C while people look at the dashboard.
+async fn keep(cluster: &Cluster) {
+    let scheduler = &cluster.schedulers[0];
+    println!("Dashboard: http://{}", scheduler.address());
+    println!("        to act, sign in with the token in {}", scheduler.data_dir().join("operator-token").display());
+    println!("        commands: {} --data-dir {} status", cluster.binary().display(), scheduler.data_dir().display());
+    println!("        Ctrl-C stops everything");
+    interrupted().await;
 }
 
 /// Crawls, checks and reports on a started cluster.

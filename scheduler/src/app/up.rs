@@ -285,6 +285,8 @@ fn greeting(
     writeln!(text, "  data directory  {}", data_dir.path().display())?;
     let database = if private { "a private Postgres" } else { "the configured server" };
     writeln!(text, "  database        {database}")?;
+    let dashboard = format!("{scheme}://{}", local(address));
+    writeln!(text, "  dashboard       {dashboard}  (sign in with the token in operator-token in that directory)")?;
     if let Some(fingerprint) = &identity.ca_fingerprint {
         writeln!(text, "  agents dial     {}", identity.scheduler_url)?;
         writeln!(text, "  CA fingerprint  {fingerprint}")?;

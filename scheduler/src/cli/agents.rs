@@ -330,7 +330,7 @@ pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
 }
 
 /// An agent's service state, as shown in tables and beside its name.
-fn service(agent: &Agent) -> String {
+pub(crate) fn service(agent: &Agent) -> String {
     let words = service_words(agent.service(), &agent.paused);
     match agent.twin_at {
         Some(_) => format!("{words}; a second process uses its credential"),

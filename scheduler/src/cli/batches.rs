@@ -2,7 +2,7 @@
 
 pub(super) mod changes;
 pub(super) mod policy;
-pub(super) mod watch;
+pub(crate) mod watch;
 
 use std::fmt::Write;
 

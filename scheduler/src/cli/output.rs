@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use super::harmless;
 use super::view::Table;
-pub(super) use super::view::{Column, Row, TextLines, Tone, View, WideFlag};
+pub(crate) use super::view::{Column, Row, TextLines, Tone, View, WideFlag};
 use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 // The values have no help texts, which would triple the length of the help pages.
-pub(super) enum Format {
+pub(crate) enum Format {
     #[value(alias = "text")]
     Table,
     Json,
@@ -39,7 +39,7 @@ enum ShowFormat {
 
 /// The flags of commands that print rows.
 #[derive(Debug, Args)]
-pub(super) struct FormatArgs<R: Row> {
+pub(crate) struct FormatArgs<R: Row> {
     /// Output format: a table for people, or all fields for programs [env: LANDFALL_FORMAT]
     #[arg(short = 'o', long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -51,7 +51,7 @@ pub(super) struct FormatArgs<R: Row> {
 
 /// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
 #[derive(Debug, Args)]
-pub(super) struct ShowFormatArgs<R: Row = TextLines> {
+pub(crate) struct ShowFormatArgs<R: Row = TextLines> {
     /// Output format: text for people, or JSON (one object; of a log, one per line) [env:
     /// LANDFALL_FORMAT]
     #[arg(short = 'o', long, value_enum, default_value_t = ShowFormat::Table)]
@@ -61,24 +61,24 @@ pub(super) struct ShowFormatArgs<R: Row = TextLines> {
 }
 
 impl<R: Row> FormatArgs<R> {
-    pub(super) const fn format(&self) -> Format {
+    pub(crate) const fn format(&self) -> Format {
         if self.quiet { Format::Names } else { self.format }
     }
 
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         self.wide.view()
     }
 }
 
 impl<R: PrintedRow> FormatArgs<R> {
     /// Prints rows, see [`FormatArgs::text`].
-    pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
+    pub(crate) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
         print(&self.text(rows, none, more, &self.view())?)
     }
 
     /// The text of rows. If there are none, this is `none` instead of a table, unless `none` is
     /// empty. `more` is the number of rows omitted by a limit, which is stated below the table.
-    pub(super) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
+    pub(crate) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
         match self.format() {
             Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),
             Format::Table => Ok(list(rows, view) + &self::more(more)),
@@ -88,16 +88,16 @@ impl<R: PrintedRow> FormatArgs<R> {
 }
 
 impl<R: Row> ShowFormatArgs<R> {
-    pub(super) const fn is_json(&self) -> bool {
+    pub(crate) const fn is_json(&self) -> bool {
         matches!(self.format, ShowFormat::Json)
     }
 
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         self.wide.view()
     }
 
     /// Prints one object: as JSON, or as the text that `text` makes.
-    pub(super) fn print<T: Serialize>(
+    pub(crate) fn print<T: Serialize>(
         &self,
         shown: &T,
         text: impl FnOnce(&T, &View) -> anyhow::Result<String>,
@@ -106,7 +106,7 @@ impl<R: Row> ShowFormatArgs<R> {
     }
 
     /// The text of one object: JSON, or what `text` makes.
-    pub(super) fn text<T: Serialize>(
+    pub(crate) fn text<T: Serialize>(
         &self,
         shown: &T,
         text: impl FnOnce(&T, &View) -> anyhow::Result<String>,
@@ -120,18 +120,18 @@ impl<R: Row> ShowFormatArgs<R> {
 }
 
 /// A row that can also be printed as JSON and CSV.
-pub(super) trait PrintedRow: Row + Serialize + Default {}
+pub(crate) trait PrintedRow: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> PrintedRow for R {}
 
 /// The text of rows in any format.
-pub(super) fn rows_text<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<String> {
+pub(crate) fn rows_text<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<String> {
     let mut printer = Printer::new(format, view);
     Ok(printer.page(rows)? + &printer.end()?)
 }
 
 /// Lays out rows that arrive in pages.
-pub(super) struct Printer<'a, R> {
+pub(crate) struct Printer<'a, R> {
     format: Format,
     view: &'a View,
     /// The table's layout, whose widths the first page determines.
@@ -141,13 +141,13 @@ pub(super) struct Printer<'a, R> {
 }
 
 impl<'a, R: PrintedRow> Printer<'a, R> {
-    pub(super) const fn new(format: Format, view: &'a View) -> Self {
+    pub(crate) const fn new(format: Format, view: &'a View) -> Self {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
 
     /// The text of the next rows, of which there must be at least one. On the first call it begins
     /// with the header.
-    pub(super) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
+    pub(crate) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
         let mut text = String::new();
         match self.format {
             Format::Table => {
@@ -171,12 +171,12 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         Ok(text)
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         !self.begun
     }
 
     /// The text after the last row. If there were no rows, this is the whole output.
-    pub(super) fn end(&mut self) -> anyhow::Result<String> {
+    pub(crate) fn end(&mut self) -> anyhow::Result<String> {
         match (self.format, self.begun) {
             (Format::Json, true) => Ok("\n]\n".to_owned()),
             (Format::Json, false) => Ok("[]\n".to_owned()),
@@ -187,28 +187,28 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
 }
 
 /// Prints one object as JSON.
-pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&json_text(value)?)
 }
 
 /// The text of one object as JSON.
-pub(super) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
+pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// Lays out rows as a table inside a text, without colours: [`View::fold`] removes them.
-pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
+pub(crate) fn table<R: Row>(rows: &[R], view: &View) -> String {
     list(rows, &View { colors: false, ..*view })
 }
 
 /// Lays out rows as a table that is the answer itself.
-pub(super) fn list<R: Row>(rows: &[R], view: &View) -> String {
+pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
     let table = Table::fit(rows, view);
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }
 
 /// Formats rows as CSV, with or without a header.
-pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Result<String> {
+pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;
@@ -226,7 +226,7 @@ pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
 }
 
 /// The line below a table that says how many rows a limit omitted; empty if none.
-pub(super) fn more(more: u64) -> String {
+pub(crate) fn more(more: u64) -> String {
     match more {
         0 => String::new(),
         more => format!("and {} more: --limit 0 lists all\n", number(more)),
@@ -234,23 +234,23 @@ pub(super) fn more(more: u64) -> String {
 }
 
 /// A duration for a table, in milliseconds to a tenth; a dash for `None`.
-pub(super) fn millis_cell(duration: Option<Duration>) -> String {
+pub(crate) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)
 }
 
 /// A number for a table, with `digits` digits after the point; a dash for `None`.
-pub(super) fn float_cell(figure: Option<f64>, digits: usize) -> String {
+pub(crate) fn float_cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
 /// A duration for a table, in a unit that gives two or three digits before the point; a dash for
 /// `None`.
-pub(super) fn span_cell(duration: Option<Duration>) -> String {
+pub(crate) fn span_cell(duration: Option<Duration>) -> String {
     milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
 }
 
 /// A duration in seconds, printed in a suitable unit.
-pub(super) fn span(seconds: f64) -> String {
+pub(crate) fn span(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),
         ..7_200.0 => format!("{:.1} min", seconds / 60.0),
@@ -260,27 +260,27 @@ pub(super) fn span(seconds: f64) -> String {
 }
 
 /// A share from 0 to 1 for a table, in per cent.
-pub(super) fn share_cell(share: f64) -> String {
+pub(crate) fn share_cell(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// A text for a table; a dash if empty.
-pub(super) fn text_cell(text: &str) -> String {
+pub(crate) fn text_cell(text: &str) -> String {
     if text.is_empty() { dash() } else { text.to_owned() }
 }
 
 /// A boolean for a table: `yes` or a dash.
-pub(super) fn yes_cell(yes: bool) -> String {
+pub(crate) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
 
 /// A count with its noun, to which an s is added unless the count is 1.
-pub(super) fn counted(count: u64, what: &str) -> String {
+pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
 }
 
 /// A number for people: five or more digits are grouped by three.
-pub(super) fn number(number: u64) -> String {
+pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     if digits.len() < 5 {
         return digits;
@@ -291,7 +291,7 @@ pub(super) fn number(number: u64) -> String {
 }
 
 /// A count for a table; a dash for 0.
-pub(super) fn count_cell(count: impl Into<u64>) -> String {
+pub(crate) fn count_cell(count: impl Into<u64>) -> String {
     match count.into() {
         0 => dash(),
         count => number(count),
@@ -299,7 +299,7 @@ pub(super) fn count_cell(count: impl Into<u64>) -> String {
 }
 
 /// A comma followed by the fetched pages and bytes; empty if nothing was fetched.
-pub(super) fn fetched(pages: u64, bytes: u64) -> String {
+pub(crate) fn fetched(pages: u64, bytes: u64) -> String {
     match (pages, bytes) {
         (0, 0) => String::new(),
         _ => format!(", {}, {}", counted(pages, "page"), bytes_cell(bytes)),
@@ -307,24 +307,11 @@ pub(super) fn fetched(pages: u64, bytes: u64) -> String {
 }
 
 /// A number of bytes for a table; a dash for 0.
-pub(super) fn size_cell(bytes: u64) -> String {
+pub(crate) fn size_cell(bytes: u64) -> String {
     if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }
 
-/// A number of bytes for people, in a suitable unit.
-pub(super) fn bytes_cell(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
-    if bytes < 1000 {
-        return format!("{bytes} B");
-    }
-    let mut scaled = bytes as f64 / 1e3;
-    let mut unit = 0;
-    while scaled >= 999.95 && unit + 1 < UNITS.len() {
-        scaled /= 1e3;
-        unit += 1;
-    }
-    format!("{scaled:.1} {}", UNITS[unit])
-}
+pub(crate) use crate::model::size::readable as bytes_cell;
 
 fn dash() -> String {
     "-".to_owned()

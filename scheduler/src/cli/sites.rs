@@ -1,7 +1,7 @@
 //! `landfall sites`: declares its commands, and lists and reopens sites whose circuit is open.
 
 pub(super) mod explain;
-pub(super) mod site;
+pub(crate) mod site;
 pub(super) mod submit;
 pub(super) mod tasks;
 

@@ -102,7 +102,7 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
 }
 
 /// One of several schedulers also says whether it answers, and which roles only it has.
-fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
+pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
     let SchedulerStatus { url, version, started_at, running, roles, disk } = scheduler;
     if !running {
         return format!("{url}  {version}, stopped without notice");
@@ -121,7 +121,7 @@ fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, vie
     parts.join(", ")
 }
 
-fn database_line(database: Option<&DatabaseStatus>, view: &View) -> String {
+pub(crate) fn database_line(database: Option<&DatabaseStatus>, view: &View) -> String {
     let Some(DatabaseStatus { version, size_bytes }) = database else { return "-".to_owned() };
     if view.timeless {
         return format!("PostgreSQL {version}");
@@ -130,7 +130,7 @@ fn database_line(database: Option<&DatabaseStatus>, view: &View) -> String {
 }
 
 /// The agents by state, and the use of their slots.
-pub(super) fn fleet_line(fleet: Option<&FleetStatus>) -> String {
+pub(crate) fn fleet_line(fleet: Option<&FleetStatus>) -> String {
     let Some(FleetStatus { agents, slots, leases, open_enrolments }) = fleet else { return "-".to_owned() };
     let states: Vec<String> = agents
         .iter()
@@ -146,7 +146,7 @@ pub(super) fn fleet_line(fleet: Option<&FleetStatus>) -> String {
     line
 }
 
-pub(super) fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
+pub(crate) fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
     match landmarks {
         None | Some(LandmarksStatus { landmarks: 0, .. }) => "none chosen: every agent measures each site".to_owned(),
         Some(LandmarksStatus { landmarks, connected, by_hand }) => {
@@ -160,7 +160,7 @@ pub(super) fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
     }
 }
 
-fn map_line(map: Option<&MapStatus>, view: &View) -> String {
+pub(crate) fn map_line(map: Option<&MapStatus>, view: &View) -> String {
     let Some(MapStatus { epoch, fitted_at, error, agents, landmarks, dimensions }) = map else {
         return "none yet: it is fitted when enough agents have measured each other".to_owned();
     };

@@ -29,7 +29,7 @@ const LONGEST_LABEL: usize = 24;
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// One row of a table.
-pub(in crate::cli) trait Row: Sized + 'static {
+pub(crate) trait Row: Sized + 'static {
     /// The table's columns.
     const COLUMNS: &'static [Column<Self>];
     /// What [`Row::name`] returns, for the help of `--quiet`.
@@ -48,7 +48,7 @@ pub(in crate::cli) trait Row: Sized + 'static {
 
 /// What a state means to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Tone {
+pub(crate) enum Tone {
     Plain,
     /// All is well.
     Good,
@@ -72,11 +72,11 @@ impl Tone {
 /// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
 /// if only --wide shows the column; then `>` if it is aligned to the right, or `~` if it is a text,
 /// which is cut before other columns; then `!` if it has the colour of the row's tone.
-pub(in crate::cli) type Column<R> = (&'static str, fn(&R, &View) -> String);
+pub(crate) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
 #[derive(Debug, Args)]
-pub(super) struct WideFlag<R: Row> {
+pub(crate) struct WideFlag<R: Row> {
     #[arg(long, help = wide_help::<R>())]
     wide: bool,
     #[arg(skip)]
@@ -84,7 +84,7 @@ pub(super) struct WideFlag<R: Row> {
 }
 
 impl<R: Row> WideFlag<R> {
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
         View {
             wide: self.wide,
@@ -97,7 +97,7 @@ impl<R: Row> WideFlag<R> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "what is printed says times from now, here at the outermost edge")]
-pub(super) fn now() -> DateTime<Utc> {
+pub(crate) fn now() -> DateTime<Utc> {
     Utc::now()
 }
 
@@ -110,7 +110,7 @@ fn wide_help<R: Row>() -> String {
 
 /// The row type of answers that have no table.
 #[derive(Debug)]
-pub(super) struct TextLines;
+pub(crate) struct TextLines;
 
 impl Row for TextLines {
     const COLUMNS: &'static [Column<Self>] = &[];
@@ -118,27 +118,27 @@ impl Row for TextLines {
 
 /// How to lay out an answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View {
+pub(crate) struct View {
     /// Whether all columns are shown and nothing is cut.
-    pub(super) wide: bool,
+    pub(crate) wide: bool,
     /// Maximum line width, unless `wide`.
-    pub(super) columns: usize,
-    pub(super) now: DateTime<Utc>,
+    pub(crate) columns: usize,
+    pub(crate) now: DateTime<Utc>,
     /// Whether a dash stands for every relative time, so that two answers can be compared.
-    pub(super) timeless: bool,
+    pub(crate) timeless: bool,
     /// Whether lists have colours.
-    pub(super) colors: bool,
+    pub(crate) colors: bool,
 }
 
 impl View {
     /// The view used on a pipe, with the Unix epoch as the present time.
     #[cfg(test)]
-    pub(super) const fn plain() -> Self {
+    pub(crate) const fn plain() -> Self {
         Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false, colors: false }
     }
 
     /// A time relative to now, or in full with --wide; a dash if unknown.
-    pub(super) fn when(&self, time: Option<Timestamp>) -> String {
+    pub(crate) fn when(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
             Some(_) if self.timeless => "-".to_owned(),
@@ -149,7 +149,7 @@ impl View {
 
     /// The time of a log line, in this machine's time zone like the logs of its other services. Its
     /// width is constant, so that lines align.
-    pub(super) fn clock(&self, time: Option<Timestamp>) -> String {
+    pub(crate) fn clock(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
             Some(time) if self.wide => rfc3339(time),
@@ -158,7 +158,7 @@ impl View {
     }
 
     /// Breaks lines that are too long. A broken line continues below its value, after the label.
-    pub(super) fn fold(&self, text: &str) -> String {
+    pub(crate) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
             return lines.map(|line| line + "\n").collect();
@@ -167,7 +167,7 @@ impl View {
     }
 
     /// A line that begins with a label; its continuations are aligned below the text.
-    pub(super) fn labelled(&self, label: &str, text: &str) -> String {
+    pub(crate) fn labelled(&self, label: &str, text: &str) -> String {
         let line = format!("{label}{}", printable(text));
         if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
     }
@@ -175,7 +175,7 @@ impl View {
 
 /// A time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the number below
 /// about 100.
-pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
+pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let passed = now - time;
     if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
         return "now".to_owned();
@@ -196,12 +196,20 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
 
 /// A column, parsed from its name and marks.
 #[derive(Debug, Clone, Copy)]
-struct LaidOutColumn {
-    name: &'static str,
+pub(crate) struct LaidOutColumn {
+    pub(crate) name: &'static str,
     wide: bool,
-    right: bool,
+    /// Whether it is aligned to the right.
+    pub(crate) right: bool,
     text: bool,
-    toned: bool,
+    pub(crate) toned: bool,
+}
+
+/// The main columns, each with the cells of these rows, for media other than a terminal.
+pub(crate) fn main_columns<R: Row>(rows: &[R], view: &View) -> Vec<(LaidOutColumn, Vec<String>)> {
+    let columns = R::COLUMNS.iter().map(|(name, cell)| (LaidOutColumn::parse(name), cell));
+    let shown = columns.filter(|(column, _)| !column.wide);
+    shown.map(|(column, cell)| (column, rows.iter().map(|row| printable(&cell(row, view))).collect())).collect()
 }
 
 impl LaidOutColumn {
@@ -216,7 +224,7 @@ impl LaidOutColumn {
 
 /// A table layout with fixed column widths.
 #[derive(Debug, Clone)]
-pub(super) struct Table {
+pub(crate) struct Table {
     view: View,
     /// The shown columns, each with its index in [`Row::COLUMNS`] and its width.
     columns: Vec<(usize, LaidOutColumn, usize)>,
@@ -224,7 +232,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Computes the widths from these rows; cells of later rows are cut to these widths.
-    pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
+    pub(crate) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
         let named = R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).enumerate();
         let width = |index: usize, name| {
@@ -240,12 +248,12 @@ impl Table {
     }
 
     /// The header line.
-    pub(super) fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         self.line(|column, _| column.name.to_owned(), |_| Some(Style::new().bold()))
     }
 
     /// The line of one row.
-    pub(super) fn row(&self, row: &impl Row) -> String {
+    pub(crate) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
         let cell = |_: &LaidOutColumn, index| cells.get(index).cloned().unwrap_or_default();
         self.line(cell, |column| row.tone().style().filter(|_| column.toned))

@@ -17,7 +17,7 @@ use crate::store::{self, settings};
 
 /// Why a caller is rejected.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AuthError {
+pub(crate) enum AuthError {
     #[error("the metadata `authorization: Bearer SECRET` is missing")]
     Missing,
     #[error("the operator token is wrong")]
@@ -55,6 +55,12 @@ impl AllowedCallers {
     }
 }
 
+/// Whether a path is a page's, and not a gRPC service's, whose name has a dot. The dashboard itself
+/// checks who may see its pages, because browsers send a cookie.
+pub(super) fn is_page(path: &str) -> bool {
+    !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
+}
+
 /// Admits a call if its caller may make it, and stores the caller in `extensions`.
 pub(super) async fn admit(
     pool: &PgPool,
@@ -81,9 +87,9 @@ pub(super) async fn admit(
 
 /// The operator, with the hash of the token they presented.
 #[derive(Debug, Clone)]
-pub(super) struct Operator(pub(super) SecretHash);
+pub(crate) struct Operator(pub(crate) SecretHash);
 
-async fn operator(conn: &mut PgConnection, presented: SecretHash) -> Result<Operator, AuthError> {
+pub(crate) async fn operator(conn: &mut PgConnection, presented: SecretHash) -> Result<Operator, AuthError> {
     let known = settings::operator_tokens(conn).await?;
     match known.former(&presented) {
         _ if known.in_force == Some(presented) => Ok(Operator(presented)),
@@ -128,7 +134,8 @@ impl Credential {
     }
 }
 
-fn presented(headers: &HeaderMap) -> Result<SecretHash, AuthError> {
+/// The hash of the secret in the header `authorization`.
+pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, AuthError> {
     let text = headers.get("authorization").and_then(|value| value.to_str().ok()).ok_or(AuthError::Missing)?;
     let (scheme, secret) = text.split_once(' ').ok_or(AuthError::Missing)?;
     if !scheme.eq_ignore_ascii_case("bearer") {

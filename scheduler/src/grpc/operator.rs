@@ -1,5 +1,10 @@
 //! The gRPC services for operators, and the conversion of their messages to domain values and back.
 
+use tokio_util::sync::CancellationToken;
+
+use super::Identity;
+use crate::Scheduler;
+
 pub(super) mod convert;
 pub(super) mod embeddings;
 pub(crate) mod estimates;
@@ -12,3 +17,29 @@ pub(super) mod sites;
 pub(super) mod status;
 #[cfg(test)]
 pub(super) mod tests;
+
+/// The services, also for callers in this process.
+#[derive(Debug, Clone)]
+pub(crate) struct Desks {
+    pub(crate) sites: sites::SiteDesk,
+    pub(crate) status: status::StatusDesk,
+    pub(crate) fleet: fleet::FleetDesk,
+    pub(crate) embeddings: embeddings::EmbeddingDesk,
+    pub(crate) events: events::EventDesk,
+    pub(crate) reports: reports::ReportDesk,
+}
+
+impl Desks {
+    /// Streams of the services end with `shutdown`. Enrolling agents get `identity`, which tells
+    /// them how to reach the scheduler.
+    pub(super) fn new(scheduler: &Scheduler, identity: &Identity, shutdown: &CancellationToken) -> Self {
+        Self {
+            sites: sites::SiteDesk::new(scheduler.clone(), shutdown.child_token()),
+            status: status::StatusDesk::new(scheduler.clone(), identity),
+            fleet: fleet::FleetDesk::new(scheduler.clone(), identity.clone()),
+            embeddings: embeddings::EmbeddingDesk::new(scheduler.clone()),
+            events: events::EventDesk::new(scheduler.clone(), shutdown.child_token()),
+            reports: reports::ReportDesk::new(scheduler.clone()),
+        }
+    }
+}

@@ -77,6 +77,9 @@ fn rest(more: u64, all: bool) -> String {
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         let passing = match &error {
+            store::Error::Database(cause) if has_zero_character(cause) => {
+                return Self::invalid_argument("a text contains the character U+0000, which no name may have");
+            }
             store::Error::Database(cause) => passes(cause),
             store::Error::DiskFull(_) => {
                 let said = error.to_string();
@@ -102,6 +105,12 @@ impl From<store::Error> for Status {
 /// `Unavailable`: the request may be repeated.
 pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
+}
+
+/// Whether Postgres refused a text because of its zero character; Postgres accepts all other ones.
+fn has_zero_character(cause: &sqlx::Error) -> bool {
+    const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
+    cause.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == CHARACTER_NOT_IN_REPERTOIRE)
 }
 
 /// Whether the same statement may succeed later: the connection failed, or Postgres is starting,

@@ -48,6 +48,22 @@ pub fn parse(text: &str) -> Result<u64, BadSize> {
     u64::try_from(scaled / parts).map_err(|_| BadSize)
 }
 
+/// A number of bytes for people, in a suitable unit: `64.0 MB`.
+pub fn readable(bytes: u64) -> String {
+    const SUFFIXES: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    // Exact up to 2^53; two digits are shown.
+    let mut scaled = bytes as f64 / 1e3;
+    let mut unit = 0;
+    while scaled >= 999.95 && unit + 1 < SUFFIXES.len() {
+        scaled /= 1e3;
+        unit += 1;
+    }
+    format!("{scaled:.1} {}", SUFFIXES[unit])
+}
+
 /// Reads a number of bytes from a file: a number, or a text with a unit.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]

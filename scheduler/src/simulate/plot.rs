@@ -142,15 +142,15 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
     path
 }
 
-pub(super) struct Bar {
-    pub(super) name: String,
-    pub(super) class: &'static str,
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) class: &'static str,
     /// `None` if there is no figure.
-    pub(super) value: Option<f64>,
+    pub(crate) value: Option<f64>,
 }
 
 /// Bars from the left, each with its name and its figure.
-pub(super) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
+pub(crate) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
     let x = |value: f64| NAMES + axis.place(value) * (WIDTH - NAMES - FIGURES);
     let floor = TOP + BAR * count(bars.len());
     let height = floor + BOTTOM;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{AgentStatus, BatchStatus, DiskSpace, SchedulerStatus, Status, UNMET_COUNTED};
 use crate::gnp::{FEWEST_LANDMARKS, SMALL_FLEET};
 use crate::model::service::ServiceState;
+use crate::model::size::readable;
 use crate::model::words;
 
 /// Maximum number of agents or schedulers that a message names.
@@ -313,7 +314,7 @@ fn is_low(disk: DiskSpace) -> bool {
 }
 
 fn room(disk: DiskSpace) -> String {
-    format!("{} MB of {} MB are free", disk.free / 1_000_000, disk.size / 1_000_000)
+    format!("{} of {} are free", readable(disk.free), readable(disk.size))
 }
 
 #[cfg(test)]
@@ -424,7 +425,7 @@ mod tests {
         (
             "scheduler-disk",
             |status| status.schedulers[0].disk = Some(DiskSpace { free: 4_000_000, size: 50_000_000 }),
-            "fills: 4 MB of 50 MB are free",
+            "fills: 4.0 MB of 50.0 MB are free",
             "landfall batches remove NAME",
         ),
         ("no-contact-url", |status| status.has_contact = false, "no contact URL is set", "landfall contact set URL"),
@@ -471,7 +472,7 @@ mod tests {
         (
             "agent-disks",
             |status| status.agents[0].disk = Some(DiskSpace { free: 0, size: 1_000_000 }),
-            "a has a disk that fills: 0 MB of 1 MB are free",
+            "a has a disk that fills: 0 B of 1.0 MB are free",
             "landfall agents show a",
         ),
         ("agent-twins", |status| status.agents[0].has_twin = true, "a runs twice", "landfall agents show a"),

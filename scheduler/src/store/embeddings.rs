@@ -53,15 +53,24 @@ pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpo
     epoch.optional(conn).await
 }
 
+/// The epochs whose embeddings are stored, in order.
+pub async fn stored_epochs(conn: &mut PgConnection) -> Result<Vec<EmbeddingEpoch>, Error> {
+    sqlx::query_scalar!("select epoch from embeddings order by epoch").all(conn).await
+}
+
 /// The newest embedding; `None` before the first.
 pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error> {
-    let Some(row) =
-        sqlx::query!("select epoch, dimensions, landmarks, fit_error from embeddings order by epoch desc limit 1")
-            .optional(conn)
-            .await?
-    else {
-        return Ok(None);
-    };
+    stored(conn, None).await
+}
+
+/// The embedding of an epoch, or the newest; `None` if it is not stored.
+pub async fn stored(conn: &mut PgConnection, epoch: Option<EmbeddingEpoch>) -> Result<Option<Embedding>, Error> {
+    let row = sqlx::query!(
+        "select epoch, dimensions, landmarks, fit_error from embeddings
+         where $1::bigint is null or epoch = $1 order by epoch desc limit 1",
+        epoch.map(EmbeddingEpoch::get),
+    );
+    let Some(row) = row.optional(conn).await? else { return Ok(None) };
     let epoch = row.epoch;
     let placed = sqlx::query!(
         "select agent_id, coordinate, fit_error from agent_placements where epoch = $1 order by agent_id",

@@ -22,6 +22,8 @@ pub(crate) mod capacity;
 pub(crate) mod events;
 pub(crate) mod explain;
 mod fleet;
+pub(crate) mod map;
+pub(crate) mod minutes;
 pub(crate) mod status;
 pub(crate) mod throughput;
 

@@ -184,7 +184,7 @@ pub(in crate::cli) fn left(estimate: &Estimate) -> String {
 }
 
 /// The estimated remaining time for a table, or why there is no estimate.
-pub(in crate::cli) fn left_cell(estimate: &Estimate) -> String {
+pub(crate) fn left_cell(estimate: &Estimate) -> String {
     let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
     time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
 }

@@ -11,7 +11,7 @@ use landfall_proto::v1::{
 use crate::cli::output::{self, Column, Row, View, counted};
 
 /// A position as text, with its source.
-pub(in crate::cli) fn globe_cell(position: Option<&GlobePosition>) -> String {
+pub(crate) fn globe_cell(position: Option<&GlobePosition>) -> String {
     let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
         "geoip" => format!("{latitude}, {longitude} (by its address)"),
         source => format!("{latitude}, {longitude} ({source})"),

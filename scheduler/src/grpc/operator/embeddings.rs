@@ -20,13 +20,19 @@ const MAX_MESSAGE: usize = 64 << 10;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct EmbeddingDesk {
+pub(crate) struct EmbeddingDesk {
     scheduler: Scheduler,
 }
 
-/// The service, with its limit on message sizes.
-pub(in crate::grpc) fn server(scheduler: Scheduler) -> EmbeddingServiceServer<EmbeddingDesk> {
-    EmbeddingServiceServer::new(EmbeddingDesk { scheduler }).max_decoding_message_size(MAX_MESSAGE)
+impl EmbeddingDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> EmbeddingServiceServer<Self> {
+        EmbeddingServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

@@ -23,14 +23,20 @@ const MAX_MESSAGE: usize = 64 << 10;
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct EventDesk {
+pub(crate) struct EventDesk {
     scheduler: Scheduler,
     shutdown: CancellationToken,
 }
 
-/// The service, with its limit on message sizes. Its streams end with `shutdown`.
-pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
-    EventServiceServer::new(EventDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+impl EventDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken) -> Self {
+        Self { scheduler, shutdown }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> EventServiceServer<Self> {
+        EventServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

@@ -32,15 +32,20 @@ const MOST_ENROLMENTS: usize = 5_000;
 const EVENTS_SHOWN: i64 = 20;
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct FleetDesk {
+pub(crate) struct FleetDesk {
     scheduler: Scheduler,
     identity: Identity,
 }
 
-/// The service, with its limit on message sizes. Enrolling agents get `identity`, which tells them
-/// how to reach the scheduler.
-pub(in crate::grpc) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
-    FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
+impl FleetDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler, identity: Identity) -> Self {
+        Self { scheduler, identity }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> FleetServiceServer<Self> {
+        FleetServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

@@ -31,16 +31,22 @@ const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct ReportDesk {
+pub(crate) struct ReportDesk {
     scheduler: Scheduler,
     /// Held while a plan is computed, so that only one runs at a time: each may use a gigabyte and
     /// all cores for seconds.
     planning: Arc<Mutex<()>>,
 }
 
-/// The service, with its limit on message sizes.
-pub(in crate::grpc) fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
-    ReportServiceServer::new(ReportDesk { scheduler, planning: Arc::default() }).max_decoding_message_size(MAX_MESSAGE)
+impl ReportDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler, planning: Arc::default() }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> ReportServiceServer<Self> {
+        ReportServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

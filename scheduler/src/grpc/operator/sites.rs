@@ -47,14 +47,20 @@ const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct SiteDesk {
+pub(crate) struct SiteDesk {
     scheduler: Scheduler,
     shutdown: CancellationToken,
 }
 
-/// The service, with its limit on message sizes. Its streams end with `shutdown`.
-pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
-    SiteServiceServer::new(SiteDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+impl SiteDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken) -> Self {
+        Self { scheduler, shutdown }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> SiteServiceServer<Self> {
+        SiteServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

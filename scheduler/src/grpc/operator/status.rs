@@ -24,16 +24,21 @@ const MOST_BATCHES: u32 = 1_000;
 const ESTIMATE_PATIENCE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]
-pub(in crate::grpc) struct StatusDesk {
+pub(crate) struct StatusDesk {
     scheduler: Scheduler,
     /// The URL of this scheduler.
     url: String,
 }
 
-/// The service, with its limit on message sizes.
-pub(in crate::grpc) fn server(scheduler: Scheduler, identity: &Identity) -> StatusServiceServer<StatusDesk> {
-    let url = identity.scheduler_url.clone();
-    StatusServiceServer::new(StatusDesk { scheduler, url }).max_decoding_message_size(MAX_MESSAGE)
+impl StatusDesk {
+    pub(in crate::grpc) fn new(scheduler: Scheduler, identity: &Identity) -> Self {
+        Self { scheduler, url: identity.scheduler_url.clone() }
+    }
+
+    /// The service, with its limit on message sizes.
+    pub(in crate::grpc) fn server(self) -> StatusServiceServer<Self> {
+        StatusServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
 }
 
 #[tonic::async_trait]

@@ -1,7 +1,7 @@
 //! Draws the embedding: agents, landmarks and sites in the two directions of largest variance.
 
+use landfall_scheduler::gnp::plane::{Frame, project};
 use maud::{Markup, html};
-use nalgebra::{DMatrix, SymmetricEigen};
 
 use super::{Groups, ReportInput, legend, px};
 use crate::evidence::float;
@@ -9,8 +9,6 @@ use crate::evidence::float;
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 34.0;
-/// The frame contains this share of hosts in each direction; other hosts are drawn on its edge.
-const FRAMED: f64 = 0.97;
 /// Height of a line of text.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.6;
@@ -145,7 +143,7 @@ impl<'a> Drawing<'a> {
             return None;
         }
         let (projected, explained) = project(&places, dimensions);
-        let frame = Frame::around(&projected);
+        let frame = Frame::around(&projected, [WIDTH, HEIGHT], MARGIN);
         let mut outside = 0;
         let mut at = |index: usize| {
             let (point, inside) = frame.place(projected[index]);
@@ -162,75 +160,13 @@ impl<'a> Drawing<'a> {
             .enumerate()
             .map(|(index, name)| Host { name, at: at(first_site + index), crawler: crawler_of(name) })
             .collect();
-        Some(Self { agents, sites, explained, outside, px_per_ms: frame.px_per_ms })
-    }
-}
-
-/// Projects the points on their two principal components. Also returns the share of the variance
-/// that these explain.
-fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
-    let mut points = DMatrix::from_fn(places.len(), dimensions, |row, column| places[row][column]);
-    for mut column in points.column_iter_mut() {
-        let mean = column.mean();
-        column.add_scalar_mut(-mean);
-    }
-    let eigen = SymmetricEigen::new(points.transpose() * &points);
-    let mut order: Vec<usize> = (0..dimensions).collect();
-    order.sort_by(|a, b| eigen.eigenvalues[*b].total_cmp(&eigen.eigenvalues[*a]));
-    let along = |row: usize, rank: usize| {
-        order.get(rank).map_or(0.0, |&component| points.row(row).transpose().dot(&eigen.eigenvectors.column(component)))
-    };
-    let total: f64 = eigen.eigenvalues.iter().sum();
-    let shown: f64 = order.iter().take(2).map(|&component| eigen.eigenvalues[component]).sum();
-    let projected = (0..places.len()).map(|row| [along(row, 0), along(row, 1)]).collect();
-    (projected, if total > 0.0 { shown / total } else { 1.0 })
-}
-
-/// The visible part of the plane. One millisecond has the same length in both directions.
-struct Frame {
-    middle: [f64; 2],
-    px_per_ms: f64,
-}
-
-impl Frame {
-    fn around(points: &[[f64; 2]]) -> Self {
-        let range = |axis: usize| {
-            let mut values: Vec<f64> = points.iter().map(|point| point[axis]).collect();
-            values.sort_by(f64::total_cmp);
-            let rank = |share: f64| {
-                let last = float(values.len() - 1);
-                (0..values.len()).find(|rank| float(*rank) >= share * last).unwrap_or(0)
-            };
-            (values[rank(1.0 - FRAMED)], values[rank(FRAMED)])
-        };
-        let (x, y) = (range(0), range(1));
-        let room = |length: f64, (low, high): (f64, f64)| (length - 2.0 * MARGIN) / (high - low).max(1.0);
-        let px_per_ms = room(WIDTH, x).min(room(HEIGHT, y)) * 0.94;
-        Self { middle: [(x.0 + x.1) / 2.0, (y.0 + y.1) / 2.0], px_per_ms }
-    }
-
-    fn place(&self, point: [f64; 2]) -> ([f64; 2], bool) {
-        let free = [
-            WIDTH / 2.0 + (point[0] - self.middle[0]) * self.px_per_ms,
-            HEIGHT / 2.0 - (point[1] - self.middle[1]) * self.px_per_ms,
-        ];
-        let held = [free[0].clamp(12.0, WIDTH - 12.0), free[1].clamp(12.0, HEIGHT - 12.0)];
-        (held, free == held)
+        Some(Self { agents, sites, explained, outside, px_per_ms: frame.scale })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_projection_keeps_what_differs_most() {
-        let places: Vec<Vec<f64>> = (0..10).map(|step| vec![1.0, f64::from(step) * 3.0, f64::from(step % 2)]).collect();
-        let places: Vec<&[f64]> = places.iter().map(Vec::as_slice).collect();
-        let (projected, explained) = project(&places, 3);
-        assert!(explained > 0.999, "{explained}");
-        assert!(((projected[9][0] - projected[0][0]).abs() - 27.0).abs() < 0.2, "{projected:?}");
-    }
 
     #[test]
     fn names_at_one_place_are_drawn_apart() {
@@ -241,15 +177,5 @@ mod tests {
         for (index, label) in placed.iter().enumerate() {
             assert!(placed[index + 1..].iter().all(|other| !label.overlaps(other)), "{}", label.name);
         }
-    }
-
-    #[test]
-    fn far_outliers_are_drawn_on_the_edge() {
-        let mut points: Vec<[f64; 2]> = (0..200).map(|step| [f64::from(step % 20), f64::from(step / 20)]).collect();
-        points.push([5000.0, 0.0]);
-        let frame = Frame::around(&points);
-        let (held, inside) = frame.place([5000.0, 0.0]);
-        assert!(!inside && (held[0] - (WIDTH - 12.0)).abs() < 1e-9);
-        assert!(frame.place([10.0, 5.0]).1);
     }
 }

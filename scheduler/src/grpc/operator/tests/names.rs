@@ -103,7 +103,8 @@ async fn an_unknown_name_suggests_the_nearest(pool: PgPool) {
     assert_eq!(batch("atumn").await, not_found("no batch is called 'atumn'; did you mean autumn?"));
     assert_eq!(batch("AUTUMN").await, not_found("no batch is called 'AUTUMN'; did you mean autumn?"));
     assert_eq!(batch("wintr-2").await, not_found("no batch is called 'wintr-2'; did you mean winter-2?"));
-    assert_eq!(batch("no\0body").await, not_found("no batch is called 'no\0body'"));
+    let zero = "a text contains the character U+0000, which no name may have";
+    assert_eq!(batch("no\0body").await, (Code::InvalidArgument, zero.to_owned()));
     let site = refused(desk.sites().show_site(v1::ShowSiteRequest { site: "example.cn".into() }).await);
     assert_eq!(site, not_found("no site is known as 'example.cn'; did you mean www.example.cn or www.example.org?"));
     let agent = refused(desk.fleet().show_agent(v1::ShowAgentRequest { name: "tokio-iij".into() }).await);

@@ -1,0 +1,69 @@
+//! The dashboard: pages for browsers, and the same data as JSON, on the port of the gRPC services.
+//!
+//! Handlers call the operators' services in this process, so a page shows what a command prints.
+//! Every request passes [`session::admit`], which knows who may see a page and who may act.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::grpc::operator::Desks;
+
+use self::live::Hub;
+use self::session::SignIns;
+
+mod api;
+mod assets;
+mod error;
+mod layout;
+mod live;
+mod pages;
+mod session;
+
+/// What all handlers share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Web {
+    scheduler: Scheduler,
+    desks: Desks,
+    /// Whether browsers connect by TLS; without it the scheduler listens on loopback only.
+    tls: bool,
+    hub: Arc<Hub>,
+    sign_ins: Arc<SignIns>,
+    shutdown: CancellationToken,
+}
+
+impl Web {
+    pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
+        Self { scheduler, desks, tls, hub: Arc::default(), sign_ins: Arc::default(), shutdown }
+    }
+}
+
+/// All pages. The first part of no path contains a dot: such paths belong to gRPC services.
+pub(crate) fn router(web: Web) -> Router {
+    Router::new()
+        .route("/", get(pages::show))
+        .route("/map", get(pages::show))
+        .route("/fleet", get(pages::show))
+        .route("/agents/{name}", get(pages::show))
+        .route("/agents/{name}/{action}", post(pages::actions::agent))
+        .route("/batches", get(pages::show))
+        .route("/batches/{name}", get(pages::show))
+        .route("/batches/{name}/{action}", post(pages::actions::batch))
+        .route("/site", get(pages::show))
+        .route("/trends", get(pages::show))
+        .route("/sign-in", get(session::form).post(session::sign_in))
+        .route("/sign-out", post(session::sign_out))
+        .route("/live", get(live::follow))
+        .route("/static/{file}", get(assets::serve))
+        .route("/health/live", get(|| async { "live\n" }))
+        .route("/health/ready", get(api::ready))
+        .nest("/api/v1", api::router())
+        .route("/{*path}", get(|| async { error::PageError::unknown().into_response() }))
+        .layer(from_fn_with_state(web.clone(), session::admit))
+        .with_state(web)
+}

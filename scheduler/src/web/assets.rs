@@ -1,0 +1,24 @@
+//! The style sheet and the script, which are part of the program.
+
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+
+use super::error::PageError;
+
+const FILES: [(&str, &str, &str); 3] = [
+    ("style.css", "text/css; charset=utf-8", include_str!("assets/style.css")),
+    ("live.js", "text/javascript; charset=utf-8", include_str!("assets/live.js")),
+    ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+];
+
+pub(super) async fn serve(Path(file): Path<String>) -> Response {
+    match FILES.iter().find(|(name, ..)| *name == file) {
+        // Another version of the program may have other files, so that a browser asks each time.
+        Some((_, kind, text)) => {
+            (StatusCode::OK, [(CONTENT_TYPE, *kind), (CACHE_CONTROL, "no-cache")], *text).into_response()
+        }
+        None => PageError::unknown().into_response(),
+    }
+}

@@ -1,0 +1,186 @@
+//! The frame of every page, and the elements that pages share.
+
+use axum::response::Html;
+use landfall_proto::json::rfc3339;
+use maud::{DOCTYPE, Markup, html};
+
+use crate::cli::output::{Row, Tone, View};
+use crate::cli::view;
+
+use super::session::Visitor;
+
+/// The pages of the navigation: path and title.
+const NAVIGATION: [(&str, &str); 5] =
+    [("/", "Overview"), ("/map", "Map"), ("/fleet", "Fleet"), ("/batches", "Batches"), ("/trends", "Trends")];
+
+/// Number of characters that a table's cell shows at most; its tooltip has the rest.
+const LONGEST_CELL: usize = 160;
+
+/// How rows are printed: main columns, with times relative to now.
+pub(super) fn view() -> View {
+    View { wide: false, columns: usize::MAX, now: view::now(), timeless: false, colors: false }
+}
+
+/// A page without navigation.
+pub(super) fn bare(title: &str, body: &Markup) -> Html<String> {
+    document(title, &html! { main { h1 { (title) } (body) } })
+}
+
+/// What a page consists of.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) title: String,
+    /// The path of the entry of the navigation to which it belongs.
+    pub(super) section: &'static str,
+    /// What only operators see: buttons.
+    pub(super) actions: Markup,
+    /// What is kept up to date without reloading.
+    pub(super) live: Markup,
+}
+
+impl Page {
+    /// The whole document. `path` is the page's own, for its updates.
+    pub(super) fn document(&self, visitor: &Visitor, path: &str) -> Html<String> {
+        let current = |section: &str| (section == self.section).then_some("page");
+        document(
+            &self.title,
+            &html! {
+                a.skip href="#content" { "Skip to content" }
+                header.bar {
+                    a.brand href="/" { "Landfall" }
+                    nav aria-label="Pages" { @for (path, title) in NAVIGATION {
+                        a href=(path) aria-current=[current(path)] { (title) }
+                    } }
+                    form.search action="/site" role="search" {
+                        input type="search" name="name" placeholder="Site" aria-label="Find a site" required maxlength="300";
+                    }
+                    @match visitor {
+                        Visitor::Operator(form) => form method="post" action="/sign-out" {
+                            (form.field()) button type="submit" { "Sign out" }
+                        },
+                        Visitor::Guest => a href="/sign-in" { "Sign in" },
+                    }
+                }
+                main id="content" {
+                    h1 { (self.title) }
+                    p.lost id="lost" role="status" hidden { "The scheduler does not answer. This page shows what was last known, and goes on by itself." }
+                    (self.actions)
+                    div id="live" data-page=(path) { (self.live) }
+                }
+                footer { p { "Landfall " (crate::VERSION) " · " span id="updated" { "updated " (rfc3339(view::now())) } } }
+            },
+        )
+    }
+}
+
+fn document(title: &str, body: &Markup) -> Html<String> {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · Landfall" }
+                link rel="icon" href="/static/icon.svg" type="image/svg+xml";
+                link rel="stylesheet" href="/static/style.css";
+                script src="/static/live.js" defer {}
+            }
+            body { (body) }
+        }
+    };
+    Html(page.into_string())
+}
+
+/// A number for a chart; exact up to 2^53.
+pub(super) fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// A section with a heading.
+pub(super) fn section(title: &str, content: &Markup) -> Markup {
+    html! { section.card { h2 { (title) } (content) } }
+}
+
+/// A chart, which can be scrolled by keyboard where it is wider than the screen.
+pub(super) fn chart(label: &str, drawing: &Markup) -> Markup {
+    html! { figure tabindex="0" role="region" aria-label=(label) { (drawing) } }
+}
+
+/// A table of rows. The first column links to the page of the row, if `href` returns one.
+pub(super) fn table<R: Row>(caption: &str, rows: &[R], href: impl Fn(&R) -> Option<String>) -> Markup {
+    let columns = view::main_columns(rows, &view());
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(caption) {
+            table {
+                thead { tr { @for (column, _) in &columns {
+                    th scope="col" class=[column.right.then_some("n")] { (column.name) }
+                } } }
+                tbody { @for (index, row) in rows.iter().enumerate() { tr {
+                    @for (place, (column, cells)) in columns.iter().enumerate() {
+                        @let text = cells.get(index).map_or("", String::as_str);
+                        @let tone = column.toned.then(|| tone_class(row.tone())).unwrap_or_default();
+                        td class={ @if column.right { "n " } (tone) } title=[long(text)] {
+                            @match href(row).filter(|_| place == 0) {
+                                Some(href) => a href=(href) { (shortened(text)) },
+                                None => (shortened(text)),
+                            }
+                        }
+                    }
+                } } }
+            }
+        }
+    }
+}
+
+fn long(text: &str) -> Option<&str> {
+    (text.chars().nth(LONGEST_CELL).is_some()).then_some(text)
+}
+
+fn shortened(text: &str) -> String {
+    if long(text).is_none() {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST_CELL).chain(['…']).collect()
+}
+
+const fn tone_class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Plain => "",
+        Tone::Good => "good",
+        Tone::Pausing => "pausing",
+        Tone::Bad => "bad",
+    }
+}
+
+/// A figure with its label.
+pub(super) fn tile(label: &str, figure: &str, detail: &str) -> Markup {
+    html! { div.tile { span.label { (label) } b { (figure) } span { (detail) } } }
+}
+
+/// A bar that shows a share, 0 to 1, with its text.
+pub(super) fn share_bar(share: f64, text: &str) -> Markup {
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    html! { progress max="1" value=(format!("{share:.4}")) aria-label=(text) { (text) } }
+}
+
+/// The path of a page, with a name that may contain any character.
+pub(super) fn path(head: &str, name: &str) -> String {
+    // Only these characters can stand in a path as they are.
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let escaped =
+        name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });
+    format!("{head}{}", escaped.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_fits_into_a_path() {
+        assert_eq!(path("/agents/", "tokyo-iij"), "/agents/tokyo-iij");
+        assert_eq!(path("/site?name=", "https://a.cn:8080/?x&y"), "/site?name=https%3A%2F%2Fa.cn%3A8080%2F%3Fx%26y");
+        assert_eq!(path("/agents/", "秋\"<"), "/agents/%E7%A7%8B%22%3C");
+    }
+}

@@ -1,0 +1,117 @@
+//! Keeps open pages up to date by server-sent events.
+//!
+//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has any.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::{Stream, StreamExt};
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+
+use super::Web;
+use super::error::PageError;
+use super::pages::{self, PageName};
+use super::session::Form;
+
+/// Interval between two drawings of a watched page.
+const PERIOD: Duration = Duration::from_secs(2);
+/// After this time a browser connects anew, so that its session is checked again.
+const RECHECK: Duration = Duration::from_secs(600);
+/// Maximum number of pages that are watched at once, and of viewers of all pages.
+const MOST_PAGES: usize = 100;
+const MOST_VIEWERS: usize = 1_000;
+
+/// The content of a page; `None` if it could not be drawn.
+type Content = Option<Arc<str>>;
+
+/// The watched pages.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    pages: Mutex<HashMap<PageName, watch::Sender<Content>>>,
+}
+
+impl Hub {
+    /// Adds a viewer of a page. If it is the first one, also returns the page's sender.
+    fn watch(&self, name: &PageName) -> Result<(watch::Receiver<Content>, Option<watch::Sender<Content>>), PageError> {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let viewers: usize = pages.values().map(watch::Sender::receiver_count).sum();
+        let is_new = !pages.contains_key(name);
+        if viewers >= MOST_VIEWERS || is_new && pages.len() >= MOST_PAGES {
+            return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: reload later"));
+        }
+        let sender = pages.entry(name.clone()).or_insert_with(|| watch::Sender::new(None));
+        Ok((sender.subscribe(), is_new.then(|| sender.clone())))
+    }
+
+    /// Forgets a page unless it has a viewer.
+    fn leave(&self, name: &PageName) -> bool {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = pages.get(name).is_none_or(|sender| sender.receiver_count() == 0);
+        if left {
+            pages.remove(name);
+        }
+        left
+    }
+}
+
+/// Draws a page until nobody watches it.
+async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
+    let mut interval = tokio::time::interval(PERIOD);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = web.shutdown.cancelled() => break,
+        }
+        if web.hub.leave(&name) {
+            return;
+        }
+        let drawing = web.scheduler.wakes.database.while_it_answers(pages::page(&web, &name)).await;
+        let content: Content = drawing.and_then(Result::ok).map(|page| page.live.into_string().into());
+        sender.send_if_modified(|known| {
+            let is_new = *known != content;
+            *known = content;
+            is_new
+        });
+    }
+}
+
+/// Sends a page's content whenever it changes: event `page` with the HTML, or `lost` if the database
+/// does not answer.
+pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
+    let Some(name) = Form::of_query(&uri).field("page").parse::<Uri>().ok().and_then(|page| PageName::of(&page)) else {
+        return PageError::unknown().into_response();
+    };
+    match web.hub.watch(&name) {
+        Err(error) => error.into_response(),
+        Ok((receiver, first)) => {
+            if let Some(sender) = first {
+                tokio::spawn(draw(web.clone(), name, sender));
+            }
+            Sse::new(events(web, receiver)).into_response()
+        }
+    }
+}
+
+fn events(web: Web, receiver: watch::Receiver<Content>) -> impl Stream<Item = Result<Event, Infallible>> {
+    let contents = WatchStream::from_changes(receiver).map(|content| match content {
+        Some(content) => Ok(Event::default().event("page").data(content)),
+        None => Ok(Event::default().event("lost").data("")),
+    });
+    // Tells the browser how soon to connect again, and makes it see the answer at once.
+    let begin = futures::stream::once(async { Ok(Event::default().retry(PERIOD)) });
+    let end = async move {
+        tokio::select! {
+            () = web.shutdown.cancelled() => {}
+            () = tokio::time::sleep(RECHECK) => {}
+        }
+    };
+    begin.chain(contents).take_until(end)
+}

@@ -1,0 +1,72 @@
+//! The fleet, and one agent.
+
+use landfall_proto::v1::fleet_service_server::FleetService as _;
+use landfall_proto::v1::{Agent, ListAgentsRequest, ShowAgentRequest};
+use maud::html;
+use tonic::Request;
+
+use crate::cli::agents::service;
+use crate::cli::output::{View, number};
+use crate::web::Web;
+use crate::web::error::PageError;
+use crate::web::layout::{self, Page, section, table};
+
+/// Number of agents on the page.
+const MOST: u64 = 1_000;
+
+pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
+    let request = ListAgentsRequest { limit: MOST, ..ListAgentsRequest::default() };
+    let listed = web.desks.fleet.list_agents(Request::new(request)).await?.into_inner();
+    let live = html! {
+        (section("Load", &html! { ul.progress.columns { @for agent in &listed.agents { (load(agent)) } } }))
+        (section("Agents", &html! {
+            @if listed.agents.is_empty() { p { "No agents yet: " code { "landfall agents enrol --city CITY --carrier CARRIER" } } }
+            @else { (table("Agents", &listed.agents, |agent| Some(layout::path("/agents/", &agent.name)))) }
+            @if listed.more > 0 { p { "And " (number(listed.more)) " more: " code { "landfall agents list" } } }
+        }))
+    };
+    Ok(Page { title: "Fleet".to_owned(), section: "/fleet", actions: html! {}, live })
+}
+
+/// The used slots of an agent.
+fn load(agent: &Agent) -> maud::Markup {
+    let share = if agent.capacity == 0 { 0.0 } else { f64::from(agent.leased) / f64::from(agent.capacity) };
+    let text = format!("{} of {} slots, {} waiting", agent.leased, agent.capacity, agent.waiting);
+    html! { li { a href=(layout::path("/agents/", &agent.name)) { (agent.name) } " " (layout::share_bar(share, &text)) " " span.soft { (text) } } }
+}
+
+pub(super) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
+    let shown =
+        web.desks.fleet.show_agent(Request::new(ShowAgentRequest { name: name.to_owned() })).await?.into_inner();
+    let agent = shown.agent.unwrap_or_default();
+    let live = html! {
+        (section("State", &html! {
+            p { b { (service(&agent)) } }
+            dl { @for (label, value) in facts(&agent, &layout::view()) { dt { (label) } dd { (value) } } }
+        }))
+        (section("Leases", &html! {
+            @if shown.leases.is_empty() { p { "It holds no lease." } }
+            @else { (table("Leases", &shown.leases, |lease| Some(layout::path("/site?name=", &lease.site)))) }
+        }))
+        @if !shown.refusals.is_empty() { (section("Refused messages", &table("Refused messages", &shown.refusals, |_| None))) }
+        (section("Newest events", &super::site::events(&shown.events)))
+    };
+    Ok(Page { title: agent.name, section: "/fleet", actions: html! {}, live })
+}
+
+/// What the list of agents does not show.
+fn facts(agent: &Agent, view: &View) -> Vec<(&'static str, String)> {
+    let facts = [
+        ("Place", [&agent.city, &agent.carrier, &agent.country].map(String::as_str).join(", ")),
+        ("Slots", format!("{} of {} taken, {} tasks waiting", agent.leased, agent.capacity, agent.waiting)),
+        ("Landmark", if agent.landmark { "yes".to_owned() } else { String::new() }),
+        ("Seen", view.when(agent.seen_at)),
+        ("Version", agent.version.clone()),
+        ("Beacon", agent.beacon_url.clone()),
+        ("Measured by", format!("{} other agents", agent.reached_by)),
+        ("Tags", agent.tags.join(" ")),
+        ("Quarantined", agent.quarantined.clone()),
+        ("Draining since", agent.draining_since.map(|since| view.when(Some(since))).unwrap_or_default()),
+    ];
+    facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}

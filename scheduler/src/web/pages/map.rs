@@ -1,0 +1,192 @@
+//! The map: the embedding in a plane, or the known positions on the globe.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use maud::html;
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use crate::gnp::plane::project;
+use crate::gnp::{Mesh, Quality};
+use crate::model::{AgentId, EmbeddingEpoch};
+use crate::store::agents::{self, Agent};
+use crate::store::reports::map::{self, PlacedSite};
+use crate::store::{self, embeddings, measurements};
+use crate::web::Web;
+use crate::web::error::PageError;
+use crate::web::layout::{Page, section};
+
+mod drawing;
+
+/// Maximum number of sites that are drawn: more would cover each other, and make the page heavy.
+const SITES: u32 = 1_500;
+/// Number of pairs with the largest errors that an agent's tooltip names.
+const WORST: usize = 3;
+
+/// What is drawn.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(in crate::web) struct MapData {
+    /// The epoch; null before the first.
+    epoch: Option<i64>,
+    /// The epochs that can be shown, in order.
+    epochs: Vec<i64>,
+    fitted_at: Option<DateTime<Utc>>,
+    dimensions: usize,
+    /// The share of the variance that the plane shows, 0 to 1.
+    explained: f64,
+    agents: Vec<MapAgent>,
+    sites: Vec<MapSite>,
+    /// About how many sites are placed in all epochs.
+    placed_sites: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct MapAgent {
+    name: String,
+    city: String,
+    carrier: String,
+    landmark: bool,
+    /// Place in the plane, and the height, in milliseconds.
+    x_ms: f64,
+    y_ms: f64,
+    height_ms: f64,
+    /// Median of |ln(predicted / measured)| over its pairs; null without measurements.
+    median_error: Option<f64>,
+    /// Its pairs with the largest errors.
+    worst: Vec<MapResidual>,
+    latitude: Option<f64>,
+    longitude: Option<f64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct MapResidual {
+    agent: String,
+    measured_ms: f64,
+    predicted_ms: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct MapSite {
+    name: String,
+    agent: Option<String>,
+    x_ms: f64,
+    y_ms: f64,
+    latitude: Option<f64>,
+    longitude: Option<f64>,
+}
+
+/// The embedding of an epoch, the newest if `epoch` is empty, with a sample of its sites.
+pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, PageError> {
+    let wanted = match epoch {
+        "" => None,
+        text => Some(text.parse().map(EmbeddingEpoch::new).map_err(|_| unknown_epoch(text))?),
+    };
+    let mut tx = store::begin_snapshot(&web.scheduler.pool).await?;
+    let epochs = embeddings::stored_epochs(&mut tx).await?.into_iter().map(EmbeddingEpoch::get).collect();
+    let Some(embedding) = embeddings::stored(&mut tx, wanted).await? else {
+        return if epoch.is_empty() { Ok(MapData::default()) } else { Err(unknown_epoch(epoch)) };
+    };
+    let (sites, placed_sites) = map::sites(&mut tx, embedding.epoch(), SITES).await?;
+    let dimensions = embedding.dimensions();
+    let sites: Vec<PlacedSite> = sites.into_iter().filter(|site| site.coordinate.len() > dimensions).collect();
+    let places =
+        embedding.agents().values().map(|place| &place.coordinate).chain(sites.iter().map(|site| &site.coordinate));
+    let places: Vec<&[f64]> = places.filter_map(|coordinate| coordinate.get(..dimensions)).collect();
+    let (points, explained) = project(&places, dimensions);
+    let known: BTreeMap<AgentId, Agent> =
+        agents::list(&mut tx).await?.into_iter().map(|agent| (agent.id, agent)).collect();
+    let positions = agents::positions(&mut tx).await?;
+    let positions: BTreeMap<AgentId, (f64, f64)> = positions
+        .into_iter()
+        .filter_map(|one| Some((one.agent, (one.position?.latitude(), one.position?.longitude()))))
+        .collect();
+    let mut errors = residuals(&mut tx, &embedding, &known).await?;
+    let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
+        let known = known.get(&id);
+        let (median_error, worst) = errors.remove(&id).unwrap_or_default();
+        MapAgent {
+            name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
+            city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
+            carrier: known.map(|agent| agent.carrier.clone()).unwrap_or_default(),
+            landmark: embedding.landmarks().contains(&id),
+            x_ms: *x,
+            y_ms: *y,
+            height_ms: place.coordinate.last().copied().unwrap_or_default(),
+            median_error,
+            worst,
+            latitude: positions.get(&id).map(|(latitude, _)| *latitude),
+            longitude: positions.get(&id).map(|(_, longitude)| *longitude),
+        }
+    });
+    let agents: Vec<MapAgent> = agents.collect();
+    let sites = sites.into_iter().zip(points.iter().skip(agents.len())).map(|(site, [x, y])| MapSite {
+        name: site.name,
+        agent: site.agent,
+        x_ms: *x,
+        y_ms: *y,
+        latitude: site.position.map(|(latitude, _)| latitude),
+        longitude: site.position.map(|(_, longitude)| longitude),
+    });
+    let history = embeddings::history(&mut tx, 1_000).await?;
+    let fitted_at = history.iter().find(|line| line.epoch == embedding.epoch()).map(|line| line.fitted_at);
+    Ok(MapData {
+        epoch: Some(embedding.epoch().get()),
+        epochs,
+        fitted_at,
+        dimensions,
+        explained,
+        sites: sites.collect(),
+        agents,
+        placed_sites,
+    })
+}
+
+fn unknown_epoch(epoch: &str) -> PageError {
+    tonic::Status::not_found(format!("no map of epoch '{epoch}' is stored")).into()
+}
+
+type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
+
+/// The errors of each agent's pairs, by the present measurements.
+async fn residuals(
+    conn: &mut PgConnection,
+    embedding: &crate::gnp::Embedding,
+    known: &BTreeMap<AgentId, Agent>,
+) -> Result<AgentErrors, PageError> {
+    let mut mesh = Mesh::new();
+    for measured in measurements::mesh(conn).await? {
+        mesh.insert(measured.prober, measured.target, measured.rtt);
+    }
+    let quality = Quality::of(embedding, &mesh);
+    let mut errors: AgentErrors = BTreeMap::new();
+    for agent in quality.agents().iter().filter(|agent| agent.distances > 0) {
+        errors.insert(agent.agent, (Some(agent.median_error), Vec::new()));
+    }
+    // The largest errors come first.
+    for residual in quality.residuals() {
+        for (agent, other) in [(residual.from, residual.to), (residual.to, residual.from)] {
+            let Some((_, worst)) = errors.get_mut(&agent).filter(|(_, worst)| worst.len() < WORST) else { continue };
+            worst.push(MapResidual {
+                agent: known.get(&other).map_or_else(|| format!("agent {other}"), |agent| agent.name.clone()),
+                measured_ms: residual.measured.as_millis_f64(),
+                predicted_ms: residual.predicted.as_millis_f64(),
+            });
+        }
+    }
+    Ok(errors)
+}
+
+pub(super) async fn page(web: &Web, epoch: &str, globe: bool) -> Result<Page, PageError> {
+    let map = data(web, epoch).await?;
+    let live = html! {
+        @match map.epoch {
+            None => (section("No map yet", &html! { p { "The map is fitted when enough agents have measured each other: " code { "landfall status" } } })),
+            Some(_) => {
+                (drawing::controls(&map, globe))
+                (section(if globe { "By known position" } else { "By network distance" }, &drawing::figure(&map, globe)))
+            }
+        }
+    };
+    Ok(Page { title: "Map".to_owned(), section: "/map", actions: html! {}, live })
+}

@@ -1,0 +1,145 @@
+//! Throughput and the map's accuracy over time.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use landfall_proto::v1::embedding_service_server::EmbeddingService as _;
+use landfall_proto::v1::{Epoch, ListEpochsRequest};
+use maud::{Markup, html};
+use serde::Serialize;
+use tonic::Request;
+
+use crate::cli::view::now;
+use crate::simulate::plot::{Axis, Curve, lines};
+use crate::store;
+use crate::store::batches;
+use crate::store::reports::minutes::{CrawledStretch, crawled};
+use crate::web::Web;
+use crate::web::error::PageError;
+use crate::web::layout::{self, Page, float, section, table};
+
+/// The shown time, and the length of the stretches into which it is divided.
+const PAST: Duration = Duration::from_secs(6 * 3600);
+const STRETCH: Duration = Duration::from_secs(180);
+/// Number of epochs in the chart and in the table.
+const EPOCHS: u32 = 200;
+const LISTED_EPOCHS: usize = 20;
+
+/// Crawls per minute within a stretch of time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(in crate::web) struct Rate {
+    from: DateTime<Utc>,
+    sites_per_minute: f64,
+    pages_per_minute: f64,
+    megabytes_per_minute: f64,
+}
+
+/// The rates of a batch, or of all, over the last hours; stretches without a crawl are zero.
+pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Vec<Rate>, PageError> {
+    let mut conn = store::acquire(&web.scheduler.pool).await?;
+    let batch = match batch {
+        None => None,
+        Some(name) => match batches::by_name(&mut conn, name).await? {
+            Some(batch) => Some(batch.id),
+            None => return Err(PageError::from(tonic::Status::not_found(format!("no batch is called '{name}'")))),
+        },
+    };
+    Ok(rates(&crawled(&mut conn, batch, PAST, STRETCH).await?, now()))
+}
+
+/// Fills the stretches between the first crawl and now.
+fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
+    let minutes = STRETCH.as_secs_f64() / 60.0;
+    let Some(first) = stretches.first() else { return Vec::new() };
+    let length = TimeDelta::from_std(STRETCH).unwrap_or(TimeDelta::minutes(1));
+    let (mut from, mut filled, mut rest) = (first.from, Vec::new(), stretches.iter().peekable());
+    // The last stretch has not ended, so its rate would be too low.
+    while from + length <= now && filled.len() <= 2 * usize::try_from(PAST.as_secs() / STRETCH.as_secs()).unwrap_or(0) {
+        let crawls = rest.next_if(|stretch| stretch.from <= from);
+        filled.push(Rate {
+            from,
+            sites_per_minute: crawls.map_or(0.0, |crawls| float(crawls.crawls) / minutes),
+            pages_per_minute: crawls.map_or(0.0, |crawls| float(crawls.pages) / minutes),
+            megabytes_per_minute: crawls.map_or(0.0, |crawls| crawls.bytes / 1e6 / minutes),
+        });
+        from += length;
+    }
+    filled
+}
+
+/// Rates over time as a chart.
+pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
+    let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
+        return html! { p { "No crawl has ended within the last six hours, or the first ones only now." } };
+    };
+    let minutes = |rate: &Rate| (rate.from - first.from).as_seconds_f64() / 60.0;
+    let most = |of: fn(&Rate) -> f64| rates.iter().map(of).fold(1.0, f64::max);
+    let curve = |name: &str, class, of: fn(&Rate) -> f64| Curve {
+        name: name.to_owned(),
+        class,
+        points: rates.iter().map(|rate| (minutes(rate), of(rate))).collect(),
+        marked: rates.len() == 1,
+    };
+    let across = || Axis::linear(format!("minutes since {} UTC", first.from.format("%H:%M")), minutes(last).max(1.0));
+    let drawn = |class, label: &str, of: fn(&Rate) -> f64| {
+        layout::chart(label, &lines(title, &across(), &Axis::linear(label, most(of)), &[curve(label, class, of)]))
+    };
+    html! {
+        (drawn("c0", "sites a minute", |rate| rate.sites_per_minute))
+        (drawn("c3", "MB a minute", |rate| rate.megabytes_per_minute))
+    }
+}
+
+pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
+    let rates = minutes(web, None).await?;
+    let request = ListEpochsRequest { limit: EPOCHS };
+    let epochs = web.desks.embeddings.list_epochs(Request::new(request)).await?.into_inner().epochs;
+    let newest = epochs.iter().take(LISTED_EPOCHS).cloned().collect::<Vec<_>>();
+    let live = html! {
+        (section("Throughput of all batches", &chart("Throughput of all batches", &rates)))
+        (section("Accuracy of the map", &accuracy(&epochs)))
+        (section("Newest epochs", &html! {
+            @if newest.is_empty() { p { "No map has been fitted yet." } }
+            @else { (table("Epochs", &newest, |epoch| Some(format!("/map?epoch={}", epoch.epoch)))) }
+        }))
+    };
+    Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
+}
+
+/// The median error of each epoch's map over the round trips between agents.
+fn accuracy(epochs: &[Epoch]) -> Markup {
+    let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
+    let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index, per_cent(epoch)?)));
+    let points: Vec<(f64, f64)> = points.map(|(index, error)| (crate::model::stats::count(index), error)).collect();
+    if points.is_empty() {
+        return html! { p { "No map with measured round trips has been fitted yet." } };
+    }
+    let most = points.iter().map(|(_, error)| *error).fold(1.0, f64::max);
+    let last = points.last().map_or(1.0, |(index, _)| index.max(1.0));
+    let curve = Curve {
+        name: "median error of predicted round trips, %".to_owned(),
+        class: "c1",
+        marked: points.len() < 50,
+        points,
+    };
+    let across = Axis::linear("fits of the map, the newest at the right", last);
+    let drawn = lines("Median error of the map by epoch", &across, &Axis::linear("median error, %", most), &[curve]);
+    layout::chart("Median error of the map by epoch", &drawn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_zero_and_the_unfinished_stretch_is_omitted() {
+        let at = |minutes: i64| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
+        let stretch = |minutes, crawls| CrawledStretch { from: at(minutes), crawls, pages: 2 * crawls, bytes: 6e6 };
+        let rates = rates(&[stretch(0, 30), stretch(9, 3), stretch(12, 99)], at(14));
+        let found: Vec<(i64, f64)> =
+            rates.iter().map(|rate| (rate.from.timestamp() / 60, rate.sites_per_minute)).collect();
+        assert_eq!(found, [(0, 10.0), (3, 0.0), (6, 0.0), (9, 1.0)]);
+        assert!((rates[0].megabytes_per_minute - 2.0).abs() < 1e-9);
+        assert_eq!(super::rates(&[], at(14)), []);
+    }
+}

@@ -1,0 +1,437 @@
+//! Signing in, and the layer that every request passes.
+//!
+//! A browser signs in with the operator's token and gets a cookie: its end, a random number, and a
+//! code over both whose key is the stored hash of the token. So every scheduler of the database
+//! accepts it, nothing is stored for it, and it ends when the token is replaced. Forms contain a
+//! code over the cookie, and requests that change something must come from a page of the same
+//! origin. On loopback only local names are served, so that a foreign name that resolves to
+//! 127.0.0.1 shows a page of another origin nothing.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Extension, Request, State};
+use axum::http::header::{
+    AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE,
+};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{Html, IntoResponse, Response};
+use maud::{Markup, html};
+use ring::hmac;
+use tokio::sync::Semaphore;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use url::form_urlencoded;
+
+use crate::app::secret::{Secret, SecretHash, hex};
+use crate::cli::view::now;
+use crate::grpc::auth;
+use crate::store;
+use crate::store::settings::{self, OperatorTokens};
+
+use super::error::PageError;
+use super::{Web, layout};
+
+/// How long a browser stays signed in: a working day.
+const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Every wrong token delays its answer by this time, and only one such answer is given at a time.
+const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
+/// Number of wrong tokens that wait for their answers; further ones are refused at once.
+const WAITING_WRONG_TOKENS: usize = 16;
+/// Maximum size of a submitted form in bytes.
+const MAX_FORM: usize = 16 << 10;
+
+/// Delays the answers to wrong tokens.
+#[derive(Debug)]
+pub(super) struct SignIns {
+    waiting: Semaphore,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Default for SignIns {
+    fn default() -> Self {
+        Self { waiting: Semaphore::new(WAITING_WRONG_TOKENS), turn: tokio::sync::Mutex::default() }
+    }
+}
+
+/// Who sees a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Visitor {
+    Guest,
+    Operator(FormCode),
+}
+
+/// The code that a form of a signed-in operator contains; empty for callers with the token itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FormCode(String);
+
+impl FormCode {
+    pub(super) fn field(&self) -> Markup {
+        html! { input type="hidden" name="form" value=(self.0); }
+    }
+}
+
+/// The fields of a submitted form, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Form(Vec<(String, String)>);
+
+impl Form {
+    fn parse(bytes: &[u8]) -> Self {
+        Self(form_urlencoded::parse(bytes).into_owned().collect())
+    }
+
+    /// The first field of this name; empty if there is none.
+    pub(super) fn field(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// The fields in the query of an address.
+    pub(super) fn of_query(uri: &Uri) -> Self {
+        Self::parse(uri.query().unwrap_or_default().as_bytes())
+    }
+}
+
+/// Admits a request, or answers it. Handlers find the [`Visitor`], and for requests that change
+/// something the [`Form`], in the request's extensions.
+pub(super) async fn admit(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let needs_database = !path.starts_with("/static/") && path != "/health/live";
+    let mut response = match admitted(&web, &mut request).await {
+        Ok(()) if !needs_database => next.run(request).await,
+        Ok(()) => {
+            let answered = web.scheduler.wakes.database.while_it_answers(next.run(request)).await;
+            answered.unwrap_or_else(|| PageError::away().into_response())
+        }
+        Err(refused) => refused,
+    };
+    secure(response.headers_mut(), web.tls);
+    response
+}
+
+async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
+    if !web.tls && !is_local(request.headers()) {
+        let said = "this scheduler listens on loopback only: open it under the name localhost or 127.0.0.1";
+        return Err(PageError::new(StatusCode::MISDIRECTED_REQUEST, said).into_response());
+    }
+    let path = request.uri().path().to_owned();
+    let (api, health) = (path.starts_with("/api/"), path.starts_with("/health/"));
+    if health || path.starts_with("/static/") {
+        return Ok(());
+    }
+    let visitor = visitor(web, request.headers()).await.map_err(|error| refusal(api, &error))?;
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+    if changes {
+        check_form(request, &visitor, path == "/sign-in").await.map_err(IntoResponse::into_response)?;
+    }
+    let reads_freely = web.scheduler.config.dashboard.public && !changes;
+    if visitor == Visitor::Guest && !reads_freely && path != "/sign-in" {
+        if api {
+            return Err(refusal(
+                api,
+                &PageError::new(StatusCode::UNAUTHORIZED, "sign in, or send the operator's token"),
+            ));
+        }
+        let to = if changes { "/" } else { request.uri().path_and_query().map_or("/", |to| to.as_str()) };
+        return Err(see_other(&layout::path("/sign-in?to=", to)));
+    }
+    request.extensions_mut().insert(visitor);
+    Ok(())
+}
+
+/// Refuses a request that changes something unless a page of the same origin sent it with the
+/// session's code. Replaces the body by the parsed form.
+async fn check_form(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<(), PageError> {
+    let refuse = |why: &str| PageError::new(StatusCode::FORBIDDEN, why);
+    if !is_same_origin(request.headers()) {
+        return Err(refuse("the request came from a page of another site"));
+    }
+    let body = std::mem::replace(request.body_mut(), Body::empty());
+    let bytes: Bytes = match to_bytes(body, MAX_FORM).await {
+        Ok(bytes) => bytes,
+        Err(_) => return Err(PageError::new(StatusCode::PAYLOAD_TOO_LARGE, "the form is too large")),
+    };
+    let form = Form::parse(&bytes);
+    match visitor {
+        _ if signs_in => {}
+        Visitor::Operator(FormCode(code)) if !code.is_empty() && form.field("form") == code => {}
+        Visitor::Operator(_) => return Err(refuse("the form is out of date: reload its page")),
+        Visitor::Guest => {}
+    }
+    request.extensions_mut().insert(form);
+    Ok(())
+}
+
+fn refusal(api: bool, error: &PageError) -> Response {
+    match api {
+        true => super::api::failure(error),
+        false => PageError::new(error.code(), error.message()).into_response(),
+    }
+}
+
+/// Who sent a request: an operator with a cookie or the token, or a guest.
+async fn visitor(web: &Web, headers: &HeaderMap) -> Result<Visitor, PageError> {
+    let cookie = cookie(headers, cookie_name(web.tls));
+    if cookie.is_none() && !headers.contains_key(AUTHORIZATION) {
+        return Ok(Visitor::Guest);
+    }
+    let mut conn = store::acquire(&web.scheduler.pool).await?;
+    if headers.contains_key(AUTHORIZATION) {
+        let presented = auth::presented(headers).map_err(tonic::Status::from)?;
+        auth::operator(&mut conn, presented).await.map_err(tonic::Status::from)?;
+        return Ok(Visitor::Operator(FormCode(String::new())));
+    }
+    let tokens = settings::operator_tokens(&mut conn).await?;
+    let seconds = now().timestamp();
+    let code = cookie.and_then(|cookie| keys(&tokens).find_map(|key| form_code(&key, cookie, seconds)));
+    Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
+}
+
+/// The keys of cookies that are valid now.
+fn keys(tokens: &OperatorTokens) -> impl Iterator<Item = SecretHash> {
+    let former = tokens.former.as_ref().filter(|former| former.good).map(|former| former.hash);
+    tokens.in_force.into_iter().chain(former)
+}
+
+/// A new cookie for the holder of the token with this hash.
+fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
+    let signed = format!("{ends}.{}", Secret::generate()?.reveal());
+    let code = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
+    Ok(format!("{signed}.{}", hex(code.as_ref())))
+}
+
+/// The code of forms for a cookie; `None` unless it is valid at this time (Unix seconds).
+fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
+    let (signed, code) = cookie.rsplit_once('.')?;
+    let ends: i64 = signed.split('.').next()?.parse().ok()?;
+    let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
+    // Hashes are compared in constant time.
+    let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
+    (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
+}
+
+fn key(hash: &SecretHash) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
+}
+
+/// With the prefix, browsers accept the cookie only by TLS and for this host alone.
+const fn cookie_name(tls: bool) -> &'static str {
+    if tls { "__Host-landfall" } else { "landfall" }
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let sent = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = sent.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+fn set_cookie(tls: bool, value: &str, lifetime: Duration) -> String {
+    let secure = if tls { "; Secure" } else { "" };
+    let seconds = lifetime.as_secs();
+    format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", cookie_name(tls))
+}
+
+/// Whether the request was sent to a local name.
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
+        // HTTP/2 has the name in the address; there browsers need TLS.
+        return true;
+    };
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether a page of the same origin sent the request, as far as the browser says.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    let origin = text(&ORIGIN).map(|origin| origin.split_once("://").map_or(origin, |(_, host)| host));
+    let host = text(&HOST);
+    site.is_none_or(|site| site == "same-origin" || site == "none")
+        && origin.is_none_or(|origin| host.is_none_or(|host| host == origin))
+}
+
+fn secure(headers: &mut HeaderMap, tls: bool) {
+    let all = [
+        (
+            "content-security-policy",
+            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+             form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+        ),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ];
+    for (name, value) in all {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if tls {
+        let year = HeaderValue::from_static("max-age=31536000");
+        headers.insert(HeaderName::from_static("strict-transport-security"), year);
+    }
+    headers.entry("cache-control").or_insert(HeaderValue::from_static("no-store"));
+}
+
+pub(super) fn see_other(to: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, to.to_owned())]).into_response()
+}
+
+pub(super) async fn form(uri: Uri) -> Html<String> {
+    sign_in_page(Form::of_query(&uri).field("to"), None)
+}
+
+fn sign_in_page(to: &str, error: Option<&str>) -> Html<String> {
+    let body = html! {
+        @if let Some(error) = error { p.message role="alert" { (error) } }
+        p { "Sign in with the operator's token: it is in the file " code { "operator-token" } " of the scheduler's data directory." }
+        form.card method="post" action="/sign-in" {
+            input type="hidden" name="to" value=(to);
+            label for="token" { "Operator's token" }
+            input id="token" name="token" type="password" autocomplete="current-password" required autofocus maxlength="200";
+            button type="submit" { "Sign in" }
+        }
+    };
+    layout::bare("Sign in", &body)
+}
+
+/// Checks the token of the form; a right one gets a cookie.
+pub(super) async fn sign_in(State(web): State<Web>, Extension(form): Extension<Form>, request: Request) -> Response {
+    let to = Some(form.field("to")).filter(|to| is_own_path(to)).unwrap_or("/");
+    let presented = SecretHash::of(form.field("token").trim());
+    let known = async {
+        let mut conn = store::acquire(&web.scheduler.pool).await?;
+        Ok::<_, PageError>(keys(&settings::operator_tokens(&mut conn).await?).any(|hash| hash == presented))
+    };
+    match known.await {
+        Err(error) => error.into_response(),
+        Ok(true) => {
+            let ends = now().timestamp() + i64::try_from(LIFETIME.as_secs()).unwrap_or(i64::MAX);
+            match issue(&presented, ends) {
+                Ok(cookie) => {
+                    let mut response = see_other(to);
+                    if let Ok(value) = HeaderValue::from_str(&set_cookie(web.tls, &cookie, LIFETIME)) {
+                        response.headers_mut().insert(SET_COOKIE, value);
+                    }
+                    response
+                }
+                Err(error) => PageError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+            }
+        }
+        Ok(false) => {
+            tracing::warn!(
+                peer = peer(&request).map(|peer| peer.to_string()),
+                "a wrong operator token at the dashboard"
+            );
+            let Ok(_waits) = web.sign_ins.waiting.try_acquire() else {
+                return (
+                    StatusCode::TOO_MANY_REQUESTS,
+                    [(RETRY_AFTER, "20")],
+                    sign_in_page(to, Some("too many wrong tokens: try again later")),
+                )
+                    .into_response();
+            };
+            let _turn = web.sign_ins.turn.lock().await;
+            tokio::time::sleep(WRONG_TOKEN_DELAY).await;
+            (StatusCode::UNAUTHORIZED, sign_in_page(to, Some("the token is wrong"))).into_response()
+        }
+    }
+}
+
+/// Whether a path stays on this server: `//host` would not.
+fn is_own_path(path: &str) -> bool {
+    path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n']) && path.is_ascii()
+}
+
+fn peer(request: &Request) -> Option<SocketAddr> {
+    let extensions = request.extensions();
+    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())
+}
+
+pub(super) async fn sign_out(State(web): State<Web>) -> Response {
+    let mut response = see_other("/sign-in");
+    if let Ok(value) = HeaderValue::from_str(&set_cookie(web.tls, "", Duration::ZERO)) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn a_cookie_holds_for_one_token_until_its_end() {
+        let (token, other) = (SecretHash::of("a"), SecretHash::of("b"));
+        let cookie = issue(&token, 1_000).unwrap();
+        let code = form_code(&token, &cookie, 999).unwrap();
+        assert_eq!(form_code(&token, &cookie, 999), Some(code.clone()));
+        assert_eq!(form_code(&token, &cookie, 1_000), None, "it has ended");
+        assert_eq!(form_code(&other, &cookie, 999), None, "the token was replaced");
+        assert_eq!(form_code(&token, &cookie.replacen("1000", "9000", 1), 999), None, "its end was changed");
+        let second = issue(&token, 1_000).unwrap();
+        assert_ne!(form_code(&token, &second, 999), Some(code), "a form of another session is refused");
+        for bad in ["", ".", "1000", "1000.a", "x.y.z", "99999999999999999999.a.b"] {
+            assert_eq!(form_code(&token, bad, 0), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn cookies_are_hardened() {
+        let plain = set_cookie(false, "v", Duration::from_secs(60));
+        assert_eq!(plain, "landfall=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=60");
+        assert_eq!(
+            set_cookie(true, "v", Duration::ZERO),
+            "__Host-landfall=v; Path=/; HttpOnly; SameSite=Strict; Max-Age=0; Secure"
+        );
+        let sent = headers(&[("cookie", "a=b; landfall=1.2.3; c")]);
+        assert_eq!((cookie(&sent, "landfall"), cookie(&sent, "__Host-landfall")), (Some("1.2.3"), None));
+    }
+
+    #[test]
+    fn on_loopback_only_local_names_are_served() {
+        for (host, local) in [
+            ("localhost:7171", true),
+            ("LOCALHOST", true),
+            ("127.0.0.1:7171", true),
+            ("127.1.2.3", true),
+            ("[::1]:7171", true),
+            ("[::1]", true),
+            ("evil.example:7171", false),
+            ("127.0.0.1.evil.example", false),
+            ("10.0.0.1:7171", false),
+            ("", false),
+        ] {
+            assert_eq!(is_local(&headers(&[("host", host)])), local, "{host}");
+        }
+    }
+
+    #[test]
+    fn only_pages_of_this_origin_may_change_something() {
+        let own = [("host", "localhost:7171"), ("origin", "http://localhost:7171"), ("sec-fetch-site", "same-origin")];
+        assert!(is_same_origin(&headers(&own)) && is_same_origin(&headers(&[("host", "localhost:7171")])));
+        for foreign in [
+            [("host", "localhost:7171"), ("origin", "http://evil.example")],
+            [("host", "localhost:7171"), ("origin", "null")],
+            [("host", "localhost:7171"), ("origin", "http://localhost:8080")],
+            [("host", "localhost:7171"), ("sec-fetch-site", "cross-site")],
+            [("host", "localhost:7171"), ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!is_same_origin(&headers(&foreign)), "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_another_server() {
+        assert!(is_own_path("/") && is_own_path("/map?epoch=3"));
+        for bad in ["", "//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nset-cookie: x", "/秋"] {
+            assert!(!is_own_path(bad), "{bad:?}");
+        }
+    }
+}
