@@ -75,6 +75,8 @@ pub struct DashboardConfig {
     /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
     /// operator may change something.
     pub public: bool,
+    /// Whether everybody may read the metrics also if the scheduler listens on more than loopback.
+    pub public_metrics: bool,
 }
 
 impl Default for Config {

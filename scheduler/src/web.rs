@@ -22,6 +22,7 @@ mod assets;
 mod error;
 mod layout;
 mod live;
+mod metrics;
 mod pages;
 mod session;
 
@@ -62,6 +63,7 @@ pub(crate) fn router(web: Web) -> Router {
         .route("/static/{file}", get(assets::serve))
         .route("/health/live", get(|| async { "live\n" }))
         .route("/health/ready", get(api::ready))
+        .route("/metrics", get(metrics::scrape))
         .nest("/api/v1", api::router())
         .route("/{*path}", get(|| async { error::PageError::unknown().into_response() }))
         .layer(from_fn_with_state(web.clone(), session::admit))

@@ -26,6 +26,7 @@ use url::form_urlencoded;
 
 use crate::app::secret::{Secret, SecretHash, hex};
 use crate::cli::view::now;
+use crate::config::DashboardConfig;
 use crate::grpc::auth;
 use crate::store;
 use crate::store::settings::{self, OperatorTokens};
@@ -115,7 +116,7 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
         return Err(PageError::new(StatusCode::MISDIRECTED_REQUEST, said).into_response());
     }
     let path = request.uri().path().to_owned();
-    let (api, health) = (path.starts_with("/api/"), path.starts_with("/health/"));
+    let (api, health) = (path.starts_with("/api/") || path == "/metrics", path.starts_with("/health/"));
     if health || path.starts_with("/static/") {
         return Ok(());
     }
@@ -124,8 +125,9 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
     if changes {
         check_form(request, &visitor, path == "/sign-in").await.map_err(IntoResponse::into_response)?;
     }
-    let reads_freely = web.scheduler.config.dashboard.public && !changes;
-    if visitor == Visitor::Guest && !reads_freely && path != "/sign-in" {
+    let DashboardConfig { public, public_metrics } = web.scheduler.config.dashboard;
+    let reads_freely = public || path == "/metrics" && (public_metrics || !web.tls);
+    if visitor == Visitor::Guest && !(reads_freely && !changes) && path != "/sign-in" {
         if api {
             return Err(refusal(
                 api,

@@ -2,6 +2,7 @@
 //! executable.
 
 mod cli;
+mod dashboard;
 mod doctor;
 mod postgres;
 mod schema;

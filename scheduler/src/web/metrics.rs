@@ -1,0 +1,219 @@
+//! Figures for Prometheus, from the same facts as `landfall status`.
+//!
+//! All are gauges read at the scrape, so nothing is counted between scrapes. Labels are words of the
+//! contract; no label is the name of a site, an agent or a batch. Every value of a label is printed,
+//! also with the value 0.
+
+use std::fmt::Write as _;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use landfall_proto::json::{Word, moment};
+use landfall_proto::v1::status_service_server::StatusService as _;
+use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRequest, ShowStatusResponse};
+use tonic::Request;
+
+use super::Web;
+use super::error::PageError;
+use super::layout::float;
+
+/// Number of open batches whose sites are added up.
+const BATCHES: u32 = 1_000;
+/// Numbers of the contract's enums are below this.
+const MOST_NUMBER: i32 = 100;
+
+pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
+    let request = Request::new(ShowStatusRequest { batches: BATCHES });
+    let status = web.desks.status.show_status(request).await?.into_inner();
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text(&status)).into_response())
+}
+
+/// The text of a scrape.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    /// Adds a metric with its values by label, such as `{state="away"}`; the label may be empty.
+    fn gauge(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, f64)>) {
+        // Writing into a string cannot fail.
+        let _ = write!(self.0, "# HELP landfall_{name} {help}\n# TYPE landfall_{name} gauge\n");
+        for (label, value) in values {
+            let _ = writeln!(self.0, "landfall_{name}{label} {value}");
+        }
+    }
+
+    fn one(&mut self, name: &str, help: &str, value: f64) {
+        self.gauge(name, help, [(String::new(), value)]);
+    }
+}
+
+/// A label with a word of the contract, which needs no escapes.
+fn label(name: &str, word: &str) -> String {
+    format!("{{{name}=\"{word}\"}}")
+}
+
+/// All values of an enum that have a word.
+fn words<W: Word>() -> impl Iterator<Item = (W, &'static str)> {
+    let known = (1..MOST_NUMBER).filter_map(|number| W::try_from(number).ok());
+    known.map(|value| (value, value.word())).filter(|(_, word)| !word.is_empty())
+}
+
+fn text(status: &ShowStatusResponse) -> String {
+    let mut text = Text::default();
+    // The version has only characters of semantic versions.
+    text.gauge("build_info", "The version of this scheduler; always 1.", [(label("version", crate::VERSION), 1.0)]);
+    let running = status.schedulers.iter().filter(|scheduler| scheduler.running).count();
+    let lost = status.schedulers.len() - running;
+    let schedulers = [("running", running), ("lost", lost)].map(|(state, all)| (label("state", state), count(all)));
+    text.gauge(
+        "schedulers",
+        "Schedulers of this database; lost ones stopped without notice within an hour.",
+        schedulers,
+    );
+    let own = status.schedulers.iter().find(|scheduler| scheduler.url == status.answering_url);
+    if let Some(disk) = own.and_then(|scheduler| scheduler.disk.as_ref()) {
+        text.one("scheduler_disk_free_bytes", "Free space of this scheduler's data directory.", float(disk.free_bytes));
+        text.one("scheduler_disk_size_bytes", "Size of the file system of the data directory.", float(disk.size_bytes));
+    }
+    let database = status.database.clone().unwrap_or_default();
+    text.one("database_size_bytes", "Size of the database.", float(database.size_bytes));
+    fleet(status, &mut text);
+    map(status, &mut text);
+    batches(&status.batches, status.more_batches, &mut text);
+    let findings = words::<AttentionKind>().map(|(kind, word)| {
+        let found = status.attention.iter().filter(|found| found.kind() == kind).map(|found| found.count.max(1)).sum();
+        (label("kind", word), float(found))
+    });
+    text.gauge("attention", "Agents, sites and so on that need an operator's attention, by kind of finding.", findings);
+    text.0
+}
+
+fn fleet(status: &ShowStatusResponse, text: &mut Text) {
+    let fleet = status.fleet.clone().unwrap_or_default();
+    let agents = words::<ServiceState>().filter(|(state, _)| *state != ServiceState::Removed).map(|(state, word)| {
+        let agents =
+            fleet.agents.iter().filter(|count| count.service() == state).map(|count| count.agents).sum::<u32>();
+        (label("service", word), f64::from(agents))
+    });
+    text.gauge("agents", "Agents by service state.", agents);
+    text.one("slots", "Slots of connected agents.", float(fleet.slots));
+    text.one("leases", "Sites that are being crawled.", float(fleet.leases));
+    text.one("open_enrolments", "One-time tokens that no agent has used yet.", float(fleet.open_enrolments));
+}
+
+fn map(status: &ShowStatusResponse, text: &mut Text) {
+    let landmarks = status.landmarks.unwrap_or_default();
+    let away = landmarks.landmarks.saturating_sub(landmarks.connected);
+    let states = [("connected", landmarks.connected), ("away", away)];
+    text.gauge("landmarks", "Landmarks.", states.map(|(state, all)| (label("state", state), f64::from(all))));
+    let Some(map) = &status.map else { return };
+    // Epochs stay far below 2^53.
+    text.one("map_epoch", "Number of the newest map.", map.epoch as f64);
+    if let Some((now, fitted)) = moment(status.now).zip(moment(map.fitted_at)) {
+        text.one("map_age_seconds", "Time since the newest map was fitted.", (now - fitted).as_seconds_f64());
+    }
+    if let Some(error) = map.error {
+        text.one("map_error_ratio", "Median error of the newest map; 0.1 is 10 %.", error.exp_m1());
+    }
+}
+
+fn batches(batches: &[BatchStatus], more: u64, text: &mut Text) {
+    let sum = |of: fn(&BatchStatus) -> u64| float(batches.iter().map(of).sum());
+    let rate = |of: fn(&BatchStatus) -> Option<f64>| batches.iter().filter_map(of).fold(0.0, |sum, rate| sum + rate);
+    text.one("open_batches", "Batches with sites that have not ended.", count(batches.len()) + float(more));
+    text.one(
+        "open_sites",
+        "Sites of open batches that have not ended.",
+        sum(|batch| batch.sites.saturating_sub(batch.ended)),
+    );
+    text.one("failed_sites", "Sites of open batches that failed.", sum(|batch| batch.failed));
+    text.one("unmet_sites", "Sites of open batches that no agent may crawl.", sum(|batch| batch.unmet));
+    let crawls = rate(|batch| batch.sites_per_minute) / 60.0;
+    text.one("crawls_per_second", "Crawls of open batches that ended, over the last five minutes.", crawls);
+    let bytes = rate(|batch| batch.megabytes_per_minute) * 1e6 / 60.0;
+    text.one("fetched_bytes_per_second", "What these crawls fetched.", bytes);
+}
+
+fn count(number: usize) -> f64 {
+    crate::model::stats::count(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use landfall_proto::v1::{AgentCount, Attention, FleetStatus, LandmarksStatus, MapStatus, SchedulerStatus};
+
+    use super::*;
+
+    fn status() -> ShowStatusResponse {
+        let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let disk = landfall_proto::v1::DiskSpace { free_bytes: 5, size_bytes: 9 };
+        ShowStatusResponse {
+            now: at(90),
+            answering_url: "u".to_owned(),
+            schedulers: vec![SchedulerStatus {
+                url: "u".to_owned(),
+                running: true,
+                disk: Some(disk),
+                ..Default::default()
+            }],
+            fleet: Some(FleetStatus {
+                agents: vec![AgentCount { service: ServiceState::Away.into(), agents: 2 }],
+                slots: 8,
+                leases: 3,
+                open_enrolments: 0,
+            }),
+            landmarks: Some(LandmarksStatus { landmarks: 9, connected: 7, by_hand: 0 }),
+            map: Some(MapStatus { epoch: 4, fitted_at: at(30), error: Some(0.0), ..Default::default() }),
+            batches: vec![BatchStatus { sites: 10, ended: 4, sites_per_minute: Some(30.0), ..Default::default() }],
+            attention: vec![Attention { kind: AttentionKind::AgentsAway.into(), count: 2, ..Default::default() }],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_scrape_has_every_value_of_every_label() {
+        let text = text(&status());
+        for line in [
+            "landfall_schedulers{state=\"running\"} 1",
+            "landfall_agents{service=\"away\"} 2",
+            "landfall_agents{service=\"ready\"} 0",
+            "landfall_landmarks{state=\"away\"} 2",
+            "landfall_map_age_seconds 60",
+            "landfall_open_sites 6",
+            "landfall_crawls_per_second 0.5",
+            "landfall_attention{kind=\"agents-away\"} 2",
+            "landfall_attention{kind=\"no-agent\"} 0",
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line}: {text}");
+        }
+        assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.split(' ').count() == 2), "{text}");
+    }
+
+    /// The names of the metrics in an expression.
+    fn metrics(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("landfall_")).collect()
+    }
+
+    #[test]
+    fn alerts_and_dashboards_ask_for_metrics_that_exist_and_every_finding_has_an_alert() {
+        let ops = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops");
+        let [rules, grafana] = ["prometheus/alerts.yml", "grafana/landfall.json"]
+            .map(|file| std::fs::read_to_string(format!("{ops}/{file}")).unwrap());
+        let exported = text(&status());
+        let known = metrics(&exported);
+        for used in metrics(&rules).union(&metrics(&grafana)) {
+            assert!(known.contains(used), "{used} is not exported");
+        }
+        let alarms = std::fs::read_to_string(format!("{ops}/../docs/operate/alarms.md")).unwrap();
+        for (_, kind) in words::<AttentionKind>() {
+            assert!(rules.contains(&format!("landfall_attention{{kind=\"{kind}\"}}")), "{kind} has no alert");
+            assert!(alarms.contains(&format!("| `{kind}` |")), "{kind} has no entry in alarms.md");
+        }
+        let dashboard: serde_json::Value = serde_json::from_str(&grafana).unwrap();
+        assert!(dashboard["panels"].as_array().unwrap().len() >= 8);
+    }
+}
