@@ -17,6 +17,7 @@ use tracing_subscriber::prelude::*;
 
 use crate::cli::doctor::examine;
 use crate::config::{self, Config};
+use crate::crawl::external::program;
 use crate::disk::folder;
 use crate::net::guard::parse_network;
 use crate::session::enrol::{Enrolment, enrol};
@@ -89,16 +90,25 @@ struct RunArgs {
     /// A network that may be probed and crawled although it is not public; may be repeated.
     #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
+    /// Crawl sites with this command instead of the agent's own crawler [default: exec.command in
+    /// the configuration]. It is split into words, and run without a shell for each leased site,
+    /// with LANDFALL_URL and other variables in its environment. For a shell, write: sh -c '...'.
+    #[arg(long, env = "LANDFALL_AGENT_EXEC", value_name = "COMMAND")]
+    exec: Option<String>,
 }
 
 impl RunArgs {
     fn configuration(self) -> anyhow::Result<Config> {
-        let mut config = match (self.config, self.dir) {
-            (Some(file), Some(dir)) => Config::load_from(&file, &dir)?,
-            (Some(file), None) => Config::load(&file)?,
-            (None, dir) => Config::load(&config_file(dir))?,
-        };
+        let file = self.config.unwrap_or_else(|| config_file(self.dir.clone()));
+        let folder = self.dir.as_deref().or(file.parent()).unwrap_or(Path::new("."));
+        let mut config = Config::load_from(&file, folder)?;
         config.allow_net.extend(self.allow_net);
+        if let Some(exec) = self.exec {
+            let mut command = program::words(&exec).map_err(|reason| exit::usage(format!("--exec: {reason}")))?;
+            program::make_absolute(&mut command, &std::env::current_dir().context("find the current folder")?);
+            config.crawl_with(command, folder);
+            config.validate()?;
+        }
         Ok(config)
     }
 }

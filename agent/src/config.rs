@@ -15,6 +15,10 @@ use crate::net::guard::parse_network;
 use crate::net::user_agent::UserAgent;
 use crate::session::schedulers::Schedulers;
 
+pub use exec::ExecConfig;
+
+mod exec;
+
 pub const FILE: &str = "agent.toml";
 /// The beacon's default address.
 pub const DEFAULT_BEACON: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7180);
@@ -75,6 +79,9 @@ pub struct Config {
     /// Where to store fetched pages. If absent, no pages are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
+    /// The command that crawls sites. If absent, the agent's own crawler does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<ExecConfig>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -191,7 +198,7 @@ impl Config {
         })?;
         let mut config = Self::parse(path, &text)?;
         // With an absolute path, error messages do not depend on the working directory.
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        let folder = absolute(folder);
         let (always, perhaps) = (
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
             [config.ca.as_mut(), config.extra_ca.as_mut()],
@@ -200,6 +207,9 @@ impl Config {
         for file in always.into_iter().chain(perhaps.into_iter().flatten()).chain(store) {
             *file = folder.join(&*file);
         }
+        if let Some(exec) = &mut config.exec {
+            exec.start_at(&folder);
+        }
         config.validate()?;
         Ok(config)
     }
@@ -207,6 +217,18 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         toml::from_str(text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(text, &error) })
+    }
+
+    /// Replaces the command that crawls sites. A relative `exec.folder` starts at `folder`.
+    pub fn crawl_with(&mut self, command: Vec<String>, folder: &Path) {
+        match &mut self.exec {
+            Some(exec) => exec.command = command,
+            None => {
+                let mut exec = ExecConfig::of(command);
+                exec.start_at(&absolute(folder));
+                self.exec = Some(exec);
+            }
+        }
     }
 
     pub fn resolver(&self) -> Result<Resolver, NoNameServers> {
@@ -239,6 +261,7 @@ impl Config {
         {
             return invalid("store.max_file_bytes", format!("{max_file_bytes} is not in 1 MiB to 10 GiB"));
         }
+        self.exec.as_ref().map_or(Ok(()), ExecConfig::validate)?;
         let schedulers = match Schedulers::try_new(&self.scheduler) {
             Ok(schedulers) => schedulers,
             Err(error) => return invalid("scheduler", error.to_string()),
@@ -317,6 +340,10 @@ pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
+fn absolute(folder: &Path) -> PathBuf {
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
 fn default_credential() -> PathBuf {
     PathBuf::from("credential")
 }
@@ -362,6 +389,10 @@ mod tests {
         let store = load(&format!("{LEAST}[store]\nfolder = 'pages'\n")).unwrap().store.unwrap();
         assert!(store.folder.is_absolute() && store.folder.ends_with("pages"));
         assert_eq!((store.max_file_bytes, store.min_free_bytes), (1 << 30, 256 << 20));
+        let exec = load(&format!("{LEAST}[exec]\ncommand = ['./crawl.sh', './x']\n")).unwrap().exec.unwrap();
+        assert!(exec.command[0].starts_with('/') && exec.command[1] == "./x", "{:?}", exec.command);
+        assert!(exec.folder.is_absolute() && exec.folder.ends_with("exec"));
+        assert_eq!((exec.grace_ms, exec.keep), (3000, 1000));
         let again = load(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
@@ -389,6 +420,8 @@ mod tests {
         let defaults: Config = least.try_into().unwrap();
         assert_eq!(format!("{as_written:?}"), format!("{defaults:?}"));
         assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
+        let exec = ExecConfig::of(vec!["./crawl.sh".to_owned()]);
+        assert_eq!(format!("{:?}", full.exec), format!("{:?}", Some(exec)));
         // Every key must appear in the file; only keys that are absent by default may be commented
         // out.
         for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
@@ -412,6 +445,16 @@ mod tests {
             (format!("{LEAST}[store]\n"), "folder"),
             (format!("{LEAST}[store]\nfolder = 'p'\nmax_file_bytes = 1048575\n"), "store.max_file_bytes"),
             (format!("{LEAST}[store]\nfolder = 'p'\nmin_free = 1\n"), "min_free"),
+            (format!("{LEAST}[exec]\n"), "command"),
+            (format!("{LEAST}[exec]\ncommand = []\n"), "exec.command"),
+            (format!("{LEAST}[exec]\ncommand = ['a', \"b\\u0000\"]\n"), "exec.command: a word contains a NUL"),
+            (format!("{LEAST}[exec]\ncommand = 'wget2 --mirror'\n"), "expected a sequence"),
+            (
+                format!("{LEAST}[exec]\ncommand = ['a']\ngrace_ms = 30001\n"),
+                "exec.grace_ms: 30001 is not in 0 to 30000",
+            ),
+            (format!("{LEAST}[exec]\ncommand = ['a']\nkeep = 1000001\n"), "exec.keep"),
+            (format!("{LEAST}[exec]\ncommand = ['a']\nkeep = -1\n"), "line 7"),
             (LEAST.replace("Harbin", " "), "city"),
             (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused except on loopback"),
             (LEAST.replace("http:", "https:"), "ca:"),

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
+pub use external::{ExternalCrawl, ExternalCrawler};
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 pub use fetch::trouble::Trouble;
 pub use frontier::seen::SeenPaths;
@@ -25,27 +26,27 @@ pub use politeness::path_filter::PathFilter;
 pub use politeness::robots::RobotsCache;
 
 use crate::net::context::RequestContext;
-use crate::net::guard::ResolveError;
 use crate::net::origin::Origin;
-use crate::probe::ProbeError;
-use crate::probe::settle::settle;
 use crate::session::clock;
 use crate::warc::Recorder;
 use budget::Ledger;
-use fetch::site_address::{AddressError, SiteAddress};
+use fetch::site_address::SiteAddress;
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
 use frontier::storage::StateWriter;
 use html::site_path::{Site, SitePath};
+use permitted_origin::find_origin;
 use politeness::robots::RulesError;
 use politeness::{Politeness, PolitenessState};
 use walk::{Stopwatch, Walk, WalkEnd};
 
 mod budget;
+pub(crate) mod external;
 mod fetch;
 mod frontier;
 pub(crate) mod html;
 mod outcome;
+mod permitted_origin;
 mod politeness;
 mod walk;
 
@@ -286,35 +287,19 @@ impl Crawl {
         }
     }
 
-    /// Finds the site's origin if it is unknown, after the permit for the site's address has
-    /// arrived.
+    /// Finds the site, and counts the search as a request.
     async fn settle(
         &mut self,
         context: &RequestContext,
         site_address: &SiteAddress,
         politeness: &mut Politeness,
     ) -> Result<Site, WalkEnd> {
-        let origin = match &self.job.origin {
-            Some(origin) => {
-                permitted(site_address, &origin.host).await?;
-                origin.clone()
-            }
-            None => {
-                let named = Origin::candidates(&self.job.name);
-                let named = named.map_err(|error| WalkEnd::Unreachable(Trouble::Other, error.to_string()))?;
-                if let Some(first) = named.first() {
-                    permitted(site_address, &first.host).await?;
-                }
-                let interval = self.job.policy.request_interval;
-                let settled = settle(context, &self.job.name, interval, self.timeouts.first_byte).await;
-                let now = Instant::now();
-                politeness.start(now);
-                self.settled_at = Some(now);
-                let origin = settled.map_err(unsettled)?;
-                permitted(site_address, &origin.host).await?;
-                origin
-            }
-        };
+        let (limit, settled_at) = (self.timeouts.first_byte, &mut self.settled_at);
+        let origin = find_origin(&self.job, context, site_address, limit, settled_at).await;
+        if let Some(now) = self.settled_at {
+            politeness.start(now);
+        }
+        let origin = origin?;
         Site::new(&origin)
             .ok_or_else(|| WalkEnd::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
     }
@@ -363,28 +348,6 @@ impl Crawl {
 async fn rest(until: Option<Instant>, stop: &CancellationToken) {
     if let Some(until) = until {
         stop.run_until_cancelled(sleep_until(until)).await;
-    }
-}
-
-/// Waits for the scheduler's permit to send requests to the host's address.
-async fn permitted(site_address: &SiteAddress, host: &str) -> Result<(), WalkEnd> {
-    match site_address.of(host).await {
-        Ok(_) => Ok(()),
-        Err(AddressError::NotPermitted(NotPermitted(reason))) => Err(WalkEnd::NotPermitted(reason)),
-        Err(AddressError::Resolve(ResolveError::Refused(refused))) => {
-            Err(WalkEnd::Blocked(Blocker::Guard, refused.to_string()))
-        }
-        Err(error @ AddressError::Timeout { .. }) => Err(WalkEnd::Unreachable(Trouble::TimedOut, error.to_string())),
-        Err(AddressError::Resolve(ResolveError::Dns(error))) => {
-            Err(WalkEnd::Unreachable(Trouble::from(&error), error.to_string()))
-        }
-    }
-}
-
-fn unsettled(error: ProbeError) -> WalkEnd {
-    match error {
-        ProbeError::Guard(refused) => WalkEnd::Blocked(Blocker::Guard, refused.to_string()),
-        other => WalkEnd::Unreachable(Trouble::from(&other), other.to_string()),
     }
 }
 

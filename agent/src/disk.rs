@@ -4,4 +4,5 @@
 pub(crate) mod crawl_files;
 pub(crate) mod folder;
 pub(crate) mod free_space;
+pub(crate) mod lease_folders;
 pub(crate) mod outbox;

@@ -46,6 +46,8 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 /// cannot start, if its beacon ends, or if another machine was enrolled under its name. After other
 /// errors it retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    // First, because a missing command is the operator's most likely mistake.
+    let external = config.exec.as_ref().map(crawl::ExternalCrawler::open).transpose()?;
     let request_base = request_base(&config)?;
     let beacon = bind_beacon(&config).await?;
     let session_config = session_config(&config, beacon.as_ref().map(|beacon| beacon.port))?;
@@ -55,9 +57,10 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
     let outbox = Outbox::open(&config.outbox)?;
-    let store = config.store.as_ref().map(|store| warc::Store::open(store, &config.name)).transpose()?;
+    let store = config.store.as_ref().filter(|_| config.exec.is_none());
+    let store = store.map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);
-    let work = work.storing(store.clone());
+    let work = work.storing(store.clone()).crawling_with(external);
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     // If the session ended with an error, the beacon still runs and must be stopped.
     stop.cancel();
@@ -85,13 +88,18 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
         (Some(url), Some(port)) => format!("port {port}, which others reach at {url}"),
         (None, Some(port)) => format!("port {port} of {}", config.beacon.listen.ip()),
     };
-    let store = match &config.store {
-        Some(store) => format!("pages are stored in {}", store.folder.display()),
-        None => "pages are not stored: agent.toml has no [store]".to_owned(),
+    let store = match (&config.store, &config.exec) {
+        (store, Some(exec)) => {
+            let unused = if store.is_some() { "; [store] is not used" } else { "" };
+            format!("the crawler's output is in {}{unused}", exec.folder.display())
+        }
+        (Some(store), None) => format!("pages are stored in {}", store.folder.display()),
+        (None, None) => "pages are not stored: agent.toml has no [store]".to_owned(),
     };
+    let crawler = config.exec.as_ref().map_or_else(String::new, |exec| format!(", by {}", exec.command[0]));
     let lines = [
         ("scheduler", config.scheduler.join(", ")),
-        ("crawls", format!("{capacity} sites at once, from {guard}")),
+        ("crawls", format!("{capacity} sites at once, from {guard}{crawler}")),
         ("beacon", beacon),
         ("store", store),
     ];
@@ -172,5 +180,12 @@ mod tests {
         let shown = greeting(&toml::from_str(&open).unwrap(), None);
         assert!(shown.contains("(哈尔滨, CERNET, CN)") && shown.contains("public addresses and 10.0.0.0/8"), "{shown}");
         assert!(shown.contains("cannot be a landmark") && shown.contains("stored in pages"), "{shown}");
+        let external = format!("{text}[exec]\ncommand = ['wget2', '--mirror']\n");
+        let shown = greeting(&toml::from_str(&external).unwrap(), None);
+        assert!(shown.contains("public addresses only, by wget2\n"), "{shown}");
+        assert!(shown.contains("the crawler's output is in exec\n"), "{shown}");
+        let both = format!("{external}[store]\nfolder = 'pages'\n");
+        let shown = greeting(&toml::from_str(&both).unwrap(), None);
+        assert!(shown.contains("the crawler's output is in exec; [store] is not used"), "{shown}");
     }
 }

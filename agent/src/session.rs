@@ -34,6 +34,7 @@ use work::Work;
 pub(crate) mod backoff;
 mod claims;
 pub(crate) mod clock;
+mod crawler;
 mod crawling;
 mod deadline;
 pub(crate) mod enrol;
@@ -348,6 +349,7 @@ impl ActiveSession {
         // Sent first, so that the agent is not granted the leases that it returns.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
+        let limit = DRAIN_TIMEOUT + work.grace();
         let drained = async {
             loop {
                 if work.active_crawls() == 0 && work.outbox.is_empty() && self.pending.is_empty() {
@@ -374,7 +376,7 @@ impl ActiveSession {
                 }
             }
         };
-        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+        if tokio::time::timeout(limit, drained).await.is_err() {
             tracing::warn!("some leases or outcomes were not handed back in time");
         }
         drop((outbound, self.outbound));

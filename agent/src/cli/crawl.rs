@@ -157,7 +157,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }
-        CrawlEnd::Broken(reason) => bail!(reason),
+        CrawlEnd::Broken(reason) | CrawlEnd::Crashed(reason) => bail!(reason),
     };
     if let Some(file) = file {
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;

@@ -16,7 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use crate::config::{Config, SchedulerUrl};
+use crate::config::{Config, ExecConfig, SchedulerUrl};
+use crate::crawl::external::program;
 use crate::disk::free_space;
 use crate::net::dns::DnsError;
 use crate::session::schedulers::Schedulers;
@@ -79,11 +80,21 @@ pub async fn examine(config: &Config) -> Vec<CheckResult> {
     results.push(names(config).await);
     results.push(guard(config));
     results.push(disk("outbox", &config.outbox.folder, config.outbox.min_free_bytes));
-    results.push(match &config.store {
-        Some(store) => disk("store", &store.folder, store.min_free_bytes),
-        None => CheckResult::ok("store", "pages are not stored: agent.toml has no [store]"),
-    });
+    match (&config.exec, &config.store) {
+        // Without a limit of its own; usually it is on the outbox's disk.
+        (Some(exec), _) => results.extend([crawler(exec), disk("exec", &exec.folder, 0)]),
+        (None, Some(store)) => results.push(disk("store", &store.folder, store.min_free_bytes)),
+        (None, None) => results.push(CheckResult::ok("store", "pages are not stored: agent.toml has no [store]")),
+    }
     results
+}
+
+/// Whether the command that crawls sites can be run.
+fn crawler(exec: &ExecConfig) -> CheckResult {
+    match program::find(&exec.command) {
+        Ok(program) => CheckResult::ok("crawler", format!("{} crawls the sites", program.display())),
+        Err(error) => CheckResult::wrong("crawler", error.to_string(), program::REMEDY),
+    }
 }
 
 /// The scheduler's answer about this agent, and the error of this machine's clock.
@@ -372,6 +383,22 @@ mod tests {
         assert!(about(&results, "scheduler").is_wrong());
         assert!(results.iter().all(|result| result.about != "credential"), "nobody could be asked");
         assert!(!about(&results, "guard").is_wrong());
+    }
+
+    #[tokio::test]
+    async fn a_missing_external_crawler_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config("http://127.0.0.1:1", folder.path());
+        config.crawl_with(vec!["sh".to_owned()], folder.path());
+        let results = examine(&config).await;
+        assert!(!about(&results, "crawler").is_wrong() && !about(&results, "exec").is_wrong(), "{results:?}");
+        assert!(results.iter().all(|result| result.about != "store"), "it is not used");
+        config.crawl_with(vec!["wget9".to_owned()], folder.path());
+        let line = about(&examine(&config).await, "crawler").to_string();
+        assert!(
+            line.starts_with("WRONG  crawler     the crawler 'wget9'") && line.contains("do: install it"),
+            "{line}"
+        );
     }
 
     #[tokio::test]

@@ -66,6 +66,9 @@ pub enum CrawlEnd {
     Paused(Option<CrawlSnapshot>, Duration),
     /// The site's address permits no further crawl, and the lease has ended.
     NotPermitted,
+    /// The crawler ended in a way that says nothing about the site; the reason, in one sentence. The
+    /// scheduler limits how often a site's crawl may end so.
+    Crashed(String),
     /// The crawl cannot continue on this agent. The reason is not the site's fault.
     Broken(String),
 }

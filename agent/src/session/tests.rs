@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
+use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
 use crate::net::context::{RequestBase, RequestContext};
@@ -17,6 +18,7 @@ use crate::testing::scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, html, status, stored_lines};
 use crate::warc::Store;
 
+mod external;
 mod policies;
 mod preemptions;
 mod scheduler_silence;
@@ -45,6 +47,15 @@ impl TestAgent {
     }
 
     fn of(addresses: &[String], outbox: Outbox, store: Option<Store>) -> Self {
+        Self::crawling_with(addresses, outbox, store, None)
+    }
+
+    fn crawling_with(
+        addresses: &[String],
+        outbox: Outbox,
+        store: Option<Store>,
+        external: Option<ExternalCrawler>,
+    ) -> Self {
         let session_config = SessionConfig {
             schedulers: Schedulers::try_new(addresses).unwrap(),
             ca: None,
@@ -58,7 +69,7 @@ impl TestAgent {
         let running = tokio::spawn(async move {
             let crawls = tempfile::tempdir().unwrap();
             let kept = CrawlFiles::open(crawls.path()).unwrap();
-            let work = Work::new(request_base, 2, outbox, kept).storing(store);
+            let work = Work::new(request_base, 2, outbox, kept).storing(store).crawling_with(external);
             drop(run(&session_config, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await);
         });
         Self { stop, running, _folder: None }

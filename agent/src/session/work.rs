@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, Welcome};
@@ -15,11 +16,13 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::claims::AddressClaims;
+use super::claims::{self, AddressClaims};
+use super::crawler::{Crawler, LeasedCrawl, OwnCrawler};
 use super::crawling::{LeaseCrawl, panic_message};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
 use super::wire;
+use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::FullestDisk;
 use crate::disk::outbox::{LeaseKey, Outbox};
@@ -74,6 +77,8 @@ pub struct Work {
     /// The files from which crawls can resume.
     kept: CrawlFiles,
     store: Option<Store>,
+    /// Crawls instead of the agent's own crawler.
+    external: Option<ExternalCrawler>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) claims: AddressClaims,
     /// Why the agent takes no lease, according to the last check of the disk.
@@ -103,6 +108,7 @@ impl Work {
             outbox,
             kept,
             store: None,
+            external: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
             claims: AddressClaims::default(),
             paused: None,
@@ -114,8 +120,35 @@ impl Work {
     /// Sets the store for the pages of crawls.
     #[must_use]
     pub fn storing(self, store: Option<Store>) -> Self {
-        let folders = [self.outbox.folder()].into_iter().chain(store.as_ref().map(Store::folder));
-        Self { disk: FullestDisk::of(folders.map(Path::to_owned)), store, ..self }
+        Self { store, ..self }.watching_disks()
+    }
+
+    /// Sets the command that crawls sites; if `None`, the agent's own crawler does.
+    #[must_use]
+    pub fn crawling_with(self, external: Option<ExternalCrawler>) -> Self {
+        Self { external, ..self }.watching_disks()
+    }
+
+    fn watching_disks(self) -> Self {
+        let stores = self.store.iter().map(Store::folder).chain(self.external.iter().map(ExternalCrawler::folder));
+        let folders: Vec<_> = stores.chain([self.outbox.folder()]).map(Path::to_owned).collect();
+        Self { disk: FullestDisk::of(folders), ..self }
+    }
+
+    /// Time that a stopped crawl may need in addition to the end of its requests.
+    pub(super) fn grace(&self) -> Duration {
+        self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
+    }
+
+    fn crawler(&self) -> Crawler {
+        match &self.external {
+            Some(external) => Crawler::External(external.clone()),
+            None => Crawler::Own(OwnCrawler {
+                kept: self.kept.clone(),
+                store: self.store.clone(),
+                checkpoints: self.checkpoints.0.clone(),
+            }),
+        }
     }
 
     /// Waits for the next event. Cancel-safe.
@@ -321,19 +354,10 @@ impl Work {
             return Some(wire::release(key));
         }
         let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
-        let crawling = LeaseCrawl {
-            key,
-            job,
-            checkpoint,
-            context,
-            writer: self.outbox.writer(),
-            kept: self.kept.clone(),
-            store: self.store.clone().filter(|_| store),
-            checkpoints: self.checkpoints.0.clone(),
-            claims: self.claims.sender(),
-            silence: self.deadline.silence().clone(),
-            preempted: preempt.clone(),
-        };
+        let permits = claims::permits(key, self.claims.sender(), self.deadline.silence().clone());
+        let (stores_pages, preempted) = (store, preempt.clone());
+        let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
+        let crawling = LeaseCrawl { crawl, crawler: self.crawler(), writer: self.outbox.writer() };
         let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
         self.running.insert(key, RunningCrawl { task, stop, preempt });
         None

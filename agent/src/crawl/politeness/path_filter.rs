@@ -36,6 +36,16 @@ impl PathFilter {
         Ok(())
     }
 
+    /// The patterns of `include`, as texts.
+    pub(in crate::crawl) fn included(&self) -> impl Iterator<Item = &str> {
+        self.include.iter().map(|pattern| pattern.0.as_str())
+    }
+
+    /// The patterns of `exclude`, as texts.
+    pub(in crate::crawl) fn excluded(&self) -> impl Iterator<Item = &str> {
+        self.exclude.iter().map(|pattern| pattern.0.as_str())
+    }
+
     pub(in crate::crawl) fn allow(&self, path: &SitePath) -> bool {
         let path = path_spelling(path.as_str());
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| matches(&pattern.0, &path));

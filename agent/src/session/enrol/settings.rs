@@ -140,5 +140,6 @@ fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Conf
         outbox: OutboxConfig::default(),
         crawls: CrawlsConfig::default(),
         store: None,
+        exec: None,
     }
 }

@@ -1,0 +1,295 @@
+//! Has a site crawled by another program, such as wget2 or Scrapy, instead of by [`crate::crawl`].
+//!
+//! The agent finds the site's origin, waits for the permit for its address, and then runs the
+//! operator's command once per lease, with all it needs in its environment. The agent limits the
+//! time, stops the program and everything it started if the lease ends, and turns its exit status
+//! and its statistics into the outcome. Requests, and so politeness, are up to the program. Nothing
+//! resumes: each lease starts the crawl anew.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::fetch::Timeouts;
+use super::fetch::site_address::{AddressPermits, SiteAddress};
+use super::permitted_origin::{find_origin, permitted};
+use super::walk::WalkEnd;
+use super::{Budget, CrawlEnd, Job, LONGEST_REST, Outcome, OutcomeKind, rest};
+use crate::config::ExecConfig;
+use crate::disk::folder::blocking;
+use crate::disk::lease_folders::LeaseFolders;
+use crate::disk::outbox::LeaseKey;
+use crate::net::context::RequestContext;
+use crate::net::origin::Origin;
+use crate::session::clock;
+use environment::{LeaseFiles, variables};
+use guardian::Guardian;
+use log::OutputLog;
+use process::ProcessGroup;
+use verdict::{Ending, Verdict, judge};
+
+mod environment;
+mod guardian;
+mod log;
+mod process;
+pub(crate) mod program;
+mod statistics;
+mod verdict;
+
+/// Time for which the agent still reads the output of a killed crawler. Only a process that left its
+/// group can still hold the output open.
+const LATE_OUTPUT: Duration = Duration::from_secs(1);
+/// Minimum time between the end of a crawler that crashed and the return of its lease, so that a
+/// broken one is not started again at once, and a stop that ended it is noticed.
+const CRASH_REST: Duration = Duration::from_secs(1);
+/// The time limit of a crawl whose policy sets a longer one, within the clock's range.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// The operator's command that crawls leased sites. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ExternalCrawler {
+    program: Arc<Path>,
+    arguments: Arc<[String]>,
+    grace: Duration,
+    folders: LeaseFolders,
+    guardian: Guardian,
+}
+
+/// A leased crawl for an [`ExternalCrawler`].
+#[derive(Debug)]
+pub struct ExternalCrawl {
+    pub(crate) key: LeaseKey,
+    pub(crate) job: Job,
+    /// Whether the policy wants pages to be stored.
+    pub(crate) stores_pages: bool,
+    pub(crate) permits: AddressPermits,
+    pub(crate) context: Arc<RequestContext>,
+    /// Cancelled when another agent is to have the lease.
+    pub(crate) preempted: CancellationToken,
+}
+
+impl ExternalCrawler {
+    /// Fails if the command's program does not exist, or its folder cannot be used.
+    pub fn open(config: &ExecConfig) -> anyhow::Result<Self> {
+        let program = program::find(&config.command);
+        let program = program.map_err(|error| anyhow::anyhow!("{error}: {}", program::REMEDY))?;
+        let folders = LeaseFolders::open(&config.folder, config.keep)?;
+        let guardian = Guardian::start().context("start /bin/sh, which kills crawlers if the agent is killed")?;
+        let arguments = config.command.iter().skip(1).cloned().collect();
+        let grace = Duration::from_millis(config.grace_ms);
+        Ok(Self { program: program.into(), arguments, grace, folders, guardian })
+    }
+
+    /// Maximum time between the order to stop and the end of the command.
+    pub(crate) const fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folders.path()
+    }
+
+    /// Runs the command for a lease, until it ends or `stop` is cancelled.
+    pub(crate) async fn crawl(&self, crawl: ExternalCrawl, stop: &CancellationToken) -> CrawlEnd {
+        let started = Started { at: clock::wall(), began: Instant::now() };
+        let deadline = started.began + crawl.job.policy.max_duration.min(LONGEST);
+        let interval = crawl.job.policy.request_interval.min(LONGEST_REST);
+        let stopped = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = crawl.preempted.cancelled() => {}
+            }
+        };
+        let mut settled_at = None;
+        let found = tokio::select! {
+            biased;
+            () = stopped => None,
+            found = timeout_at(deadline, find(&crawl, &mut settled_at)) => Some(found),
+        };
+        if let Some(settled_at) = settled_at {
+            // The next request to the site comes from the command, or from another agent.
+            rest(Some(settled_at + interval), stop).await;
+        }
+        let (origin, address) = match found {
+            None => return CrawlEnd::Stopped(None),
+            Some(Ok(Ok(found))) => found,
+            Some(Ok(Err(end))) => return without_run(&crawl.job, end, started),
+            Some(Err(_)) => return without_run(&crawl.job, WalkEnd::Cut(Budget::Duration), started),
+        };
+        if stop.is_cancelled() || crawl.preempted.is_cancelled() {
+            return CrawlEnd::Stopped(None);
+        }
+        let target = Target { origin: &origin, address, started, deadline };
+        let ended = self.run(&crawl, &target, stop).await;
+        let pause = if matches!(ended, CrawlEnd::Crashed(_)) { interval.max(CRASH_REST) } else { interval };
+        rest(Some(Instant::now() + pause), stop).await;
+        match ended {
+            // The same signal may have ended the agent and the command.
+            CrawlEnd::Crashed(_) if stop.is_cancelled() => CrawlEnd::Stopped(None),
+            ended => ended,
+        }
+    }
+
+    async fn run(&self, crawl: &ExternalCrawl, target: &Target<'_>, stop: &CancellationToken) -> CrawlEnd {
+        let folder = match self.folders.create(crawl.key).await {
+            Ok(folder) => folder,
+            Err(error) => return CrawlEnd::Broken(format!("the folder for the crawler's output: {error}")),
+        };
+        let files = LeaseFiles::of(&folder);
+        let ended = self.run_in(&files, crawl, target, stop).await;
+        let statistics = files.statistics.clone();
+        let read = blocking(move || Ok(statistics::read(&statistics))).await;
+        self.folders.finish(folder).await;
+        let (ending, last_line) = match ended {
+            Ok(ended) => ended,
+            Err(error) => return CrawlEnd::Crashed(format!("run {}: {error}", self.program.display())),
+        };
+        let Some(ending) = ending else { return CrawlEnd::Stopped(None) };
+        let read = read.unwrap_or_else(|error| Err(statistics::StatisticsError::Read(error)));
+        if let Err(error) = &read {
+            tracing::warn!(task.id = crawl.key.task_id, token = crawl.key.token, %error, "a crawler's statistics do not count");
+        }
+        match judge(ending, &read, &last_line, &crawl.job.policy) {
+            Ok(verdict) => target.started.outcome(verdict, Some(target.origin)),
+            Err(crash) => CrawlEnd::Crashed(crash),
+        }
+    }
+
+    /// Returns how the command ended (`None` if it was stopped), and the last line that it printed.
+    async fn run_in(
+        &self,
+        files: &LeaseFiles,
+        crawl: &ExternalCrawl,
+        target: &Target<'_>,
+        stop: &CancellationToken,
+    ) -> io::Result<(Option<Ending>, String)> {
+        files.prepare(&target.origin.host, target.address).await?;
+        let (output, input) = io::pipe()?;
+        let mut command = Command::new(&*self.program);
+        command.args(&*self.arguments).current_dir(&files.output).stdin(Stdio::null());
+        command.stdout(input.try_clone()?).stderr(input);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LANDFALL_")) {
+            command.env_remove(name);
+        }
+        command.envs(variables(crawl, target, files));
+        let mut group = ProcessGroup::spawn(command, &self.guardian)?;
+        let closing = CancellationToken::new();
+        let copying =
+            copy_output(OutputLog::create(&files.log).await?, Receiver::from_owned_fd(output.into())?, &closing);
+        let ending = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            () = crawl.preempted.cancelled() => None,
+            status = group.ended() => Some(Ending::Exited(status?)),
+            () = sleep_until(target.deadline) => Some(Ending::OutOfTime),
+        };
+        if !matches!(ending, Some(Ending::Exited(_))) {
+            group.stop(self.grace).await;
+        }
+        drop(group);
+        closing.cancel();
+        Ok((ending, copying.await.map_err(io::Error::other)?))
+    }
+}
+
+/// When a crawl started, by the wall clock and by the runtime's.
+#[derive(Debug, Clone, Copy)]
+struct Started {
+    at: SystemTime,
+    began: Instant,
+}
+
+impl Started {
+    fn outcome(self, verdict: Verdict, origin: Option<&Origin>) -> CrawlEnd {
+        let Verdict { kind, trouble, pages, bytes, errors, message } = verdict;
+        CrawlEnd::Outcome(Outcome {
+            kind,
+            pages,
+            bytes,
+            errors,
+            refetched: 0,
+            trapped: 0,
+            started_at: self.at,
+            duration: self.began.elapsed(),
+            rtt: None,
+            origin: origin.map(ToString::to_string),
+            message,
+            trouble,
+        })
+    }
+}
+
+/// What the command is to crawl, and until when.
+#[derive(Debug)]
+struct Target<'a> {
+    origin: &'a Origin,
+    /// The address for which the scheduler has given a permit.
+    address: IpAddr,
+    started: Started,
+    deadline: Instant,
+}
+
+impl Target<'_> {
+    /// The deadline by the wall clock.
+    fn deadline_at(&self) -> SystemTime {
+        let Started { at, began } = self.started;
+        at.checked_add(self.deadline - began).unwrap_or(at)
+    }
+}
+
+/// Finds the site's origin, and the address for which there is a permit.
+async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result<(Origin, IpAddr), WalkEnd> {
+    let timeouts = Timeouts::default();
+    let site_address = SiteAddress::new(&crawl.context, crawl.permits.clone(), timeouts.connect);
+    let origin = find_origin(&crawl.job, &crawl.context, &site_address, timeouts.first_byte, settled_at).await?;
+    let address = permitted(&site_address, &origin.host).await?;
+    Ok((origin, address))
+}
+
+/// The end of a crawl for which the command was not run.
+fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
+    let (kind, trouble, message) = match end {
+        WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),
+        WalkEnd::Unreachable(trouble, reason) => (OutcomeKind::Unreachable, Some(trouble), reason),
+        WalkEnd::NotPermitted(reason) => {
+            tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
+            return CrawlEnd::NotPermitted;
+        }
+        WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
+        WalkEnd::Cut(_) | WalkEnd::Exhausted | WalkEnd::Paused(_) => {
+            let message = format!("{}: no answer within {:?}", job.name, job.policy.max_duration);
+            (OutcomeKind::Unreachable, Some(super::Trouble::TimedOut), message)
+        }
+    };
+    started.outcome(Verdict { kind, trouble, message, ..Verdict::NOTHING }, None)
+}
+
+/// Copies the output to the log until it ends, or shortly after `closing` is cancelled. The task
+/// returns the last line.
+fn copy_output(mut log: OutputLog, output: Receiver, closing: &CancellationToken) -> JoinHandle<String> {
+    let closing = closing.clone();
+    tokio::spawn(async move {
+        let late = async {
+            closing.cancelled().await;
+            sleep(LATE_OUTPUT).await;
+        };
+        tokio::select! {
+            () = log.copy(output) => {}
+            () = late => {}
+        }
+        log.finish().await
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! The processes of one external crawler. They form a process group: signals go to all of them, and
+//! none is left behind.
+
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::guardian::Guardian;
+
+/// Interval at which to check whether a group has ended. The kernel does not report this.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The group of a crawler's processes. Kills them when it is dropped.
+#[derive(Debug)]
+pub(super) struct ProcessGroup {
+    first: Child,
+    /// The id of the group, and of its first process. The kernel gives it to no other process while
+    /// the group has one.
+    id: Pid,
+    guardian: Guardian,
+}
+
+impl ProcessGroup {
+    pub(super) fn spawn(mut command: Command, guardian: &Guardian) -> io::Result<Self> {
+        let first = command.process_group(0).spawn()?;
+        let id = first.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let id = id.ok_or_else(|| io::Error::other("the crawler's process has no id"))?;
+        guardian.add(id);
+        Ok(Self { first, id, guardian: guardian.clone() })
+    }
+
+    /// Returns how the first process ended. Cancel-safe.
+    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.first.wait().await
+    }
+
+    /// Asks all processes to end, and waits until they have, at most for `grace`.
+    pub(super) async fn stop(&mut self, grace: Duration) {
+        self.signal(Signal::SIGTERM);
+        let all = async {
+            // Ignore errors: the group is checked next, and killed when it is dropped.
+            drop(self.first.wait().await);
+            while killpg(self.id, None) != Err(Errno::ESRCH) {
+                sleep(POLL).await;
+            }
+        };
+        drop(timeout(grace, all).await);
+    }
+
+    fn signal(&self, signal: Signal) {
+        match killpg(self.id, signal) {
+            // No process is left.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => tracing::warn!(group = self.id.as_raw(), %error, "a crawler's processes get no {signal}"),
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.guardian.remove(self.id);
+    }
+}

@@ -1,0 +1,131 @@
+//! Tests that an external crawler's lease is renewed, stopped and reported like every other.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::config::ExecConfig;
+
+/// An agent whose sites are crawled by a shell script.
+struct ScriptAgent {
+    agent: TestAgent,
+    root: tempfile::TempDir,
+}
+
+impl ScriptAgent {
+    fn start(scheduler: &TestScheduler, script: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = ExecConfig::of(["sh", "-c", script].map(str::to_owned).to_vec());
+        config.folder = root.path().join("exec");
+        let crawler = ExternalCrawler::open(&config).unwrap();
+        let outbox = Outbox::open(&OutboxConfig::in_folder(root.path())).unwrap();
+        let scheduler = [format!("http://{}", scheduler.addr)];
+        Self { agent: TestAgent::crawling_with(&scheduler, outbox, None, Some(crawler)), root }
+    }
+
+    /// A file that the script of the lease wrote.
+    fn file(&self, name: &str) -> PathBuf {
+        let HeldLease { task_id, token } = LEASE;
+        self.root.path().join(format!("exec/{task_id}-{token}/output")).join(name)
+    }
+}
+
+/// Waits until a script has written a file.
+async fn written(file: &Path) {
+    let waiting = async {
+        while !file.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the script runs");
+}
+
+/// A script that tells when it runs, and when it is asked to end.
+const WAITS: &str = "trap 'echo > ended; exit 0' TERM; echo > started; while :; do sleep 0.01; done";
+
+#[tokio::test]
+async fn an_external_crawler_gets_its_permit_and_its_outcome_is_reported() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent =
+        ScriptAgent::start(&scheduler, "echo '{\"pages\": 3, \"bytes\": 99}' > $LANDFALL_STATISTICS; echo > started");
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Address(claim)) = session.next_or_claim().await else { panic!("no claim") };
+    assert_eq!((claim.task_id, claim.token, claim.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
+    assert!(!agent.file("started").exists() && server.requests().is_empty(), "nothing happens before the permit");
+    session.answer(claim, true).await;
+    let outcome = outcome(&mut session).await;
+    assert_eq!((outcome.kind(), outcome.pages, outcome.bytes), (OutcomeKind::Complete, 3, 99));
+    assert_eq!(outcome.origin, format!("http://{}", server.addr));
+    assert!(agent.file("started").exists());
+}
+
+#[tokio::test]
+async fn a_cancelled_or_preempted_lease_ends_the_command() {
+    let (task_id, token) = (LEASE.task_id, LEASE.token);
+    for order in [
+        Down::Cancel(CancelOrder { task_id, token }),
+        Down::Preempt(PreemptOrder { task_id, token, reason: "a faster agent".to_owned() }),
+    ] {
+        let mut scheduler = TestScheduler::start(None).await;
+        let agent = ScriptAgent::start(&scheduler, WAITS);
+        let server = page_server().await;
+        let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+        session.send(Down::Crawl(crawl_order(&server))).await;
+        session.permit().await;
+        written(&agent.file("started")).await;
+        session.send(order).await;
+        assert_eq!(released(&mut session).await, (task_id, token));
+        assert!(agent.file("ended").exists());
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_renew_the_lease_while_the_command_runs_and_silence_ends_it() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = ScriptAgent::start(&scheduler, WAITS);
+    let server = page_server().await;
+    let (mut session, _) = scheduler.session().await;
+    let life = Duration::from_millis(500);
+    session.welcome(Duration::from_millis(50), life, Vec::new(), CONTACT).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    session.permit().await;
+    let acknowledged = Instant::now();
+    while acknowledged.elapsed() < 2 * life {
+        if let Some(Up::Heartbeat(beat)) = session.next().await {
+            session.send(Down::Heartbeat(HeartbeatAck { sequence: beat.sequence })).await;
+        }
+    }
+    assert!(agent.file("started").exists() && !agent.file("ended").exists(), "the lease was renewed");
+    written(&agent.file("ended")).await;
+    let (_session, register) = scheduler.session().await;
+    assert_eq!(register.held, [], "the lease is lost");
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_ends_the_command_and_returns_the_lease() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let ScriptAgent { agent, root } = ScriptAgent::start(&scheduler, WAITS);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    session.permit().await;
+    let output = root.path().join(format!("exec/{}-{}/output", LEASE.task_id, LEASE.token));
+    written(&output.join("started")).await;
+    agent.stop.cancel();
+    assert_eq!(session.next_but_heartbeats().await, Some(Up::Leave(Leave {})));
+    assert_eq!(released(&mut session).await, (LEASE.task_id, LEASE.token));
+    assert!(output.join("ended").exists());
+}
+
+#[tokio::test]
+async fn a_command_that_is_killed_returns_the_lease_with_the_reason() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = ScriptAgent::start(&scheduler, "kill -s KILL $$");
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    session.permit().await;
+    let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
+    assert_eq!(release.crash, "the crawler was killed by SIGKILL");
+}
