@@ -4,24 +4,43 @@
 # environment). Announces each installation; does nothing if nothing is missing. All but wget2 are
 # installed under the target folder.
 #
-#   ops/peers.sh            install what is missing
-#   ops/peers.sh --dry-run  only print what is missing
+#   ops/peers.sh                install what is missing
+#   ops/peers.sh --only scrapy  install only this one: spider, wget2 or scrapy
+#   ops/peers.sh --dry-run      only print what is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dry_run=no
-case "${1-}" in
-'') ;;
---dry-run) dry_run=yes ;;
-*)
-    echo "peers: unknown argument '$1': only --dry-run is known" >&2
-    exit 2
-    ;;
-esac
+only=all
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --dry-run) dry_run=yes ;;
+    --only)
+        only=${2-}
+        case "$only" in
+        spider | wget2 | scrapy) ;;
+        *)
+            echo "peers: --only is spider, wget2 or scrapy, not '$only'" >&2
+            exit 2
+            ;;
+        esac
+        shift
+        ;;
+    *)
+        echo "peers: unknown argument '$1': --dry-run and --only NAME are known" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
 
 # The version of the benchmark's published figures.
 scrapy=scrapy==2.19.0
 peers=${CARGO_TARGET_DIR:-target}/peers
+
+wanted() {
+    [ "$only" = all ] || [ "$only" = "$1" ]
+}
 
 say() {
     echo "peers: $1"
@@ -31,7 +50,7 @@ say() {
 # If one cannot be installed, the others still are; the benchmark's row of the missing one says so.
 failed=0
 
-if { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then
+if wanted spider && { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then
     if CARGO_TARGET_DIR="$(realpath -m "$peers")/spider" cargo build --release --locked --manifest-path ops/peers/spider/Cargo.toml; then
         cp "$peers/spider/release/peer-spider" "$peers/peer-spider"
     else
@@ -39,13 +58,13 @@ if { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/
     fi
 fi
 
-if ! command -v wget2 >/dev/null 2>&1 && say "installing wget2"; then
+if wanted wget2 && ! command -v wget2 >/dev/null 2>&1 && say "installing wget2"; then
     if [ "$(id -u)" = 0 ]; then apt-get install -y wget2; else sudo apt-get install -y wget2; fi || failed=1
 fi
 
-if [ ! -x "$peers/scrapy/bin/scrapy" ] && say "installing $scrapy in $peers/scrapy"; then
-    python3 -m venv "$peers/scrapy" && "$peers/scrapy/bin/pip" install --quiet "$scrapy" || failed=1
+if wanted scrapy && [ ! -x "$peers/scrapy/bin/scrapy" ] && say "installing $scrapy in $peers/scrapy"; then
+    python3 -m venv "$peers/scrapy" && "$peers/scrapy/bin/pip" install --quiet --timeout 20 --retries 1 "$scrapy" || failed=1
 fi
 
-[ "$failed" = 0 ] || echo "peers: an installation failed; the benchmark leaves that crawler out" >&2
+[ "$failed" = 0 ] || echo "peers: an installation failed; benchmark and tests leave that crawler out" >&2
 exit "$failed"

@@ -81,6 +81,9 @@ find_missing_for_tests() {
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ||
         need libfaketime "gives a process a wrong wall clock, for tests of faults"
+    has wget2 || need wget2 "another crawler, to which the tests hand sites"
+    ls /usr/lib/*/libnss_wrapper.so >/dev/null 2>&1 || need libnss-wrapper "lets wget2 find the emulated network's sites by name"
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the environment of Scrapy, another crawler for the tests"
     has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use futures::StreamExt;
 use serde::Deserialize;
 
-use super::{Cluster, ENROLLED_AT_ONCE};
+use super::{CONNECT_PATIENCE, Cluster, ENROLLED_AT_ONCE};
 use crate::cluster::process::Process;
 
 /// The output of `landfall agents enrol --format json`.
@@ -69,8 +69,27 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn agent_folder(&self, index: usize) -> PathBuf {
+    /// The folder with an agent's configuration and files.
+    pub fn agent_folder(&self, index: usize) -> PathBuf {
         self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
+    }
+
+    /// Starts an agent again with a command that crawls its sites.
+    ///
+    /// # Errors
+    /// When the agent does not start or connect.
+    pub async fn crawl_with(&mut self, index: usize, command: &[&str]) -> anyhow::Result<()> {
+        let exec = toml::Table::from_iter([("command".to_owned(), toml::Value::from(command.to_vec()))]);
+        self.configure_agent(index, |config| {
+            config.insert("exec".to_owned(), exec.into());
+            Ok(())
+        })?;
+        let sessions = "select count(*) from sessions";
+        let before: i64 = sqlx::query_scalar(sessions).fetch_one(&self.pool).await.context("count sessions")?;
+        self.kill_agent(index).await?;
+        self.restart_agent(index)?;
+        let wanted = usize::try_from(before).context("count sessions")? + 1;
+        self.await_count("the agent to connect", sessions, wanted, CONNECT_PATIENCE).await
     }
 
     pub(super) fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {

@@ -8,6 +8,7 @@ mod enrolment;
 mod full_disk;
 mod join_and_leave;
 mod odd_sites;
+mod own_crawler;
 mod package;
 mod planted_bugs;
 mod restore;
