@@ -168,6 +168,8 @@ debian_package() { # PACKAGE ARCH BINARIES DEPENDS STATE
         ;;
     landfall-agent)
         install -D -m 644 ops/agent.example.toml "$root/usr/share/doc/$package/examples/agent.toml"
+        install -m 755 ops/crawlers/wget2.sh "$root/usr/share/doc/$package/examples/"
+        install -m 644 ops/crawlers/scrapy_site.py "$root/usr/share/doc/$package/examples/"
         ;;
     esac
     cat >"$root/DEBIAN/control" <<END

@@ -48,7 +48,9 @@ fn find_in(command: &[String], path: &std::ffi::OsStr) -> Result<PathBuf, NoProg
         let file = PathBuf::from(name);
         return if is_program(&file) { Ok(file) } else { Err(NoProgram::NotProgram(name.clone())) };
     }
-    let found = std::env::split_paths(path).map(|folder| folder.join(name)).find(|file| is_program(file));
+    // A relative folder would be another one for the crawler, which runs in its own.
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
+    let found = folders.map(|folder| folder.join(name)).find(|file| is_program(file));
     found.ok_or_else(|| NoProgram::NotInPath(name.clone()))
 }
 
@@ -75,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let path = std::ffi::OsStr::new("/nowhere:/bin");
+        let path = std::ffi::OsStr::new(":.:/nowhere:/bin");
         assert_eq!(find_in(&owned(&["sh", "-c"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["/bin/sh"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["wget9"]), path), Err(NoProgram::NotInPath("wget9".to_owned())));
