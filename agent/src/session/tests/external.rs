@@ -86,7 +86,7 @@ async fn heartbeats_renew_the_lease_while_the_command_runs_and_silence_ends_it()
     let agent = ScriptAgent::start(&scheduler, WAITS);
     let server = page_server().await;
     let (mut session, _) = scheduler.session().await;
-    let life = Duration::from_millis(500);
+    let life = Duration::from_millis(1500);
     session.welcome(Duration::from_millis(50), life, Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     session.permit().await;
