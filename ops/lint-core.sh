@@ -16,6 +16,7 @@ core=(
     scheduler/src/gnp
     scheduler/src/strategy.rs
     scheduler/src/strategy
+    scheduler/src/plot.rs
     scheduler/src/simulate/distribution.rs
     scheduler/src/simulate/draw.rs
     scheduler/src/simulate/dump.rs
@@ -23,7 +24,6 @@ core=(
     scheduler/src/simulate/landmarks.rs
     scheduler/src/simulate/map.rs
     scheduler/src/simulate/page.rs
-    scheduler/src/simulate/plot.rs
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs

@@ -1,7 +1,7 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy`, `simulate` (except the files it reads), `throughput` and `capacity`
-//! are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
+//! `model`, `gnp`, `strategy`, `simulate` (except the files it reads), `plot`, `throughput` and
+//! `capacity` are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
 //! `grpc` and `jobs` exchange data through the store, and wake each other through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ pub mod gnp;
 pub mod grpc;
 mod jobs;
 pub mod model;
+pub mod plot;
 pub mod simulate;
 mod status;
 pub mod store;

@@ -3,12 +3,11 @@
 
 use maud::{Markup, html};
 
-use super::plot::{Axis, Bar, Curve, bars, document, lines};
 use super::{ContenderScore, Distributions, LeftOut, Report, Settings};
 use crate::model::Strategy;
 use crate::model::stats::count;
+use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
-const STYLE: &str = include_str!("style.css");
 /// Relative errors above this are not drawn; the text states their share.
 const WORST_DRAWN: f64 = 1.0;
 const NEAREST: &str = "nearest agent";

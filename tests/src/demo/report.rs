@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use landfall_scheduler::simulate::document;
+use landfall_scheduler::plot::document;
 use maud::{Markup, html};
 
 use crate::evidence::check::Check;

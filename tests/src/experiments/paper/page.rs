@@ -1,7 +1,7 @@
 //! The report of the paper's experiments: one self-contained HTML page with both figures, the
 //! tables, and every cell.
 
-use landfall_scheduler::simulate::{Axis, Curve, document, lines};
+use landfall_scheduler::plot::{Axis, Curve, document, lines};
 use maud::{Markup, html};
 
 use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};

@@ -7,6 +7,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::model::stats::count;
 
+/// The style sheet of pages without one of their own; for light and dark screens.
+pub const STYLE: &str = include_str!("plot.css");
+
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 64.0;
@@ -16,7 +19,9 @@ const BOTTOM: f64 = 52.0;
 /// Height of a bar, with the space to the next.
 const BAR: f64 = 28.0;
 /// Width for the names of bars.
-const NAMES: f64 = 140.0;
+const NAMES: f64 = 180.0;
+/// Maximum number of characters drawn of a bar's name, which fit there; the tooltip has all.
+const NAME: usize = 24;
 /// Width for the figures at the ends of bars.
 const FIGURES: f64 = 90.0;
 
@@ -62,14 +67,14 @@ impl Axis {
     }
 
     /// A scale of whole numbers from 1 to `most`.
-    pub(super) fn counted(label: impl Into<String>, most: usize) -> Self {
+    pub(crate) fn counted(label: impl Into<String>, most: usize) -> Self {
         let step = most.div_ceil(20).max(1);
         let ticks = (1..=most).step_by(step).map(count).collect();
         Self { label: label.into(), range: (1.0, count(most.max(2))), ticks, ratios: false }
     }
 
     /// A logarithmic scale that contains `least` and `most`.
-    pub(super) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
+    pub(crate) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
         let least = if least.is_finite() && least > 0.0 { least } else { 1.0 };
         let most = if most.is_finite() && most > least { most } else { least * 10.0 };
         let decades = (-6..=7).map(|decade| 10_f64.powi(decade));
@@ -163,7 +168,7 @@ pub(crate) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
             }
             @for (index, bar) in bars.iter().enumerate() {
                 @let top = TOP + BAR * count(index);
-                text.strong x=(px(NAMES - 10.0)) y=(px(top + BAR / 2.0 + 4.0)) text-anchor="end" { (bar.name) }
+                text.strong x=(px(NAMES - 10.0)) y=(px(top + BAR / 2.0 + 4.0)) text-anchor="end" { title { (bar.name) } (shortened(&bar.name)) }
                 @if let Some(value) = bar.value {
                     rect class={ "bar " (bar.class) } x=(px(NAMES)) y=(px(top + 4.0)) width=(px((x(value) - NAMES).max(0.0))) height=(px(BAR - 8.0)) rx="2" {}
                     text x=(px(x(value) + 6.0)) y=(px(top + BAR / 2.0 + 4.0)) { (format!("{value:.1}")) }
@@ -174,6 +179,12 @@ pub(crate) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
             text.strong x=(px(NAMES + (WIDTH - NAMES - FIGURES) / 2.0)) y=(px(height - 10.0)) text-anchor="middle" { (axis.label) }
         }
     }
+}
+
+/// The part of a name that fits beside its bar.
+fn shortened(name: &str) -> String {
+    let cut: String = name.chars().take(NAME - 1).collect();
+    if name.chars().count() > NAME { cut + "…" } else { name.to_owned() }
 }
 
 /// Formats a number for display, without needless decimals.
