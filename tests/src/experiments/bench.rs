@@ -21,6 +21,7 @@ mod leases;
 mod million;
 mod plan;
 mod refined;
+mod report;
 mod speed;
 mod status;
 mod trust;
@@ -126,6 +127,7 @@ const SECTIONS: &[Section] = &[
     ("million", || block(million::run())),
     ("plan", || block(plan::run())),
     ("refined", refined::run),
+    ("report", || block(report::run())),
     ("speed", speed::run),
     ("status", || block(status::run())),
     ("submits", || block(leases::submits::run())),

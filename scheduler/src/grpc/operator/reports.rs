@@ -15,7 +15,7 @@ use crate::grpc::plan::{self, PlanError, WhatIfRequest};
 use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
-use crate::store::reports::{self, AgentRow};
+use crate::store::reports::{self, AgentRow, AssignmentRow};
 
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{reports as asked, throughput as convert, whole};
@@ -27,8 +27,8 @@ const MAX_MESSAGE: usize = 4 << 20;
 
 /// Number of rows of the first page, which is small so that output appears at once. Further pages
 /// have [`PAGE`] rows.
-const FIRST_PAGE: u64 = 100;
-const PAGE: u64 = 1_000;
+const FIRST_PAGE: u32 = 100;
+const PAGE: u32 = 4_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ReportDesk {
@@ -139,9 +139,12 @@ impl ReportDesk {
     }
 }
 
+/// Some rows of the report, and the number of rows that a limit leaves out behind them.
+type Page = (Vec<AssignmentRow>, u64);
+
 /// The requested rows, at most `limit`. If rows are omitted, the last message has their number. The
-/// next page is read while one is sent, so at most two pages are in memory. No database connection
-/// is held between pages.
+/// next page is read while one is sent, so at most three pages are in memory. No database
+/// connection is held between pages.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::TaskFilter,
@@ -149,43 +152,41 @@ fn messages(
 ) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
+        if let Err(error) = read(&scheduler, wanted, limit, &sender).await {
             // The client may have gone, so a failure to send is ignored.
             drop(sender.send(Err(error.into())).await);
         }
     });
-    ReceiverStream::new(receiver).flat_map(|page: Result<Vec<v1::AssignmentRow>, Status>| {
-        let rows = match page {
-            Ok(rows) => rows.into_iter().map(Ok).collect(),
-            Err(status) => vec![Err(status)],
+    // Rows become messages one by one as they are sent, while the next page is read.
+    ReceiverStream::new(receiver).flat_map(|page: Result<Page, Status>| {
+        let (rows, more, failed) = match page {
+            Ok((rows, more)) => (rows, more, None),
+            Err(status) => (Vec::new(), 0, Some(Err(status))),
         };
-        stream::iter(rows)
+        let last = rows.len().saturating_sub(1);
+        let messages = rows.into_iter().enumerate().map(move |(index, row)| {
+            let message = v1::AssignmentRow::from(row);
+            Ok(if index == last { v1::AssignmentRow { more, ..message } } else { message })
+        });
+        stream::iter(messages.chain(failed))
     })
 }
 
 async fn read(
     scheduler: &Scheduler,
-    wanted: &reports::TaskFilter,
+    wanted: reports::TaskFilter,
     limit: Option<u64>,
-    sender: &mpsc::Sender<Result<Vec<v1::AssignmentRow>, Status>>,
+    sender: &mpsc::Sender<Result<Page, Status>>,
 ) -> Result<(), store::Error> {
-    let (mut after, mut size, mut left) = (reports::ListKey::default(), FIRST_PAGE, limit.unwrap_or(u64::MAX));
+    let mut pages = reports::AssignmentPages::new(wanted);
+    let (mut size, mut left) = (FIRST_PAGE, limit.unwrap_or(u64::MAX));
     loop {
-        size = size.min(left);
         let mut conn = scheduler.pool.acquire().await?;
-        let rows = reports::assignments(&mut conn, wanted, after, i64::try_from(size).unwrap_or(i64::MAX)).await?;
-        let read = whole(rows.len());
-        let Some(last) = rows.last() else { return Ok(()) };
-        after = last.key;
-        left -= read;
-        let mut page: Vec<v1::AssignmentRow> = rows.into_iter().map(Into::into).collect();
-        if left == 0
-            && let Some(last) = page.last_mut()
-        {
-            last.more = reports::count_behind(&mut conn, wanted, after).await?;
-        }
+        let rows = pages.next(&mut conn, size.min(u32::try_from(left).unwrap_or(u32::MAX))).await?;
+        left -= whole(rows.len());
+        let more = if left == 0 { pages.behind(&mut conn).await? } else { 0 };
         drop(conn);
-        if sender.send(Ok(page)).await.is_err() || read < size || left == 0 {
+        if rows.is_empty() || sender.send(Ok((rows, more))).await.is_err() || left == 0 {
             return Ok(());
         }
         size = PAGE;

@@ -142,9 +142,14 @@ impl BenchScheduler {
         Ok(Self { pool, postgres, credentials, directory })
     }
 
+    /// The scheduler's data directory.
+    pub(super) fn data_dir(&self) -> std::path::PathBuf {
+        self.directory.path().join("scheduler")
+    }
+
     /// Starts the scheduler and returns its URL.
     pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
-        let data_dir = self.directory.path().join("scheduler");
+        let data_dir = self.data_dir();
         let client_file = data_dir.join("client.toml");
         if client_file.exists() {
             std::fs::remove_file(&client_file).context("remove the former client.toml")?;
@@ -251,7 +256,7 @@ async fn await_count(count: &AtomicU64, wanted: u64) -> anyhow::Result<()> {
     until("enough grants", PATIENCE, async || Ok((count.load(Ordering::Relaxed) >= wanted).then_some(()))).await
 }
 
-fn secs(since: Instant) -> f64 {
+pub(super) fn secs(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
