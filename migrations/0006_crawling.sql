@@ -189,6 +189,8 @@ create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state =
 -- Finds the active crawls of a batch: the long ones may be preempted once no task of it waits. There
 -- are at most as many as the agents have slots.
 create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
+-- Counts the failed tasks of a batch, or of a time, without reading the others.
+create index tasks_failed on tasks (batch_id, state_since) where state = 'failed' and retried_at is null;
 -- Finds tasks with a due next round without reading tasks whose round is not due yet.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
 -- Finds rounds to delete: those that a newer round followed.

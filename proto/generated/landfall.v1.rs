@@ -8372,6 +8372,172 @@ pub struct StrategyThroughput {
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
 }
+/// Asks for the accuracy of predictions.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccuracyRequest {
+    /// Only crawls of this batch; empty: of all batches.
+    #[prost(string, tag = "1")]
+    pub batch: ::prost::alloc::string::String,
+    /// Only crawls by this agent; empty: by all agents.
+    #[prost(string, tag = "2")]
+    pub agent: ::prost::alloc::string::String,
+    /// Only crawls by agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
+    #[prost(string, repeated, tag = "3")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only crawls by agents on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "4")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only crawls by agents in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "5")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only crawls whose outcome was accepted then or later; absent: no limit.
+    #[prost(message, optional, tag = "6")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only crawls whose outcome was accepted before; absent: no limit.
+    #[prost(message, optional, tag = "7")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// One row for each combination of these; empty: one row for all crawls.
+    #[prost(enumeration = "ReportGroup", repeated, tag = "8")]
+    pub by: ::prost::alloc::vec::Vec<i32>,
+    /// Maximum number of rows; 0: all.
+    #[prost(uint64, tag = "9")]
+    pub limit: u64,
+}
+/// The accuracy of predictions.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AccuracyResponse {
+    /// The rows, sorted by what they are about.
+    #[prost(message, repeated, tag = "1")]
+    pub rows: ::prost::alloc::vec::Vec<AccuracyRow>,
+    /// Number of rows beyond the limit.
+    #[prost(uint64, tag = "2")]
+    pub more: u64,
+}
+/// How well the predicted round trips of some crawls agreed with measured ones. Only crawls whose agent had a predicted round
+/// trip to the site when it was chosen are counted. A relative error is |predicted - measured| / measured.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AccuracyRow {
+    /// The agent; empty if rows are not by agent.
+    #[prost(string, tag = "1")]
+    pub agent: ::prost::alloc::string::String,
+    /// The agent's city; empty if rows are not by city.
+    #[prost(string, tag = "2")]
+    pub city: ::prost::alloc::string::String,
+    /// The agent's carrier; empty if rows are not by carrier.
+    #[prost(string, tag = "3")]
+    pub carrier: ::prost::alloc::string::String,
+    /// The day on which the outcomes were accepted, in UTC, as 2026-11-24; empty if rows are not by day.
+    #[prost(string, tag = "4")]
+    pub day: ::prost::alloc::string::String,
+    /// Number of crawls with a median round trip.
+    #[prost(uint64, tag = "5")]
+    pub crawls: u64,
+    /// The median relative error to these crawls' round trips; absent without such crawls.
+    #[prost(double, optional, tag = "6")]
+    pub median_error: ::core::option::Option<f64>,
+    /// The 90th percentile of these errors.
+    #[prost(double, optional, tag = "7")]
+    pub p90_error: ::core::option::Option<f64>,
+    /// The median of crawled / predicted round trip: above 1, predictions are too short.
+    #[prost(double, optional, tag = "8")]
+    pub median_ratio: ::core::option::Option<f64>,
+    /// Number of crawls whose agent had also measured the site before it was chosen.
+    #[prost(uint64, tag = "9")]
+    pub probed: u64,
+    /// The median relative error to these measurements; absent without any.
+    #[prost(double, optional, tag = "10")]
+    pub probed_median_error: ::core::option::Option<f64>,
+    /// The 90th percentile of these errors.
+    #[prost(double, optional, tag = "11")]
+    pub probed_p90_error: ::core::option::Option<f64>,
+    /// The median of measured / predicted round trip.
+    #[prost(double, optional, tag = "12")]
+    pub probed_median_ratio: ::core::option::Option<f64>,
+}
+/// Asks for failed sites.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailuresRequest {
+    /// Only sites of this batch; empty: of all batches.
+    #[prost(string, tag = "1")]
+    pub batch: ::prost::alloc::string::String,
+    /// Only sites for which this agent was chosen last; empty: all.
+    #[prost(string, tag = "2")]
+    pub agent: ::prost::alloc::string::String,
+    /// Only sites whose newest assignment is an agent in one of these cities; empty: all. Case is ignored here, in `carriers`
+    /// and in `countries`.
+    #[prost(string, repeated, tag = "3")]
+    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only sites whose newest assignment is an agent on one of these carriers; empty: all.
+    #[prost(string, repeated, tag = "4")]
+    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only sites whose newest assignment is an agent in one of these countries; empty: all.
+    #[prost(string, repeated, tag = "5")]
+    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Only sites that failed then or later; absent: no limit.
+    #[prost(message, optional, tag = "6")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only sites that failed before; absent: no limit.
+    #[prost(message, optional, tag = "7")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only sites that failed for one of these reasons; empty: for any.
+    #[prost(enumeration = "ReasonKind", repeated, tag = "8")]
+    pub reasons: ::prost::alloc::vec::Vec<i32>,
+    /// One row for each combination of these; empty: one row for all failed sites.
+    #[prost(enumeration = "ReportGroup", repeated, tag = "9")]
+    pub by: ::prost::alloc::vec::Vec<i32>,
+    /// Maximum number of rows; 0: all.
+    #[prost(uint64, tag = "10")]
+    pub limit: u64,
+}
+/// Failed sites, in their newest rounds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FailuresResponse {
+    /// The rows, the most sites first.
+    #[prost(message, repeated, tag = "1")]
+    pub rows: ::prost::alloc::vec::Vec<FailureRow>,
+    /// Number of rows beyond the limit.
+    #[prost(uint64, tag = "2")]
+    pub more: u64,
+}
+/// A number of failed sites.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FailureRow {
+    /// The kind of reason; unspecified if rows are not by reason.
+    #[prost(enumeration = "ReasonKind", tag = "1")]
+    #[serde(serialize_with = "crate::json::kind::<crate::v1::ReasonKind, _>")]
+    pub reason_kind: i32,
+    /// The agent of the newest assignment; empty if rows are not by agent, or the sites had none.
+    #[prost(string, tag = "2")]
+    pub agent: ::prost::alloc::string::String,
+    /// The agent's city; empty if rows are not by city, or the sites had no agent.
+    #[prost(string, tag = "3")]
+    pub city: ::prost::alloc::string::String,
+    /// The agent's carrier; empty if rows are not by carrier, or the sites had no agent.
+    #[prost(string, tag = "4")]
+    pub carrier: ::prost::alloc::string::String,
+    /// The day on which they failed, in UTC, as 2026-11-24; empty if rows are not by day.
+    #[prost(string, tag = "5")]
+    pub day: ::prost::alloc::string::String,
+    /// The batch; empty if rows are not by batch.
+    #[prost(string, tag = "6")]
+    pub batch: ::prost::alloc::string::String,
+    /// Number of sites.
+    #[prost(uint64, tag = "7")]
+    pub sites: u64,
+    /// Their share of all sites that meet the filters, 0 to 1.
+    #[prost(double, tag = "8")]
+    pub share: f64,
+    /// When the newest of them failed.
+    #[prost(message, optional, tag = "9")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub last_failed_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// The name of a site among them.
+    #[prost(string, tag = "10")]
+    pub example: ::prost::alloc::string::String,
+}
 /// A change of the fleet whose effect is to be predicted.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanRequest {
@@ -8557,6 +8723,55 @@ pub struct PlannedSuggestion {
     #[prost(double, tag = "5")]
     pub share: f64,
 }
+/// What the rows of a report are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ReportGroup {
+    /// Not permitted in a request.
+    Unspecified = 0,
+    /// The agent.
+    Agent = 1,
+    /// The agent's city.
+    City = 2,
+    /// The agent's carrier.
+    Carrier = 3,
+    /// The day, in UTC.
+    Day = 4,
+    /// The kind of reason; only of failures.
+    Reason = 5,
+    /// The batch; only of failures.
+    Batch = 6,
+}
+impl ReportGroup {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REPORT_GROUP_UNSPECIFIED",
+            Self::Agent => "REPORT_GROUP_AGENT",
+            Self::City => "REPORT_GROUP_CITY",
+            Self::Carrier => "REPORT_GROUP_CARRIER",
+            Self::Day => "REPORT_GROUP_DAY",
+            Self::Reason => "REPORT_GROUP_REASON",
+            Self::Batch => "REPORT_GROUP_BATCH",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REPORT_GROUP_UNSPECIFIED" => Some(Self::Unspecified),
+            "REPORT_GROUP_AGENT" => Some(Self::Agent),
+            "REPORT_GROUP_CITY" => Some(Self::City),
+            "REPORT_GROUP_CARRIER" => Some(Self::Carrier),
+            "REPORT_GROUP_DAY" => Some(Self::Day),
+            "REPORT_GROUP_REASON" => Some(Self::Reason),
+            "REPORT_GROUP_BATCH" => Some(Self::Batch),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 pub mod report_service_client {
     #![allow(
@@ -8729,6 +8944,56 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Throughput"));
             self.inner.unary(req, path, codec).await
         }
+        /// How well predicted round trips agreed with measured ones, over ended crawls.
+        pub async fn accuracy(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AccuracyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AccuracyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/landfall.v1.ReportService/Accuracy",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("landfall.v1.ReportService", "Accuracy"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Failed sites, counted by reason and by the agents that had them.
+        pub async fn failures(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FailuresRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FailuresResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/landfall.v1.ReportService/Failures",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("landfall.v1.ReportService", "Failures"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Predicts the work of a changed fleet from the located sites, and where further agents would
         /// help most. Changes nothing.
         pub async fn plan(
@@ -8796,6 +9061,22 @@ pub mod report_service_server {
             request: tonic::Request<super::ThroughputRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ThroughputResponse>,
+            tonic::Status,
+        >;
+        /// How well predicted round trips agreed with measured ones, over ended crawls.
+        async fn accuracy(
+            &self,
+            request: tonic::Request<super::AccuracyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AccuracyResponse>,
+            tonic::Status,
+        >;
+        /// Failed sites, counted by reason and by the agents that had them.
+        async fn failures(
+            &self,
+            request: tonic::Request<super::FailuresRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FailuresResponse>,
             tonic::Status,
         >;
         /// Predicts the work of a changed fleet from the located sites, and where further agents would
@@ -9007,6 +9288,96 @@ pub mod report_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ThroughputSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/landfall.v1.ReportService/Accuracy" => {
+                    #[allow(non_camel_case_types)]
+                    struct AccuracySvc<T: ReportService>(pub Arc<T>);
+                    impl<
+                        T: ReportService,
+                    > tonic::server::UnaryService<super::AccuracyRequest>
+                    for AccuracySvc<T> {
+                        type Response = super::AccuracyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AccuracyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReportService>::accuracy(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AccuracySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/landfall.v1.ReportService/Failures" => {
+                    #[allow(non_camel_case_types)]
+                    struct FailuresSvc<T: ReportService>(pub Arc<T>);
+                    impl<
+                        T: ReportService,
+                    > tonic::server::UnaryService<super::FailuresRequest>
+                    for FailuresSvc<T> {
+                        type Response = super::FailuresResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FailuresRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReportService>::failures(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FailuresSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -277,6 +277,19 @@ impl Word for crate::v1::Gain {
         }
     }
 }
+impl Word for crate::v1::ReportGroup {
+    fn word(self) -> &'static str {
+        match self as i32 {
+            1 => "agent",
+            2 => "city",
+            3 => "carrier",
+            4 => "day",
+            5 => "reason",
+            6 => "batch",
+            _ => "",
+        }
+    }
+}
 impl Word for crate::v1::AttentionKind {
     fn word(self) -> &'static str {
         match self as i32 {

@@ -12,6 +12,7 @@ pub use cause::{
     UnmeasuredCause, UnmetCause, WaitCause,
 };
 pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
+pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 
 // Declared before the modules that use it.
@@ -50,6 +51,7 @@ pub(crate) mod naming;
 pub(crate) mod nearest;
 pub(crate) mod parallel;
 mod policy;
+mod report_group;
 pub mod seed;
 pub(crate) mod service;
 pub(crate) mod site_list;

@@ -12,9 +12,9 @@ use super::{COMMAND, UPDATE, compile, root};
 
 /// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a time in
 /// RFC 3339, a duration in milliseconds as `NAME_ms`, an enum by its name.
-const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
+const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
-    ExplainResponse ExplainedCandidate ExplainedTask GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
+    ExplainResponse ExplainedCandidate ExplainedTask FailureRow GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
     PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \
     ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement ResolvedAddress SiteTask SiteVerdict \
     StrategyThroughput ThroughputResponse UnreachedAgent Way ShowStatusResponse SchedulerStatus DiskSpace DatabaseStatus \
@@ -42,7 +42,7 @@ const RENAMED: [(&str, &str); 17] = [
 ];
 
 /// Fields that a function of `src/json.rs` prints.
-const PRINTED_BY: [(&str, &str); 29] = [
+const PRINTED_BY: [(&str, &str); 30] = [
     ("Agent.capacity", "some"),
     ("Agent.tags", "joined"),
     ("AgentSession.end_cause", "some"),
@@ -60,6 +60,7 @@ const PRINTED_BY: [(&str, &str); 29] = [
     ("Event.task_id", "some"),
     ("Event.token", "some"),
     ("ExplainedTask.wait", "wait"),
+    ("FailureRow.reason_kind", "kind"),
     ("GrowthSlice.until", "length"),
     ("PlanResponse.after", "or_default"),
     ("PlanResponse.before", "or_default"),

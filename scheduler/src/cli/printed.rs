@@ -151,6 +151,8 @@ fn what_programs_read_stays_as_it_is() {
     printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
     printed.rows("report throughput --by strategy", |row: v1::StrategyThroughput| row);
     printed.shown("report throughput", |answer| throughput::Shown::of("autumn".into(), Some(2), answer));
+    printed.rows("report accuracy", |row: v1::AccuracyRow| row);
+    printed.rows("report failures", |row: v1::FailureRow| row);
     printed.words("service", |service| v1::Agent { service, ..Default::default() });
     printed.words("state", |state| v1::Enrolment { state, ..Default::default() });
     printed.words("state", |state| v1::Way { state, ..Default::default() });
@@ -200,6 +202,20 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     for service in [v1::ServiceState::Paused, v1::ServiceState::NeverConnected] {
         long.table(|agent| v1::Agent { service: service.into(), ..agent });
     }
+    for group in [v1::ReportGroup::City, v1::ReportGroup::Day] {
+        // Rows by one thing; a row about everything is wider than a terminal.
+        let city = if group == v1::ReportGroup::City { LONG } else { "" }.to_owned();
+        let day = if group == v1::ReportGroup::Day { "2026-11-24" } else { "" }.to_owned();
+        let (agent, carrier) = (String::new(), String::new());
+        long.table(|row| v1::AccuracyRow {
+            agent: agent.clone(),
+            carrier: carrier.clone(),
+            city: city.clone(),
+            day: day.clone(),
+            ..row
+        });
+    }
+    long.table(|row: v1::FailureRow| row);
     long.table(|row: v1::AgentError| row);
     long.table(|row: v1::AgentLease| row);
     long.table(|row: v1::AgentRefusal| row);

@@ -1,6 +1,8 @@
 //! `landfall report`: shows results by task and by agent. `throughput` shows results over time.
 
+pub(super) mod accuracy;
 pub(super) mod events;
+pub(super) mod failures;
 pub(super) mod plan;
 pub(super) mod throughput;
 
@@ -10,6 +12,8 @@ use landfall_proto::v1::{self, AgentsReportRequest, ReasonKind, Wait};
 use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
+use self::accuracy::AccuracyArgs;
+use self::failures::FailuresArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_tone, service_words};
@@ -18,7 +22,7 @@ use super::filters::PlaceArgs;
 use super::output::{self, Column, FormatArgs, Row, Tone, View, count_cell, millis_cell, size_cell, text_cell};
 use super::repeat::WatchFlag;
 use super::sites::tasks::TasksArgs;
-use crate::model::TaskState;
+use crate::model::{ReportGroup, TaskState};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -56,12 +60,18 @@ Examples:
     },
     /// A batch's progress by agent and by strategy, and its remaining time
     Throughput(ThroughputArgs),
+    /// How well predicted round trips agreed with measured ones, by city, carrier, agent or day
+    Accuracy(AccuracyArgs),
+    /// How many sites failed, by reason, agent, city, carrier, day or batch
+    Failures(FailuresArgs),
 }
 
 impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Throughput(args) => args.run(connection).await,
+            Self::Accuracy(args) => args.run(connection).await,
+            Self::Failures(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
             Self::Agents { batch, agent, places, limit, format, watch } => {
                 let none = if places.are_any() { "" } else { "no agent matches\n" };
@@ -76,6 +86,12 @@ impl ReportCommand {
             }
         }
     }
+}
+
+/// What the rows of a report are about, in the protocol; `usual` if nothing was asked for.
+fn groups(asked: &[ReportGroup], usual: &[ReportGroup]) -> Vec<i32> {
+    let groups = if asked.is_empty() { usual } else { asked };
+    groups.iter().map(|group| v1::ReportGroup::from(*group).into()).collect()
 }
 
 /// A task, as printed.

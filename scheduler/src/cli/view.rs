@@ -70,8 +70,9 @@ impl Tone {
 }
 
 /// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
-/// if only --wide shows the column; then `>` if it is aligned to the right, or `~` if it is a text,
-/// which is cut before other columns; then `!` if it has the colour of the row's tone.
+/// if only --wide shows the column; `?` if it is shown only if a cell is more than a dash; then `>`
+/// if it is aligned to the right, or `~` if it is a text, which is cut before other columns; then
+/// `!` if it has the colour of the row's tone.
 pub(crate) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -199,6 +200,8 @@ pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
 pub(crate) struct LaidOutColumn {
     pub(crate) name: &'static str,
     wide: bool,
+    /// Whether the column is left out if all its cells are dashes.
+    pub(crate) optional: bool,
     /// Whether it is aligned to the right.
     pub(crate) right: bool,
     text: bool,
@@ -215,10 +218,11 @@ pub(crate) fn main_columns<R: Row>(rows: &[R], view: &View) -> Vec<(LaidOutColum
 impl LaidOutColumn {
     fn parse(name: &'static str) -> Self {
         let (wide, name) = name.strip_prefix('+').map_or((false, name), |name| (true, name));
+        let (optional, name) = name.strip_prefix('?').map_or((false, name), |name| (true, name));
         let (right, name) = name.strip_prefix('>').map_or((false, name), |name| (true, name));
         let (text, name) = name.strip_prefix('~').map_or((false, name), |name| (true, name));
         let (toned, name) = name.strip_prefix('!').map_or((false, name), |name| (true, name));
-        Self { name, wide, right, text, toned }
+        Self { name, wide, optional, right, text, toned }
     }
 }
 
@@ -239,7 +243,9 @@ impl Table {
             let cells = cells.iter().filter_map(|row| row.get(index)).map(|cell| measure_text_width(cell));
             cells.chain([measure_text_width(name)]).max().unwrap_or(0)
         };
-        let shown = named.filter(|(_, column)| view.wide || !column.wide);
+        let is_used = |index: usize| cells.iter().filter_map(|row| row.get(index)).any(|cell| cell != "-");
+        let shown =
+            named.filter(|(index, column)| (view.wide || !column.wide) && (!column.optional || is_used(*index)));
         let mut columns: Vec<_> = shown.map(|(index, column)| (index, column, width(index, column.name))).collect();
         if !view.wide {
             shrink(&mut columns, view.columns);

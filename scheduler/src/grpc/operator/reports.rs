@@ -6,16 +6,18 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
+use sqlx::PgConnection;
 use tokio::sync::{Mutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::grpc::plan::{self, PlanError, WhatIfRequest};
+use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
-use crate::store::reports::{self, AgentRow, AssignmentRow};
+use crate::store::reports::{self, AgentRow, AssignmentRow, accuracy, failures};
 
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{reports as asked, throughput as convert, whole};
@@ -112,6 +114,39 @@ impl ReportService for ReportDesk {
         Ok(Response::new(report.into()))
     }
 
+    async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
+        let request = request.into_inner();
+        let by = asked::groups(&request.by, asked::OF_CRAWLS)?;
+        let scope = CrawlScope {
+            batch: &request.batch,
+            agent: &request.agent,
+            places: Places::new(&request.cities, &request.carriers, &request.countries),
+            time: TimeRange::new(request.since, request.until)?,
+        };
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let wanted = scope.resolved(&mut conn).await?;
+        let rows = accuracy::accuracy(&mut conn, &wanted, by).await?;
+        let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
+        Ok(Response::new(v1::AccuracyResponse { rows, more }))
+    }
+
+    async fn failures(&self, request: Request<v1::FailuresRequest>) -> Result<Response<v1::FailuresResponse>, Status> {
+        let request = request.into_inner();
+        let by = asked::groups(&request.by, ReportGroup::ALL)?;
+        let reasons = asked::reasons(&request.reasons)?;
+        let scope = CrawlScope {
+            batch: &request.batch,
+            agent: &request.agent,
+            places: Places::new(&request.cities, &request.carriers, &request.countries),
+            time: TimeRange::new(request.since, request.until)?,
+        };
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let wanted = scope.resolved(&mut conn).await?;
+        let rows = failures::failures(&mut conn, &wanted, &reasons, by).await?;
+        let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
+        Ok(Response::new(v1::FailuresResponse { rows, more }))
+    }
+
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         let wanted = WhatIfRequest::try_from(request.into_inner())?;
         let turn = Arc::clone(&self.planning).lock_owned().await;
@@ -119,6 +154,26 @@ impl ReportService for ReportDesk {
             Ok(plan) => Ok(Response::new(plan.into())),
             Err(error) => Err(self.unplanned(error).await),
         }
+    }
+}
+
+/// The filters of a request that several reports share.
+struct CrawlScope<'a> {
+    batch: &'a str,
+    agent: &'a str,
+    places: Places,
+    time: TimeRange,
+}
+
+impl CrawlScope<'_> {
+    /// Looks up the names.
+    async fn resolved(&self, conn: &mut PgConnection) -> Result<reports::CrawlFilter, Status> {
+        Ok(reports::CrawlFilter {
+            batch: if self.batch.is_empty() { None } else { Some(named::batch(conn, self.batch).await?.id) },
+            agents: named::agents_at(conn, self.agent, &self.places).await?,
+            since: self.time.since,
+            until: self.time.until,
+        })
     }
 }
 

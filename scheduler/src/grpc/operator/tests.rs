@@ -35,6 +35,7 @@ mod callers;
 mod lists;
 mod names;
 mod plan;
+mod reports;
 mod status;
 
 /// Sends a token with every call.

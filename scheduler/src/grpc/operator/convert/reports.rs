@@ -3,9 +3,11 @@
 
 use landfall_proto::v1;
 
-use crate::model::{ReasonKind, TaskState};
+use crate::model::{ReasonKind, ReportGroup, TaskState};
 use crate::store::agents::Agent;
-use crate::store::reports::{AgentRow, AssignmentRow};
+use crate::store::reports::accuracy::AccuracyRow;
+use crate::store::reports::failures::FailureRow;
+use crate::store::reports::{AgentRow, AssignmentRow, Groups};
 use crate::strategy::{LoadLevel, explain};
 
 use super::filters::Places;
@@ -21,6 +23,58 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
     let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is not a kind of reason"));
     let known = |value: &i32| ReasonKind::try_from(v1::ReasonKind::try_from(*value).ok()?).ok();
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
+}
+
+/// What a row about crawls may be about.
+pub(in crate::grpc) const OF_CRAWLS: &[ReportGroup] =
+    &[ReportGroup::Agent, ReportGroup::City, ReportGroup::Carrier, ReportGroup::Day];
+
+/// Parses what the rows of a report are about; it must be one of `permitted`.
+pub(in crate::grpc) fn groups(asked: &[i32], permitted: &[ReportGroup]) -> Result<Groups, InvalidField> {
+    let known = |value: &i32| ReportGroup::try_from(v1::ReportGroup::try_from(*value).ok()?).ok();
+    let unknown = |value: &i32| InvalidField::new("by", format!("{value} is nothing that this report has rows about"));
+    let groups: Result<Vec<ReportGroup>, InvalidField> = asked
+        .iter()
+        .map(|value| known(value).filter(|group| permitted.contains(group)).ok_or_else(|| unknown(value)))
+        .collect();
+    Ok(Groups::of(&groups?))
+}
+
+impl From<AccuracyRow> for v1::AccuracyRow {
+    fn from(row: AccuracyRow) -> Self {
+        let AccuracyRow { agent, city, carrier, day, crawled, probed } = row;
+        Self {
+            agent: agent.unwrap_or_default(),
+            city: city.unwrap_or_default(),
+            carrier: carrier.unwrap_or_default(),
+            day: day.unwrap_or_default(),
+            crawls: crawled.count,
+            median_error: crawled.median,
+            p90_error: crawled.p90,
+            median_ratio: crawled.ratio,
+            probed: probed.count,
+            probed_median_error: probed.median,
+            probed_p90_error: probed.p90,
+            probed_median_ratio: probed.ratio,
+        }
+    }
+}
+
+impl From<FailureRow> for v1::FailureRow {
+    fn from(row: FailureRow) -> Self {
+        Self {
+            reason_kind: row.reason.map_or(v1::ReasonKind::Unspecified, Into::into).into(),
+            agent: row.agent.unwrap_or_default(),
+            city: row.city.unwrap_or_default(),
+            carrier: row.carrier.unwrap_or_default(),
+            day: row.day.unwrap_or_default(),
+            batch: row.batch.unwrap_or_default(),
+            sites: row.sites,
+            share: row.share,
+            last_failed_at: Some(timestamp(row.last)),
+            example: row.example,
+        }
+    }
 }
 
 /// Whether an agent matches the filter of the request.

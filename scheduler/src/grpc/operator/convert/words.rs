@@ -6,7 +6,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use crate::config::Metric;
 use crate::model::constraints::UnmetAction;
 use crate::model::service::ServiceState;
-use crate::model::{FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
+use crate::model::{FallbackCause, Gain, Parting, ReasonKind, ReportGroup, TaskState, UnmetCause, WaitCause};
 use crate::status::AttentionKind;
 use crate::store::agents::enrolments::State as EnrolmentState;
 use crate::store::leases::outcomes::{Blocker, Budget};
@@ -56,6 +56,7 @@ same! {
         Lost Restarted Reconnected Replaced Left Removed Restored Crashed HandedBack Drained
         WaitedAway WaitedRemoved WaitedDrained WaitedPaused WaitedDisconnected WaitedExcluded
     }
+    ReportGroup = ReportGroup { Agent City Carrier Day Reason Batch }
     Gain = Gain { BeginsAtOnce EndsSooner Nearer }
     UnmetAction = Unmet { Wait Fail }
     ServiceState = ServiceState { Ready Draining Drained Paused Away Removed Quarantined NeverConnected }

@@ -1,0 +1,98 @@
+//! `landfall report failures`: counts failed sites by reason and by where they were crawled from.
+
+use clap::Args;
+use landfall_proto::json::Word as _;
+use landfall_proto::v1::{self, FailureRow, FailuresRequest, FailuresResponse};
+
+use super::groups;
+use crate::cli::ConnectionArgs;
+use crate::cli::client::Client;
+use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
+use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, share_cell, text_cell};
+use crate::cli::repeat::WatchFlag;
+use crate::cli::words::one_of;
+use crate::model::{ReasonKind, ReportGroup};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  landfall report failures --batch autumn
+  landfall report failures --since 24h --by agent --reason timed-out
+  landfall report failures --by reason,city --format csv > failures.csv
+
+Each site counts in its newest round. Its agent is the one that was chosen last.")]
+pub(in crate::cli) struct FailuresArgs {
+    /// Only sites of this batch
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only sites that failed for this reason; may be repeated
+    #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
+    reason: Vec<ReasonKind>,
+    /// Only sites for which this agent was chosen last
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
+    #[command(flatten)]
+    time: TimeArgs,
+    /// One row for each value of this, or for each combination; may be repeated [default: reason]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_delimiter = ',',
+        value_parser = one_of(ReportGroup::ALL.iter().copied(), ReportGroup::name)
+    )]
+    by: Vec<ReportGroup>,
+    /// Maximum number of rows; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<FailureRow>,
+    #[command(flatten)]
+    watch: WatchFlag,
+}
+
+impl FailuresArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, reason, agent, places, time, by, limit, format, watch } = self;
+        let request = FailuresRequest {
+            batch: batch.unwrap_or_default(),
+            agent: agent.unwrap_or_default(),
+            cities: places.city,
+            carriers: places.carrier,
+            countries: places.country,
+            since: time.since.map(timestamp),
+            until: time.until.map(timestamp),
+            reasons: reason.into_iter().map(|kind| v1::ReasonKind::from(kind).into()).collect(),
+            by: groups(&by, &[ReportGroup::Reason]),
+            limit,
+        };
+        let ask = async |client: &Client| client.answer(client.reports().failures(request.clone()).await);
+        let text = |report: &FailuresResponse, view: &View| {
+            format.text(&report.rows, "no failed site matches\n", report.more, view)
+        };
+        watch.print(connection, &format, ask, text).await
+    }
+}
+
+impl Row for v1::FailureRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("?reason", |row, _| text_cell(row.reason_kind().word())),
+        ("?batch", |row, _| text_cell(&row.batch)),
+        ("?city", |row, _| text_cell(&row.city)),
+        ("?carrier", |row, _| text_cell(&row.carrier)),
+        ("?agent", |row, _| text_cell(&row.agent)),
+        ("?day", |row, _| text_cell(&row.day)),
+        (">sites", |row, _| count_cell(row.sites)),
+        (">share", |row, _| share_cell(row.share)),
+        ("last", |row, view| view.when(row.last_failed_at)),
+        ("example", |row, _| row.example.clone()),
+    ];
+    const NAMES: &'static str = "what the rows are about";
+
+    fn name(&self, _: &View) -> String {
+        let groups: [&str; 6] =
+            [self.reason_kind().word(), &self.batch, &self.city, &self.carrier, &self.agent, &self.day];
+        groups.into_iter().filter(|group| !group.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+}
