@@ -254,7 +254,7 @@ fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>
             print(&(output::list(&election.landmarks, &view) + &view.fold(&(map + &election.text(&view)))))
         }
         Format::Json => output::print_json(election),
-        Format::Csv | Format::Names => format.print(&election.landmarks, "", 0),
+        Format::Jsonl | Format::Csv | Format::Names => format.print(&election.landmarks, "", 0),
     }
 }
 

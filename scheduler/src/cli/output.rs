@@ -23,6 +23,8 @@ pub(crate) enum Format {
     #[value(alias = "text")]
     Table,
     Json,
+    // One object per line.
+    Jsonl,
     Csv,
     /// Only what identifies each row, one per line: `--quiet`.
     #[value(skip)]
@@ -160,6 +162,11 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
             }
             Format::Names => rows.iter().for_each(|row| text += &(row.name(self.view) + "\n")),
             Format::Csv => text = csv_text(rows, !self.begun)?,
+            Format::Jsonl => {
+                for row in rows {
+                    text += &(harmless::json(serde_json::to_string(row)?) + "\n");
+                }
+            }
             Format::Json => {
                 for row in rows {
                     text.push_str(if text.is_empty() && !self.begun { "[\n  " } else { ",\n  " });
@@ -344,7 +351,7 @@ mod tests {
         let row = |site: &str, rtt_ms| Sample { site: site.to_owned(), rtt_ms };
         let rows = [row("a\nb", Some(1.25)), row("b", None), row("c", Some(3.0))];
         let view = View::plain();
-        for format in [Format::Table, Format::Csv, Format::Json] {
+        for format in [Format::Table, Format::Csv, Format::Json, Format::Jsonl] {
             let mut printer = Printer::new(format, &view);
             let (first, rest) = rows.split_at(1);
             let pages = printer.page(first).unwrap() + &printer.page(rest).unwrap() + &printer.end().unwrap();
@@ -355,6 +362,10 @@ mod tests {
         let text = printer.page(&rows).unwrap() + &printer.end().unwrap();
         assert_eq!(text, serde_json::to_string_pretty(&rows).unwrap() + "\n");
         assert_eq!(Printer::<Sample>::new(Format::Json, &view).end().unwrap(), "[]\n");
+        let text = rows_text(&rows, Format::Jsonl, &view).unwrap();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(serde_json::Value::Array(lines), serde_json::to_value(&rows).unwrap());
+        assert_eq!(rows_text::<Sample>(&[], Format::Jsonl, &view).unwrap(), "");
         assert_eq!(Printer::<Sample>::new(Format::Csv, &view).end().unwrap(), "site,rtt_ms\n");
         assert!(Printer::<Sample>::new(Format::Table, &view).end().unwrap().starts_with("site"));
     }

@@ -52,7 +52,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The flags that say how an answer is printed.
 pub(super) trait Printing {
     fn is_json(&self) -> bool;
-    fn is_csv(&self) -> bool;
+    /// Whether nothing separates two answers.
+    fn is_unseparated(&self) -> bool;
     fn view(&self) -> View;
 }
 
@@ -61,8 +62,8 @@ impl<R: Row> Printing for FormatArgs<R> {
         self.format() == Format::Json
     }
 
-    fn is_csv(&self) -> bool {
-        self.format() == Format::Csv
+    fn is_unseparated(&self) -> bool {
+        matches!(self.format(), Format::Csv | Format::Jsonl)
     }
 
     fn view(&self) -> View {
@@ -75,7 +76,7 @@ impl<R: Row> Printing for ShowFormatArgs<R> {
         self.is_json()
     }
 
-    fn is_csv(&self) -> bool {
+    fn is_unseparated(&self) -> bool {
         false
     }
 
@@ -93,9 +94,9 @@ impl WatchFlag {
         ask: impl AsyncFn(&Client) -> anyhow::Result<T>,
         text: impl Fn(&T, &View) -> anyhow::Result<String>,
     ) -> anyhow::Result<()> {
-        if self.watch.is_some() && format.is_csv() {
+        if self.watch.is_some() && format.is_unseparated() {
             return Err(usage(
-                "--watch does not print CSV, in which nothing separates two answers: give --format table or json",
+                "--watch does not print CSV and JSON lines, in which nothing separates two answers: give --format table or json",
             ));
         }
         let mut client = Client::connect(connection).await?;

@@ -94,7 +94,7 @@ impl EnrolArgs {
         match self.format.format() {
             Format::Table => print(&enrolment.text(now())),
             Format::Json => output::print_json(&enrolment),
-            Format::Csv | Format::Names => self.format.print(&[EnrolmentRow(enrolment)], "", 0),
+            Format::Jsonl | Format::Csv | Format::Names => self.format.print(&[EnrolmentRow(enrolment)], "", 0),
         }
     }
 
@@ -168,7 +168,7 @@ impl EnrolArgs {
         match self.format.format() {
             Format::Table => print(&commands(&made, now())),
             Format::Json => output::print_json(&made),
-            Format::Csv | Format::Names => {
+            Format::Jsonl | Format::Csv | Format::Names => {
                 self.format.print(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), "", 0)
             }
         }

@@ -140,7 +140,7 @@ fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow
         (Format::Table, Some(epoch)) => print(&text(epoch, answer, &format.view())),
         (Format::Json, Some(_)) => output::print_json(answer),
         (Format::Json, None) => print("null\n"),
-        (Format::Table, None) | (Format::Csv | Format::Names, _) => {
+        (Format::Table, None) | (Format::Jsonl | Format::Csv | Format::Names, _) => {
             format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0)
         }
     }

@@ -41,7 +41,7 @@ pub(in crate::cli) struct ThroughputArgs {
     limit: usize,
     #[command(flatten)]
     format: FormatArgs<AgentThroughput>,
-    /// The table that CSV contains [default: growth]
+    /// The table that CSV and JSON lines contain [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
     #[command(flatten)]
@@ -57,8 +57,8 @@ enum By {
 
 impl ThroughputArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        if self.by.is_some() && self.format.format() != Format::Csv {
-            return Err(usage("--by needs --format csv: the other formats print every table".to_owned()));
+        if self.by.is_some() && !matches!(self.format.format(), Format::Csv | Format::Jsonl) {
+            return Err(usage("--by needs --format csv or jsonl: the other formats print every table".to_owned()));
         }
         let Self { batch, round, slices, agent, limit, format, by, watch } = self;
         let request = ThroughputRequest { batch: batch.clone(), round, slices };
@@ -73,15 +73,15 @@ impl ThroughputArgs {
     }
 }
 
-/// The report in any format; `by` is the table that CSV contains.
+/// The report in any format; `by` is the table that CSV and JSON lines contain.
 fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, view: &View) -> anyhow::Result<String> {
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     match (format.format(), by) {
         (Format::Table, _) => Ok(text(shown, view)),
         (Format::Json, _) => output::json_text(shown),
-        (Format::Csv, None | Some(By::Growth)) => output::rows_text(growth, Format::Csv, view),
-        (Format::Csv, Some(By::Strategy)) => output::rows_text(strategies, Format::Csv, view),
-        (Format::Names, _) | (Format::Csv, Some(By::Agent)) => format.text(agents, "", 0, view),
+        (rows @ (Format::Csv | Format::Jsonl), None | Some(By::Growth)) => output::rows_text(growth, rows, view),
+        (rows @ (Format::Csv | Format::Jsonl), Some(By::Strategy)) => output::rows_text(strategies, rows, view),
+        (Format::Names, _) | (Format::Csv | Format::Jsonl, Some(By::Agent)) => format.text(agents, "", 0, view),
     }
 }
 

@@ -89,7 +89,7 @@ impl TasksArgs {
         match format.format() {
             Format::Table if printer.is_empty() => print("no site of the batch matches\n"),
             Format::Table => print(&output::more(more)),
-            Format::Json | Format::Csv | Format::Names => print(&printer.end()?),
+            Format::Json | Format::Jsonl | Format::Csv | Format::Names => print(&printer.end()?),
         }
     }
 }
