@@ -25,6 +25,7 @@ mod complete;
 mod contact;
 mod defaults;
 mod doctor;
+mod files;
 mod filters;
 mod harmless;
 mod landmarks;

@@ -3,6 +3,8 @@
 pub(super) mod accuracy;
 pub(super) mod events;
 pub(super) mod failures;
+mod html;
+mod page;
 pub(super) mod plan;
 pub(super) mod throughput;
 
@@ -14,6 +16,7 @@ use serde::Serialize;
 
 use self::accuracy::AccuracyArgs;
 use self::failures::FailuresArgs;
+use self::html::HtmlArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_tone, service_words};
@@ -64,6 +67,8 @@ Examples:
     Accuracy(AccuracyArgs),
     /// How many sites failed, by reason, agent, city, carrier, day or batch
     Failures(FailuresArgs),
+    /// Write a page with plots of progress, throughput, failures, accuracy and the agents' shares
+    Html(HtmlArgs),
 }
 
 impl ReportCommand {
@@ -72,6 +77,7 @@ impl ReportCommand {
             Self::Throughput(args) => args.run(connection).await,
             Self::Accuracy(args) => args.run(connection).await,
             Self::Failures(args) => args.run(connection).await,
+            Self::Html(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
             Self::Agents { batch, agent, places, limit, format, watch } => {
                 let none = if places.are_any() { "" } else { "no agent matches\n" };

@@ -3,19 +3,16 @@
 //! Needs no scheduler and no database. The module `simulate` computes the figures; this module
 //! parses the flags and prints the report.
 
-use std::fs::{self, File, Permissions};
 use std::io::Write as _;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use tempfile::NamedTempFile;
 
 use super::ConnectionArgs;
+use super::files::{beside, write};
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use super::progress::Bar;
 use super::words::one_of;
@@ -26,9 +23,6 @@ use crate::simulate::{
     ContenderScore, Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError,
     SimulateError, Tier, dump, judge, judged, nodes, page,
 };
-
-/// The mode of new files, before the process's umask is applied.
-const FILE_MODE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
@@ -173,27 +167,6 @@ fn refusal(error: SimulateError) -> anyhow::Error {
         SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
         SimulateError::Fit { .. } => anyhow::Error::new(error),
     }
-}
-
-/// Makes an empty temporary file beside `file`. It is renamed to `file` at the end, so that a
-/// failed run leaves no partial file.
-fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
-    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return Err(usage(format!("{flag} {}: it exists but is not a regular file", file.display())));
-    }
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new()
-        .prefix(".landfall-simulate-")
-        .permissions(Permissions::from_mode(FILE_MODE))
-        .tempfile_in(folder)
-        .with_context(|| format!("{flag} {}: write in its folder", file.display()))
-}
-
-fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let beside = beside(flag, file)?;
-    fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;
-    beside.persist(file).with_context(|| format!("{flag} {}: put the file in its place", file.display()))?;
-    Ok(())
 }
 
 /// The report as text for people.

@@ -1,0 +1,35 @@
+//! Writes files that appear only when they are complete.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+use tempfile::NamedTempFile;
+
+use crate::app::exit::usage;
+
+/// The mode of new files, before the process's umask is applied.
+const FILE_MODE: u32 = 0o666;
+
+/// Makes an empty temporary file beside `file`. It is renamed to `file` at the end, so that a
+/// failed run leaves no partial file.
+pub(super) fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return Err(usage(format!("{flag} {}: it exists but is not a regular file", file.display())));
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".landfall-")
+        .permissions(Permissions::from_mode(FILE_MODE))
+        .tempfile_in(folder)
+        .with_context(|| format!("{flag} {}: write in its folder", file.display()))
+}
+
+/// Writes a file in whole: `fill` writes its content.
+pub(super) fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let beside = beside(flag, file)?;
+    fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;
+    beside.persist(file).with_context(|| format!("{flag} {}: put the file in its place", file.display()))?;
+    Ok(())
+}
