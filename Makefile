@@ -22,7 +22,8 @@ help: ## List the targets
 setup: ## Install missing Debian packages, after printing which
 	@ops/setup.sh
 
-demo: setup ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE" for measured round trips
+demo: ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE" for measured round trips, --keep to look at the dashboard
+	@ops/setup.sh --for demo
 	@# A faster build than those of `make bench` and `make package`: without experiments, partly optimised.
 	@echo "building (some minutes the first time)"; \
 	$(OFFLINE) cargo build --profile quick --workspace --no-default-features; \

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what building and testing Landfall needs on a Debian machine with Rust: a C compiler, make,
-# ip, and the binaries of the Postgres server. Prints the packages and the reasons before it installs
+# ip, the binaries of the Postgres server, and for tests a browser, other crawlers and promtool. Prints the packages and the reasons before it installs
 # them; does nothing if nothing is missing.
 #
 # Installs Postgres without the system-wide cluster that Debian would create and start, because
 # Landfall starts private ones. Does not change an existing cluster.
 #
 #   ops/setup.sh                      install what is missing, as root or with sudo
+#   ops/setup.sh --for demo           install only what `make demo` needs
 #   ops/setup.sh --for package        install what `make package` needs instead
 #   ops/setup.sh --for check-package  install what `make check-package` needs instead
 #   ops/setup.sh --dry-run            only print what is missing
@@ -20,9 +21,9 @@ while [ $# -gt 0 ]; do
     --for)
         purpose=${2-}
         case "$purpose" in
-        tests | package | check-package) ;;
+        tests | demo | package | check-package) ;;
         *)
-            echo "setup: --for is tests, package or check-package, not '$purpose'" >&2
+            echo "setup: --for is tests, demo, package or check-package, not '$purpose'" >&2
             exit 2
             ;;
         esac
@@ -75,16 +76,24 @@ find_missing() {
     "find_missing_for_${purpose//-/_}"
 }
 
-find_missing_for_tests() {
-    has patch || need patch "plants known bugs in a copy of the sources, to test the judge of faults"
+find_missing_for_demo() {
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
+    has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
+}
+
+find_missing_for_tests() {
+    find_missing_for_demo
+    has patch || need patch "plants known bugs in a copy of the sources, to test the judge of faults"
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ||
         need libfaketime "gives a process a wrong wall clock, for tests of faults"
     has wget2 || need wget2 "another crawler, to which the tests hand sites"
     ls /usr/lib/*/libnss_wrapper.so >/dev/null 2>&1 || need libnss-wrapper "lets wget2 find the emulated network's sites by name"
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the environment of Scrapy, another crawler for the tests"
-    has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
+    [ -x /usr/bin/chromium ] || need chromium "the browser in which the dashboard is tested"
+    has node || need nodejs "drives that browser"
+    has npm || need npm "downloads the browser's driver for tests"
+    has promtool || need prometheus "has promtool, which checks the alerts for Prometheus"
 }
 
 # The other architecture needs a cross compiler.

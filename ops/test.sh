@@ -89,6 +89,7 @@ clean_up() {
 trap clean_up EXIT
 # Scrapy comes from PyPI. Without it, its test is skipped.
 ops/peers.sh --only scrapy || true
+ops/browser.sh || true
 if cargo build --workspace --bins --tests; then
     built=$SECONDS
     # When the time limit ends the tests, the results until then are still added up.

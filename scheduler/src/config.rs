@@ -15,6 +15,7 @@ use crate::model::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit};
 use crate::store::schema::retention::RetainedKind;
 use crate::strategy::learned::confidence;
+use crate::web::DashboardConfig;
 
 /// The default listening address.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -66,17 +67,6 @@ pub struct Config {
     pub politeness: PolitenessConfig,
     pub keep: KeepConfig,
     pub dashboard: DashboardConfig,
-}
-
-/// Settings of the pages for browsers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DashboardConfig {
-    /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
-    /// operator may change something.
-    pub public: bool,
-    /// Whether everybody may read the metrics also if the scheduler listens on more than loopback.
-    pub public_metrics: bool,
 }
 
 impl Default for Config {

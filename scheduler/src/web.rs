@@ -9,6 +9,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
@@ -25,6 +26,17 @@ mod live;
 mod metrics;
 mod pages;
 mod session;
+
+/// Settings of the pages for browsers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DashboardConfig {
+    /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
+    /// operator may change something.
+    pub public: bool,
+    /// Whether everybody may read the metrics also if the scheduler listens on more than loopback.
+    pub public_metrics: bool,
+}
 
 /// What all handlers share. Cheap to clone.
 #[derive(Debug, Clone)]

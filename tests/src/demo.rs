@@ -161,7 +161,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         () = interrupted() => Err(anyhow::anyhow!("interrupted")),
     };
     if let Ok(verdict) = &ran {
-        show(verdict, &output);
+        verdict.print(&output);
         if args.keep {
             keep(&cluster).await;
         }
@@ -172,17 +172,6 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
     ensure!(!args.strict || verdict.strict, "--strict: a target was missed, or the times cannot be trusted: see above");
     Ok(())
-}
-
-/// Prints the result, and where the reports are.
-fn show(verdict: &Verdict, output: &Path) {
-    print!("{}", verdict.text);
-    println!("Report: file://{}", output.join("report.html").display());
-    println!(
-        "        every assignment: {}, logs: {}",
-        output.join("assignments.csv").display(),
-        output.join("logs").display()
-    );
 }
 
 /// Waits for Ctrl-C while people look at the dashboard.

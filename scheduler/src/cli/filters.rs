@@ -53,7 +53,7 @@ pub(super) fn timestamp(time: DateTime<Utc>) -> Timestamp {
 
 /// Parses a time given on the command line.
 pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
-    parse(text, view::now().with_timezone(&Local)).ok_or_else(|| {
+    parse(text, &view::now().with_timezone(&Local)).ok_or_else(|| {
         "not a time: give a duration ago (2h, 30min), a day (2026-11-24, yesterday) or a time (2026-11-24T10:00Z)"
             .to_owned()
     })
@@ -61,7 +61,7 @@ pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
 
 /// Parses a duration before now, a day, or a time. A day is its midnight. A day and a time without
 /// time zone are in the time zone of `now`.
-fn parse<Z: TimeZone>(text: &str, now: DateTime<Z>) -> Option<DateTime<Utc>> {
+fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<DateTime<Utc>> {
     let text = text.trim();
     let at = |time: NaiveDateTime| Some(now.timezone().from_local_datetime(&time).earliest()?.to_utc());
     let midnight = |day: NaiveDate| at(day.and_time(NaiveTime::MIN));
@@ -114,10 +114,10 @@ mod tests {
             ("2026-11-24T10:00", "2026-11-24T02:00:00+00:00"),
             ("2026-11-24 10:00:05", "2026-11-24T02:00:05+00:00"),
         ] {
-            assert_eq!(parse(text, now).map(|time| time.to_rfc3339()).as_deref(), Some(meant), "{text}");
+            assert_eq!(parse(text, &now).map(|time| time.to_rfc3339()).as_deref(), Some(meant), "{text}");
         }
         for bad in ["", "ago", "soon", "2h later", "2026-13-01", "24.11.2026", "-2h", "99999999999999999999days"] {
-            assert_eq!(parse(bad, now), None, "{bad}");
+            assert_eq!(parse(bad, &now), None, "{bad}");
         }
         assert!(time("soon").unwrap_err().starts_with("not a time: give "));
     }

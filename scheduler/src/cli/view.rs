@@ -201,7 +201,7 @@ pub(crate) struct LaidOutColumn {
     pub(crate) name: &'static str,
     wide: bool,
     /// Whether the column is left out if all its cells are dashes.
-    pub(crate) optional: bool,
+    optional: bool,
     /// Whether it is aligned to the right.
     pub(crate) right: bool,
     text: bool,
@@ -212,7 +212,11 @@ pub(crate) struct LaidOutColumn {
 pub(crate) fn main_columns<R: Row>(rows: &[R], view: &View) -> Vec<(LaidOutColumn, Vec<String>)> {
     let columns = R::COLUMNS.iter().map(|(name, cell)| (LaidOutColumn::parse(name), cell));
     let shown = columns.filter(|(column, _)| !column.wide);
-    shown.map(|(column, cell)| (column, rows.iter().map(|row| printable(&cell(row, view))).collect())).collect()
+    let filled = shown.map(|(column, cell)| {
+        let cells: Vec<String> = rows.iter().map(|row| printable(&cell(row, view))).collect();
+        (column, cells)
+    });
+    filled.filter(|(column, cells)| !column.optional || cells.iter().any(|cell| cell != "-")).collect()
 }
 
 impl LaidOutColumn {

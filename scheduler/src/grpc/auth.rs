@@ -57,7 +57,7 @@ impl AllowedCallers {
 
 /// Whether a path is a page's, and not a gRPC service's, whose name has a dot. The dashboard itself
 /// checks who may see its pages, because browsers send a cookie.
-pub(super) fn is_page(path: &str) -> bool {
+pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }
 

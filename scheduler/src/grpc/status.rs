@@ -110,7 +110,7 @@ pub(super) fn away() -> Status {
 /// Whether Postgres refused a text because of its zero character; Postgres accepts all other ones.
 fn has_zero_character(cause: &sqlx::Error) -> bool {
     const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
-    cause.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == CHARACTER_NOT_IN_REPERTOIRE)
+    matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
 }
 
 /// Whether the same statement may succeed later: the connection failed, or Postgres is starting,

@@ -48,6 +48,7 @@ pub(super) fn router() -> Router<Web> {
         .route("/embedding", get(embedding))
         .route("/epochs", get(epochs))
         .route("/map", get(map))
+        .route("/{*path}", get(|| async { ApiError(PageError::unknown()) }))
         .route(
             "/openapi.json",
             get(|| async { ([(CONTENT_TYPE, "application/json")], include_str!("assets/openapi.json")) }),

@@ -119,7 +119,7 @@ pub(super) fn table<R: Row>(caption: &str, rows: &[R], href: impl Fn(&R) -> Opti
                 tbody { @for (index, row) in rows.iter().enumerate() { tr {
                     @for (place, (column, cells)) in columns.iter().enumerate() {
                         @let text = cells.get(index).map_or("", String::as_str);
-                        @let tone = column.toned.then(|| tone_class(row.tone())).unwrap_or_default();
+                        @let tone = if column.toned { tone_class(row.tone()) } else { "" };
                         td class={ @if column.right { "n " } (tone) } title=[long(text)] {
                             @match href(row).filter(|_| place == 0) {
                                 Some(href) => a href=(href) { (shortened(text)) },

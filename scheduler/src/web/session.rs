@@ -21,18 +21,18 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::{Markup, html};
 use ring::hmac;
 use tokio::sync::Semaphore;
+use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use url::form_urlencoded;
 
 use crate::app::secret::{Secret, SecretHash, hex};
 use crate::cli::view::now;
-use crate::config::DashboardConfig;
 use crate::grpc::auth;
 use crate::store;
 use crate::store::settings::{self, OperatorTokens};
 
 use super::error::PageError;
-use super::{Web, layout};
+use super::{DashboardConfig, Web, layout};
 
 /// How long a browser stays signed in: a working day.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
@@ -97,6 +97,9 @@ impl Form {
 /// something the [`Form`], in the request's extensions.
 pub(super) async fn admit(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
+    if !auth::is_page(path) {
+        return Status::unimplemented("this scheduler has no such call").into_http();
+    }
     let needs_database = !path.starts_with("/static/") && path != "/health/live";
     let mut response = match admitted(&web, &mut request).await {
         Ok(()) if !needs_database => next.run(request).await,
@@ -126,8 +129,8 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
         check_form(request, &visitor, path == "/sign-in").await.map_err(IntoResponse::into_response)?;
     }
     let DashboardConfig { public, public_metrics } = web.scheduler.config.dashboard;
-    let reads_freely = public || path == "/metrics" && (public_metrics || !web.tls);
-    if visitor == Visitor::Guest && !(reads_freely && !changes) && path != "/sign-in" {
+    let reads_freely = !changes && (public || path == "/metrics" && (public_metrics || !web.tls));
+    if visitor == Visitor::Guest && !reads_freely && path != "/sign-in" {
         if api {
             return Err(refusal(
                 api,
@@ -179,8 +182,8 @@ async fn visitor(web: &Web, headers: &HeaderMap) -> Result<Visitor, PageError> {
     }
     let mut conn = store::acquire(&web.scheduler.pool).await?;
     if headers.contains_key(AUTHORIZATION) {
-        let presented = auth::presented(headers).map_err(tonic::Status::from)?;
-        auth::operator(&mut conn, presented).await.map_err(tonic::Status::from)?;
+        let presented = auth::presented(headers).map_err(Status::from)?;
+        auth::operator(&mut conn, presented).await.map_err(Status::from)?;
         return Ok(Visitor::Operator(FormCode(String::new())));
     }
     let tokens = settings::operator_tokens(&mut conn).await?;

@@ -1,6 +1,8 @@
 //! The result that `lab demo` prints: four lines, plus one for each failed check, missed target, or
 //! reason why times are unreliable.
 
+use std::path::Path;
+
 use super::{PeakMemory, shown_mb};
 use crate::evidence::check::Check;
 use crate::evidence::figures::{Figures, Target};
@@ -26,6 +28,17 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
+    /// Prints the result, and where the reports are.
+    pub(super) fn print(&self, output: &Path) {
+        print!("{}", self.text);
+        println!("Report: file://{}", output.join("report.html").display());
+        println!(
+            "        every assignment: {}, logs: {}",
+            output.join("assignments.csv").display(),
+            output.join("logs").display()
+        );
+    }
+
     pub(super) fn of(run: &RunOutcome<'_>) -> Self {
         let broken: Vec<&Check> = run.checks.iter().filter(|check| !check.holds()).collect();
         let missed: Vec<&Target> = run.targets.iter().filter(|target| !target.met).collect();

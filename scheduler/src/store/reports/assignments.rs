@@ -2,7 +2,7 @@
 //!
 //! Rows are read in pages, by key, through the index that keeps a batch's sites unique. So a report
 //! needs constant memory, and the cost per row does not depend on the size of the batch. Where the
-//! sites of a page are close together, a page reads ranges of sites, which takes half the time.
+//! sites of a page are close together, a page reads ranges of sites.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};

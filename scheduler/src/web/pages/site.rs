@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use tonic::Request;
 
 use crate::cli::sites::site::globe_cell;
-use crate::simulate::plot::{Axis, Bar, bars};
+use crate::plot::{Axis, Bar, bars};
 use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, section, table};

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tonic::Request;
 
 use crate::cli::view::now;
-use crate::simulate::plot::{Axis, Curve, lines};
+use crate::plot::{Axis, Curve, lines};
 use crate::store;
 use crate::store::batches;
 use crate::store::reports::minutes::{CrawledStretch, crawled};

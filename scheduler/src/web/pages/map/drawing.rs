@@ -156,7 +156,7 @@ struct Label {
 
 /// Places names beside their marks, those of landmarks first. A name that would cover another one is
 /// only in its mark's tooltip.
-fn labels<'a>(mut agents: Vec<(&'a MapAgent, [f64; 2])>) -> BTreeMap<&'a str, Label> {
+fn labels(mut agents: Vec<(&MapAgent, [f64; 2])>) -> BTreeMap<&str, Label> {
     agents.sort_by_key(|(agent, _)| !agent.landmark);
     let mut taken: Vec<[f64; 3]> = Vec::new();
     let mut labels = BTreeMap::new();

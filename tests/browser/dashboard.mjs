@@ -1,0 +1,112 @@
+// Uses the dashboard in Chromium as a person does, in both themes and on a wide and a narrow screen.
+// Prints what is wrong, a line each; the exit code is then 1.
+//
+//   node dashboard.mjs MODULES BASE TOKEN AGENT SITE BATCH SCREENSHOTS
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+
+const [modules, base, token, agent, site, batch, shots] = process.argv.slice(2);
+const { chromium } = createRequire(join(modules, "x.js"))("playwright-core");
+const axe = readFileSync(join(modules, "axe-core", "axe.min.js"), "utf8");
+const MAX_WEIGHT = 500_000;
+const MAX_FIRST_PAINT_MS = 1_000;
+
+let wrong = 0;
+const report = (text) => { wrong += 1; console.log(text); };
+const expect = (holds, text) => { if (!holds) report(text); };
+
+const browser = await chromium.launch({
+  executablePath: "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync"],
+});
+
+const open = async (scheme, width) => {
+  const context = await browser.newContext({ colorScheme: scheme, viewport: { width, height: 900 } });
+  const page = await context.newPage();
+  const where = () => `${scheme}, ${width} px, ${page.url()}`;
+  page.on("console", (message) => {
+    // The browser reports the answer to a wrong token, which the test provokes.
+    if (message.type() === "error" && !message.text().includes("401")) report(`${where()}: console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => report(`${where()}: ${error.message}`));
+  page.on("request", (request) => {
+    if (!request.url().startsWith(base)) report(`${where()}: asked ${request.url()}`);
+  });
+  return { context, page, where };
+};
+
+const signIn = async (page) => {
+  await page.goto(`${base}/fleet`);
+  expect(page.url().startsWith(`${base}/sign-in`), `a guest sees ${page.url()}`);
+  await page.fill("#token", "a guess");
+  await page.click("main button");
+  expect((await page.textContent("[role=alert]")) === "the token is wrong", "a wrong token is not refused");
+  await page.fill("#token", token);
+  await page.click("main button");
+  expect(page.url() === `${base}/fleet`, `after signing in: ${page.url()}`);
+};
+
+const named = (path, name) => path + encodeURIComponent(name);
+const paths = ["/", "/map", "/map?view=globe", "/fleet", named("/agents/", agent), "/batches", named("/batches/", batch),
+  named("/site?name=", site), "/trends"];
+
+for (const scheme of ["light", "dark"]) {
+  for (const width of [1200, 390]) {
+    const { context, page, where } = await open(scheme, width);
+    await signIn(page);
+    for (const path of paths) {
+      const answer = await page.goto(base + path);
+      expect(answer.status() === 200, `${where()}: status ${answer.status()}`);
+      expect((await answer.body()).length <= MAX_WEIGHT, `${where()}: weighs ${(await answer.body()).length}`);
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      expect(over <= 0, `${where()}: ${over} px wider than the screen`);
+      // The page's policy forbids foreign scripts, so the audit runs in the debugger's world.
+      await page.evaluate(axe);
+      const found = await page.evaluate(async () => {
+        const { violations } = await globalThis.axe.run();
+        return violations.filter(({ impact }) => impact === "serious" || impact === "critical")
+          .map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 160)}`);
+      });
+      found.forEach((violation) => report(`${where()}: ${violation}`));
+      if (shots) await page.screenshot({ path: join(shots, `${paths.indexOf(path)}-${scheme}-${width}.png`), fullPage: true });
+    }
+    await context.close();
+  }
+}
+
+// Actions, live updates, the map and the keyboard.
+const { context, page } = await open("light", 1200);
+await signIn(page);
+const second = await context.newPage();
+await second.goto(`${base}/fleet`);
+await page.goto(base + named("/agents/", agent));
+page.on("dialog", (dialog) => dialog.accept());
+for (const [button, state] of [["Drain", /drain/], ["Resume", /ready|quarantined/]]) {
+  await Promise.all([page.waitForNavigation(), page.click(`text=${button}`)]);
+  expect((await page.textContent(".done")).includes(button.toLowerCase()), `${button} was not confirmed`);
+  const row = second.locator("tr", { hasText: agent });
+  const changed = row.filter({ hasText: state }).waitFor({ timeout: 15_000 });
+  await changed.catch(async () => report(`after ${button} the other tab still shows: ${await row.textContent()}`));
+}
+await page.goto(`${base}/map`);
+const painted = await page.waitForFunction(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime);
+const paint = await painted.jsonValue();
+console.error(`first paint of the map: ${Math.round(paint)} ms`);
+expect(paint <= MAX_FIRST_PAINT_MS, `first paint of the map after ${paint} ms`);
+const mark = page.locator("a.agent circle:not(.ring)").first();
+await mark.hover();
+expect(await page.locator("svg.map.some").count() === 1, "an agent's sites are not lit");
+await page.goto(`${base}/`);
+await page.keyboard.press("Tab");
+expect(await page.evaluate(() => document.activeElement.textContent) === "Skip to content", "the first stop skips to the content");
+await page.fill("input[type=search]", site);
+await Promise.all([page.waitForNavigation(), page.keyboard.press("Enter")]);
+expect((await page.textContent("h1")) === site, `the search shows ${await page.textContent("h1")}`);
+await Promise.all([page.waitForNavigation(), page.click("text=Sign out")]);
+await page.goto(`${base}/`);
+expect(page.url().startsWith(`${base}/sign-in`), `after signing out: ${page.url()}`);
+
+await browser.close();
+process.exit(wrong > 0 ? 1 : 0);
