@@ -1,5 +1,6 @@
 //! Tests that judge times, or must not run in parallel with another lab.
 
+mod dashboard;
 mod measured;
 mod pace;
 mod paper;

@@ -52,8 +52,9 @@ async fn a_drained_agents_sites_go_to_its_next_candidates() {
     let _turn = beside().await;
     let mut cluster = small(3, 18, 1).await;
     submit_slow(&cluster, "gnp-top3").await;
-    let chosen = "select count(*) from tasks where assignment_id is not null";
-    cluster.await_count("every site to have its agent", chosen, 18, PATIENCE).await.unwrap();
+    // On a slow machine the first sites are crawled before the last ones have an agent.
+    let waiting = "select count(*) from tasks where state = 'assigned'";
+    cluster.await_count("sites to wait at agents", waiting, 6, PATIENCE).await.unwrap();
     let fullest: String = sqlx::query_scalar(
         "select a.name from tasks t join agents a on a.id = t.agent_id where t.state = 'assigned'
          group by a.name order by count(*) desc limit 1",

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::harness::{PATIENCE, beside, small, submit};
+use crate::harness::{PATIENCE, alone, small, submit};
 
 /// The folder of the browser's driver, if it and the browser are installed.
 fn modules() -> Result<PathBuf, &'static str> {
@@ -30,7 +30,7 @@ async fn every_page_works_in_a_browser() {
             return;
         }
     };
-    let _turn = beside().await;
+    let _turn = alone().await;
     let mut cluster = small(6, 24, 8).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
