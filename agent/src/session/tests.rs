@@ -395,7 +395,7 @@ async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
             let target = Some(measure_order::Target::Beacon(BeaconTarget { agent_id: 1, url: url.clone() }));
             session.send(Down::Measure(MeasureOrder { order_id, target, ..measure_order(&server) })).await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let (_next, register) = tokio::select! {
         next = scheduler.session() => next,
