@@ -8372,36 +8372,43 @@ pub struct StrategyThroughput {
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
 }
-/// Asks for the accuracy of predictions.
+/// Selects ended crawls, or failed sites in their newest rounds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AccuracyRequest {
-    /// Only crawls of this batch; empty: of all batches.
+pub struct CrawlFilter {
+    /// Only those of this batch; empty: of all batches.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only crawls by this agent; empty: by all agents.
+    /// Only crawls by this agent, or failed sites for which it was chosen last; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// Only crawls by agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// Only those of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
     /// `countries`.
     #[prost(string, repeated, tag = "3")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only crawls by agents on one of these carriers; empty: all.
+    /// Only those of agents on one of these carriers; empty: all.
     #[prost(string, repeated, tag = "4")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only crawls by agents in one of these countries; empty: all.
+    /// Only those of agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "5")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only crawls whose outcome was accepted then or later; absent: no limit.
+    /// Only crawls whose outcome was accepted, or sites that failed, then or later; absent: no limit.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only crawls whose outcome was accepted before; absent: no limit.
+    /// Only those before; absent: no limit.
     #[prost(message, optional, tag = "7")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Asks for the accuracy of predictions.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccuracyRequest {
+    /// The crawls; absent: all.
+    #[prost(message, optional, tag = "1")]
+    pub crawls: ::core::option::Option<CrawlFilter>,
     /// One row for each combination of these; empty: one row for all crawls.
-    #[prost(enumeration = "ReportGroup", repeated, tag = "8")]
+    #[prost(enumeration = "ReportGroup", repeated, tag = "2")]
     pub by: ::prost::alloc::vec::Vec<i32>,
     /// Maximum number of rows; 0: all.
-    #[prost(uint64, tag = "9")]
+    #[prost(uint64, tag = "3")]
     pub limit: u64,
 }
 /// The accuracy of predictions.
@@ -8459,36 +8466,17 @@ pub struct AccuracyRow {
 /// Asks for failed sites.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FailuresRequest {
-    /// Only sites of this batch; empty: of all batches.
-    #[prost(string, tag = "1")]
-    pub batch: ::prost::alloc::string::String,
-    /// Only sites for which this agent was chosen last; empty: all.
-    #[prost(string, tag = "2")]
-    pub agent: ::prost::alloc::string::String,
-    /// Only sites whose newest assignment is an agent in one of these cities; empty: all. Case is ignored here, in `carriers`
-    /// and in `countries`.
-    #[prost(string, repeated, tag = "3")]
-    pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only sites whose newest assignment is an agent on one of these carriers; empty: all.
-    #[prost(string, repeated, tag = "4")]
-    pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only sites whose newest assignment is an agent in one of these countries; empty: all.
-    #[prost(string, repeated, tag = "5")]
-    pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only sites that failed then or later; absent: no limit.
-    #[prost(message, optional, tag = "6")]
-    pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only sites that failed before; absent: no limit.
-    #[prost(message, optional, tag = "7")]
-    pub until: ::core::option::Option<::prost_types::Timestamp>,
+    /// The sites; absent: all.
+    #[prost(message, optional, tag = "1")]
+    pub sites: ::core::option::Option<CrawlFilter>,
     /// Only sites that failed for one of these reasons; empty: for any.
-    #[prost(enumeration = "ReasonKind", repeated, tag = "8")]
+    #[prost(enumeration = "ReasonKind", repeated, tag = "2")]
     pub reasons: ::prost::alloc::vec::Vec<i32>,
     /// One row for each combination of these; empty: one row for all failed sites.
-    #[prost(enumeration = "ReportGroup", repeated, tag = "9")]
+    #[prost(enumeration = "ReportGroup", repeated, tag = "3")]
     pub by: ::prost::alloc::vec::Vec<i32>,
     /// Maximum number of rows; 0: all.
-    #[prost(uint64, tag = "10")]
+    #[prost(uint64, tag = "4")]
     pub limit: u64,
 }
 /// Failed sites, in their newest rounds.

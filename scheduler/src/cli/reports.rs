@@ -8,7 +8,7 @@ mod page;
 pub(super) mod plan;
 pub(super) mod throughput;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, AgentsReportRequest, ReasonKind, Wait};
 use prost_types::{Duration, Timestamp};
@@ -21,7 +21,7 @@ use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_tone, service_words};
 use super::client::Client;
-use super::filters::PlaceArgs;
+use super::filters::{PlaceArgs, TimeArgs, timestamp};
 use super::output::{self, Column, FormatArgs, Row, Tone, View, count_cell, millis_cell, size_cell, text_cell};
 use super::repeat::WatchFlag;
 use super::sites::tasks::TasksArgs;
@@ -90,6 +90,35 @@ impl ReportCommand {
                 };
                 watch.print(connection, &format, ask, text).await
             }
+        }
+    }
+}
+
+/// Selects crawls, or failed sites by the agent that was chosen last.
+#[derive(Debug, Args)]
+struct CrawlArgs {
+    /// Only this batch
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only this agent
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    #[command(flatten)]
+    places: PlaceArgs,
+    #[command(flatten)]
+    time: TimeArgs,
+}
+
+impl CrawlArgs {
+    fn filter(self) -> v1::CrawlFilter {
+        v1::CrawlFilter {
+            batch: self.batch.unwrap_or_default(),
+            agent: self.agent.unwrap_or_default(),
+            cities: self.places.city,
+            carriers: self.places.carrier,
+            countries: self.places.country,
+            since: self.time.since.map(timestamp),
+            until: self.time.until.map(timestamp),
         }
     }
 }

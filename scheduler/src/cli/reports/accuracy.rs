@@ -3,10 +3,9 @@
 use clap::Args;
 use landfall_proto::v1::{self, AccuracyRequest, AccuracyResponse, AccuracyRow};
 
-use super::groups;
+use super::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
-use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, float_cell, share_cell, text_cell};
 use crate::cli::repeat::WatchFlag;
 use crate::cli::words::one_of;
@@ -24,16 +23,8 @@ Examples:
 An error is |predicted - measured| / measured, for the agent that crawled. The measured round trip is that of the crawl, and in
 the columns `probed` that of the agent's own measurement before it was chosen. A ratio is measured / predicted.")]
 pub(in crate::cli) struct AccuracyArgs {
-    /// Only crawls of this batch
-    #[arg(long, value_name = "NAME")]
-    batch: Option<String>,
-    /// Only crawls by this agent
-    #[arg(long, value_name = "NAME")]
-    agent: Option<String>,
     #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    time: TimeArgs,
+    crawls: CrawlArgs,
     /// One row for each value of this, or for each combination; may be repeated [default: city,carrier]
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = one_of(GROUPS, ReportGroup::name))]
     by: Vec<ReportGroup>,
@@ -48,15 +39,9 @@ pub(in crate::cli) struct AccuracyArgs {
 
 impl AccuracyArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { batch, agent, places, time, by, limit, format, watch } = self;
+        let Self { crawls, by, limit, format, watch } = self;
         let request = AccuracyRequest {
-            batch: batch.unwrap_or_default(),
-            agent: agent.unwrap_or_default(),
-            cities: places.city,
-            carriers: places.carrier,
-            countries: places.country,
-            since: time.since.map(timestamp),
-            until: time.until.map(timestamp),
+            crawls: Some(crawls.filter()),
             by: groups(&by, &[ReportGroup::City, ReportGroup::Carrier]),
             limit,
         };

@@ -4,10 +4,9 @@ use clap::Args;
 use landfall_proto::json::Word as _;
 use landfall_proto::v1::{self, FailureRow, FailuresRequest, FailuresResponse};
 
-use super::groups;
+use super::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
-use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, share_cell, text_cell};
 use crate::cli::repeat::WatchFlag;
 use crate::cli::words::one_of;
@@ -22,19 +21,11 @@ Examples:
 
 Each site counts in its newest round. Its agent is the one that was chosen last.")]
 pub(in crate::cli) struct FailuresArgs {
-    /// Only sites of this batch
-    #[arg(long, value_name = "NAME")]
-    batch: Option<String>,
     /// Only sites that failed for this reason; may be repeated
     #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
     reason: Vec<ReasonKind>,
-    /// Only sites for which this agent was chosen last
-    #[arg(long, value_name = "NAME")]
-    agent: Option<String>,
     #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    time: TimeArgs,
+    sites: CrawlArgs,
     /// One row for each value of this, or for each combination; may be repeated [default: reason]
     #[arg(
         long,
@@ -54,15 +45,9 @@ pub(in crate::cli) struct FailuresArgs {
 
 impl FailuresArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { batch, reason, agent, places, time, by, limit, format, watch } = self;
+        let Self { reason, sites, by, limit, format, watch } = self;
         let request = FailuresRequest {
-            batch: batch.unwrap_or_default(),
-            agent: agent.unwrap_or_default(),
-            cities: places.city,
-            carriers: places.carrier,
-            countries: places.country,
-            since: time.since.map(timestamp),
-            until: time.until.map(timestamp),
+            sites: Some(sites.filter()),
             reasons: reason.into_iter().map(|kind| v1::ReasonKind::from(kind).into()).collect(),
             by: groups(&by, &[ReportGroup::Reason]),
             limit,

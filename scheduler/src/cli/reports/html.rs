@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use landfall_proto::v1::{
-    AccuracyRequest, AgentsReportRequest, FailuresRequest, ListBatchesRequest, ReportGroup, ThroughputRequest,
+    AccuracyRequest, AgentsReportRequest, CrawlFilter, FailuresRequest, ListBatchesRequest, ReportGroup,
+    ThroughputRequest,
 };
 
 use super::page::{Answers, SLICES, page};
@@ -48,14 +49,15 @@ impl HtmlArgs {
     async fn ask(&self, client: &Client) -> anyhow::Result<Answers> {
         let batch = self.batch.clone().unwrap_or_default();
         let (since, until) = (self.time.since.map(timestamp), self.time.until.map(timestamp));
+        let wanted = CrawlFilter { batch: batch.clone(), since, until, ..CrawlFilter::default() };
         let accuracy = async |by: &[ReportGroup]| {
             let by = by.iter().map(|group| (*group).into()).collect();
-            let request = AccuracyRequest { batch: batch.clone(), by, since, until, ..AccuracyRequest::default() };
+            let request = AccuracyRequest { crawls: Some(wanted.clone()), by, limit: 0 };
             anyhow::Ok(client.answer(client.reports().accuracy(request).await)?.rows)
         };
         let failures = async |by: ReportGroup| {
             let by = vec![by.into()];
-            let request = FailuresRequest { batch: batch.clone(), by, since, until, ..FailuresRequest::default() };
+            let request = FailuresRequest { sites: Some(wanted.clone()), by, ..FailuresRequest::default() };
             anyhow::Ok(client.answer(client.reports().failures(request).await)?.rows)
         };
         let asked = AgentsReportRequest { batch: batch.clone(), ..AgentsReportRequest::default() };

@@ -117,14 +117,8 @@ impl ReportService for ReportDesk {
     async fn accuracy(&self, request: Request<v1::AccuracyRequest>) -> Result<Response<v1::AccuracyResponse>, Status> {
         let request = request.into_inner();
         let by = asked::groups(&request.by, asked::OF_CRAWLS)?;
-        let scope = CrawlScope {
-            batch: &request.batch,
-            agent: &request.agent,
-            places: Places::new(&request.cities, &request.carriers, &request.countries),
-            time: TimeRange::new(request.since, request.until)?,
-        };
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let wanted = scope.resolved(&mut conn).await?;
+        let wanted = crawls(&mut conn, request.crawls.unwrap_or_default()).await?;
         let rows = accuracy::accuracy(&mut conn, &wanted, by).await?;
         let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::AccuracyResponse { rows, more }))
@@ -134,14 +128,8 @@ impl ReportService for ReportDesk {
         let request = request.into_inner();
         let by = asked::groups(&request.by, ReportGroup::ALL)?;
         let reasons = asked::reasons(&request.reasons)?;
-        let scope = CrawlScope {
-            batch: &request.batch,
-            agent: &request.agent,
-            places: Places::new(&request.cities, &request.carriers, &request.countries),
-            time: TimeRange::new(request.since, request.until)?,
-        };
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let wanted = scope.resolved(&mut conn).await?;
+        let wanted = crawls(&mut conn, request.sites.unwrap_or_default()).await?;
         let rows = failures::failures(&mut conn, &wanted, &reasons, by).await?;
         let (rows, more) = asked::first(rows.into_iter().map(Into::into).collect(), request.limit);
         Ok(Response::new(v1::FailuresResponse { rows, more }))
@@ -157,24 +145,14 @@ impl ReportService for ReportDesk {
     }
 }
 
-/// The filters of a request that several reports share.
-struct CrawlScope<'a> {
-    batch: &'a str,
-    agent: &'a str,
-    places: Places,
-    time: TimeRange,
-}
-
-impl CrawlScope<'_> {
-    /// Looks up the names.
-    async fn resolved(&self, conn: &mut PgConnection) -> Result<reports::CrawlFilter, Status> {
-        Ok(reports::CrawlFilter {
-            batch: if self.batch.is_empty() { None } else { Some(named::batch(conn, self.batch).await?.id) },
-            agents: named::agents_at(conn, self.agent, &self.places).await?,
-            since: self.time.since,
-            until: self.time.until,
-        })
-    }
+/// Looks up the names in a filter.
+async fn crawls(conn: &mut PgConnection, filter: v1::CrawlFilter) -> Result<reports::CrawlFilter, Status> {
+    let v1::CrawlFilter { batch, agent, cities, carriers, countries, since, until } = filter;
+    let time = TimeRange::new(since, until)?;
+    let places = Places::new(&cities, &carriers, &countries);
+    let batch = if batch.is_empty() { None } else { Some(named::batch(conn, &batch).await?.id) };
+    let agents = named::agents_at(conn, &agent, &places).await?;
+    Ok(reports::CrawlFilter { batch, agents, since: time.since, until: time.until })
 }
 
 impl ReportDesk {

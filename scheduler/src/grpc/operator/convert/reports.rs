@@ -77,9 +77,8 @@ impl From<FailureRow> for v1::FailureRow {
     }
 }
 
-/// Whether an agent matches the filter of the request.
-pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest) -> bool {
-    let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
+/// Whether an agent matches the filter of the request, of which `places` are a part.
+pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest, places: &Places) -> bool {
     let service = i32::from(v1::ServiceState::from(agent.service()));
     (asked.removed || agent.removed_at.is_none())
         && places.include(&agent.city, &agent.carrier, &agent.country)

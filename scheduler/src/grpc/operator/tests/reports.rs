@@ -49,11 +49,42 @@ async fn accuracy_is_reported_by_place_and_day(pool: PgPool) {
         (all(), "  3 0.500|1 0.200"),
         (v1::AccuracyRequest { by: vec![city], ..all() }, "Harbin  2 0.625|1 0.200;Tokyo  1 0.500|0 -"),
         (v1::AccuracyRequest { by: vec![agent, day], limit: 1, ..all() }, "agent0 2026-11-23 1 0.500|1 0.200"),
-        (v1::AccuracyRequest { since: at(noon), ..all() }, "  2 0.625|0 -"),
-        (v1::AccuracyRequest { until: at(noon), batch: "autumn".into(), ..all() }, "  1 0.500|1 0.200"),
-        (v1::AccuracyRequest { batch: "winter".into(), ..all() }, ""),
-        (v1::AccuracyRequest { cities: vec!["tokyo".into()], batch: "autumn".into(), ..all() }, "  1 0.500|0 -"),
-        (v1::AccuracyRequest { carriers: vec!["nobody's".into()], ..all() }, ""),
+        (
+            v1::AccuracyRequest { crawls: Some(v1::CrawlFilter { since: at(noon), ..Default::default() }), ..all() },
+            "  2 0.625|0 -",
+        ),
+        (
+            v1::AccuracyRequest {
+                crawls: Some(v1::CrawlFilter { until: at(noon), batch: "autumn".into(), ..Default::default() }),
+                ..all()
+            },
+            "  1 0.500|1 0.200",
+        ),
+        (
+            v1::AccuracyRequest {
+                crawls: Some(v1::CrawlFilter { batch: "winter".into(), ..Default::default() }),
+                ..all()
+            },
+            "",
+        ),
+        (
+            v1::AccuracyRequest {
+                crawls: Some(v1::CrawlFilter {
+                    cities: vec!["tokyo".into()],
+                    batch: "autumn".into(),
+                    ..Default::default()
+                }),
+                ..all()
+            },
+            "  1 0.500|0 -",
+        ),
+        (
+            v1::AccuracyRequest {
+                crawls: Some(v1::CrawlFilter { carriers: vec!["nobody's".into()], ..Default::default() }),
+                ..all()
+            },
+            "",
+        ),
     ] {
         let answer = desk.reports().accuracy(request.clone()).await.expect("counted").into_inner();
         let figure = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"));
@@ -94,9 +125,29 @@ async fn failures_are_counted_by_reason_and_source(pool: PgPool) {
             v1::FailuresRequest { by: by(v1::ReportGroup::Agent), ..all() },
             "agent0 2 0.50 a.cn;agent1 1 0.25 c.cn; 1 0.25 a.cn",
         ),
-        (v1::FailuresRequest { by: reason(), batch: "winter".into(), ..all() }, "other 1 1.00 a.cn"),
-        (v1::FailuresRequest { by: reason(), carriers: vec!["iij".into()], ..all() }, "tls 1 1.00 c.cn"),
-        (v1::FailuresRequest { until: at(1_795_521_600), ..all() }, " 1 1.00 a.cn"),
+        (
+            v1::FailuresRequest {
+                sites: Some(v1::CrawlFilter { batch: "winter".into(), ..Default::default() }),
+                by: reason(),
+                ..all()
+            },
+            "other 1 1.00 a.cn",
+        ),
+        (
+            v1::FailuresRequest {
+                sites: Some(v1::CrawlFilter { carriers: vec!["iij".into()], ..Default::default() }),
+                by: reason(),
+                ..all()
+            },
+            "tls 1 1.00 c.cn",
+        ),
+        (
+            v1::FailuresRequest {
+                sites: Some(v1::CrawlFilter { until: at(1_795_521_600), ..Default::default() }),
+                ..all()
+            },
+            " 1 1.00 a.cn",
+        ),
         (v1::FailuresRequest { reasons: vec![v1::ReasonKind::Tls.into()], ..all() }, " 1 1.00 c.cn"),
         (v1::FailuresRequest { reasons: vec![v1::ReasonKind::Poison.into()], by: reason(), ..all() }, ""),
     ] {
