@@ -50,7 +50,7 @@ pub(super) fn page(answers: &Answers, now: DateTime<Utc>) -> String {
 
 fn tiles(answers: &Answers) -> Markup {
     let sum = |figure: fn(&v1::AgentRow) -> u64| answers.agents.iter().map(figure).fold(0, u64::saturating_add);
-    let failed: u64 = answers.reasons.iter().map(|row| row.sites).sum();
+    let failed = answers.reasons.iter().map(|row| row.sites).fold(0, u64::saturating_add);
     let mut tiles = vec![
         (number(sum(crawls)), "crawls ended"),
         (number(sum(|row| row.pages)), "pages"),
@@ -143,7 +143,7 @@ fn most(bars: &[Bar]) -> f64 {
 }
 
 fn shares(agents: &[v1::AgentRow]) -> Markup {
-    let all: u64 = agents.iter().map(crawls).sum();
+    let all = agents.iter().map(crawls).fold(0, u64::saturating_add);
     if all == 0 {
         return html! {};
     }

@@ -132,7 +132,8 @@ impl FleetService for FleetDesk {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let agents = agents::list(&mut conn).await?;
         let asked = request.get_ref();
-        let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked));
+        let places = Places::new(&asked.cities, &asked.carriers, &asked.countries);
+        let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked, &places));
         let open_enrolments = enrolments::open_tokens(&mut conn).await?;
         let (agents, more) = reports::first(wanted.map(Into::into).collect(), asked.limit);
         Ok(Response::new(v1::ListAgentsResponse { agents, open_enrolments, more }))
