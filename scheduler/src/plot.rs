@@ -7,8 +7,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::model::stats::count;
 
+pub mod map;
+
 /// The style sheet of pages without one of their own; for light and dark screens.
-pub const STYLE: &str = include_str!("plot.css");
+pub const STYLE: &str = include_str!("plot/style.css");
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 380.0;
@@ -188,12 +190,13 @@ fn shortened(name: &str) -> String {
 }
 
 /// Formats a number for display, without needless decimals.
-fn label(value: f64) -> String {
+pub fn label(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn px(value: f64) -> String {
+/// Formats a length in a drawing.
+pub fn px(value: f64) -> String {
     format!("{value:.1}")
 }
 

@@ -42,7 +42,7 @@ const signIn = async (page) => {
   expect(page.url().startsWith(`${base}/sign-in`), `a guest sees ${page.url()}`);
   await page.fill("#token", "a guess");
   await page.click("main button");
-  expect((await page.textContent("[role=alert]")) === "the token is wrong", "a wrong token is not refused");
+  expect((await page.textContent("[role=alert]")) === "the operator token is wrong", "a wrong token is not refused");
   await page.fill("#token", token);
   await page.click("main button");
   expect(page.url() === `${base}/fleet`, `after signing in: ${page.url()}`);
@@ -95,7 +95,7 @@ const painted = await page.waitForFunction(() => performance.getEntriesByName("f
 const paint = await painted.jsonValue();
 console.error(`first paint of the map: ${Math.round(paint)} ms`);
 expect(paint <= MAX_FIRST_PAINT_MS, `first paint of the map after ${paint} ms`);
-const mark = page.locator("a.agent circle:not(.ring)").first();
+const mark = page.locator("a[data-agent] circle.agent").first();
 await mark.hover();
 expect(await page.locator("svg.map.some").count() === 1, "an agent's sites are not lit");
 await page.goto(`${base}/`);

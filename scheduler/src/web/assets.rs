@@ -8,7 +8,11 @@ use axum::response::{IntoResponse, Response};
 use super::error::PageError;
 
 const FILES: [(&str, &str, &str); 3] = [
-    ("style.css", "text/css; charset=utf-8", include_str!("assets/style.css")),
+    (
+        "style.css",
+        "text/css; charset=utf-8",
+        concat!(include_str!("../plot/style.css"), include_str!("assets/style.css")),
+    ),
     ("live.js", "text/javascript; charset=utf-8", include_str!("assets/live.js")),
     ("icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
 ];

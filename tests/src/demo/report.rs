@@ -3,10 +3,10 @@
 //! All values were measured in the run. Colours work on light and dark screens. Every chart has a
 //! title and a caption.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use landfall_scheduler::plot::document;
+use landfall_scheduler::plot::map::Groups;
+use landfall_scheduler::plot::{STYLE as PLOTS, document};
 use maud::{Markup, html};
 
 use crate::evidence::check::Check;
@@ -19,9 +19,10 @@ mod map;
 mod scatter;
 mod throughput;
 
-pub(crate) const STYLE: &str = include_str!("report/style.css");
-/// Number of agent groups with a colour of their own. All other groups share one colour.
-const COLOURS: usize = 9;
+/// The style of plots, and of the lab's pages.
+pub(crate) fn style() -> String {
+    [PLOTS, include_str!("report/style.css")].concat()
+}
 
 /// The content of the page.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub struct ReportInput<'a> {
 
 /// Makes the whole page.
 pub fn page(run: &ReportInput<'_>) -> String {
-    let groups = Groups::of(run);
+    let groups = groups(run);
     let agents = run.scenario.agents.len();
     let title = format!("Landfall: {} sites, {agents} agents", run.sites.len());
     let body = html! {
@@ -65,7 +66,7 @@ pub fn page(run: &ReportInput<'_>) -> String {
         (agents_table(run))
         (assignments(run))
     };
-    document(&title, STYLE, &body)
+    document(&title, &style(), &body)
 }
 
 fn tiles(run: &ReportInput<'_>) -> Markup {
@@ -151,53 +152,14 @@ fn millis(micros: i64) -> String {
     format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
 }
 
-/// Groups of agents with the same city and carrier, in descending order of crawled sites.
-#[derive(Debug)]
-pub(crate) struct Groups {
-    of_agent: BTreeMap<String, usize>,
-    names: Vec<String>,
-}
-
-impl Groups {
-    fn of(run: &ReportInput<'_>) -> Self {
-        let group = |agent: &crate::world::scenario::AgentNode| {
-            if agent.city == agent.carrier { agent.name.clone() } else { format!("{} {}", agent.city, agent.carrier) }
-        };
-        let mut crawled: BTreeMap<String, usize> = BTreeMap::new();
-        for agent in &run.scenario.agents {
-            let sites = run.record.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).count();
-            *crawled.entry(group(agent)).or_default() += sites;
-        }
-        let mut names: Vec<(String, usize)> = crawled.into_iter().collect();
-        names.sort_by_key(|(_, sites)| std::cmp::Reverse(*sites));
-        let names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
-        let rank = |name: &String| names.iter().position(|known| known == name).unwrap_or(usize::MAX);
-        let of_agent = run.scenario.agents.iter().map(|agent| (agent.name.clone(), rank(&group(agent)))).collect();
-        Self { of_agent, names }
-    }
-
-    pub(crate) fn colour(&self, agent: &str) -> String {
-        colour(self.of_agent.get(agent).copied().unwrap_or(usize::MAX))
-    }
-
-    /// The groups with a colour of their own, and one entry for all others.
-    pub(crate) fn legend(&self) -> Vec<(String, String)> {
-        let mut entries: Vec<(String, String)> =
-            self.names.iter().take(COLOURS).enumerate().map(|(rank, name)| (colour(rank), name.clone())).collect();
-        if self.names.len() > COLOURS {
-            entries.push((colour(usize::MAX), format!("{} others", self.names.len() - COLOURS)));
-        }
-        entries
-    }
-}
-
-pub(crate) fn colour(rank: usize) -> String {
-    if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
-}
-
-/// A legend with a round mark for each entry.
-pub(crate) fn legend(entries: &[(String, String)]) -> Markup {
-    html! { ul.legend { @for (colour, name) in entries { li { i style={ "background:" (colour) } {} (name) } } } }
+/// Groups of agents with the same city and carrier.
+fn groups(run: &ReportInput<'_>) -> Groups {
+    Groups::of(run.scenario.agents.iter().map(|agent| {
+        let same = agent.city == agent.carrier;
+        let group = if same { agent.name.clone() } else { format!("{} {}", agent.city, agent.carrier) };
+        let sites = run.record.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).count();
+        (agent.name.clone(), group, sites)
+    }))
 }
 
 /// About five round tick values from 0 to `most`.
@@ -211,11 +173,6 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
         values.push(values.last().map_or(0.0, |last| last + step));
     }
     values
-}
-
-/// Formats a length in a chart, in pixels.
-pub(crate) fn px(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 /// Formats a number, with one decimal place only if it is small and not whole.
@@ -299,7 +256,8 @@ mod tests {
             busy: Some("the machine was busy <here>"),
         };
         let page = page(&run);
-        assert_eq!(page.matches("<svg").count(), 4);
+        let keys = page.matches("<svg class=\"dot\"").count();
+        assert_eq!((page.matches("<svg").count() - keys, keys), (4, 9));
         assert_eq!(page.matches("<figcaption>").count(), 4);
         for nonsense in ["NaN", "inf\"", "<here>", "http-equiv", "src="] {
             assert!(!page.contains(nonsense), "{nonsense}");

@@ -23,7 +23,7 @@
   const enliven = () => {
     for (const map of live ? live.querySelectorAll("svg.map") : []) {
       const light = (event) => {
-        const agent = event.target.closest("a.agent");
+        const agent = event.target.closest("a[data-agent]");
         map.classList.toggle("some", Boolean(agent));
         for (const site of map.querySelectorAll(".site")) {
           site.classList.toggle("lit", Boolean(agent) && site.dataset.agent === agent.dataset.agent);
@@ -52,6 +52,7 @@
       const source = new EventSource("/live?page=" + encodeURIComponent(live.dataset.page));
       source.addEventListener("open", () => { lost.hidden = true; });
       source.addEventListener("page", (event) => { lost.hidden = true; replace(event.data); });
+      source.addEventListener("gone", () => { source.close(); location.reload(); });
       source.addEventListener("lost", () => { lost.hidden = false; });
       source.addEventListener("error", () => {
         lost.hidden = false;

@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use crate::gnp::plane::project;
 use crate::gnp::{Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
+use crate::plot::map::Plane;
 use crate::store::agents::{self, Agent};
 use crate::store::reports::map::{self, PlacedSite};
 use crate::store::{self, embeddings, measurements};
@@ -179,12 +180,13 @@ async fn residuals(
 
 pub(super) async fn page(web: &Web, epoch: &str, globe: bool) -> Result<Page, PageError> {
     let map = data(web, epoch).await?;
+    let plane = if globe { Plane::Globe } else { Plane::Network };
     let live = html! {
         @match map.epoch {
             None => (section("No map yet", &html! { p { "The map is fitted when enough agents have measured each other: " code { "landfall status" } } })),
             Some(_) => {
                 (drawing::controls(&map, globe))
-                (section(if globe { "By known position" } else { "By network distance" }, &drawing::figure(&map, globe)))
+                (section(if globe { "By known position" } else { "By network distance" }, &drawing::figure(&map, plane)))
             }
         }
     };

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use landfall_scheduler::plot::map::{colour, legend};
+use landfall_scheduler::plot::px;
 use maud::{Markup, html};
 
-use super::{ReportInput, colour, label, legend, px, ticks};
+use super::{ReportInput, label, ticks};
 use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use landfall_scheduler::plot::px;
 use maud::{Markup, html};
 
-use super::{ReportInput, label, px, ticks};
+use super::{ReportInput, label, ticks};
 use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
 use super::tables::{AccuracyRow, Tables};
 use super::{FinishedCell, SimulationRatios};
-use crate::demo::report::STYLE;
+use crate::demo::report::style;
 use crate::evidence::float;
 use crate::experiments::sweep::settings::Point;
 
@@ -37,7 +37,7 @@ pub(super) fn page(page: &Page<'_>) -> String {
         (accuracy("Table 2: accuracy by dimensions and landmarks", &page.tables.table2))
         (cells(page))
     };
-    document("Landfall: the paper's experiments", STYLE, &body)
+    document("Landfall: the paper's experiments", &style(), &body)
 }
 
 /// Draws Figure 2 for one layout, from the base cell with the first valid seed.
