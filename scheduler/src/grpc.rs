@@ -32,6 +32,7 @@ pub(crate) mod landmark_choice;
 pub(crate) mod operator;
 pub(crate) mod plan;
 mod status;
+pub(crate) mod wrong_tokens;
 
 /// Maximum size in bytes of a message from an agent. A crawl's checkpoint holds up to 1 MiB, a
 /// registration with ten thousand held leases takes under 256 KiB, any other message under 4 KiB.

@@ -55,6 +55,7 @@ pub struct Scheduler {
     pub disk: Option<app::disk::DiskWatch>,
     /// Estimates of the remaining time of batches.
     pub estimates: Arc<grpc::operator::estimates::Estimates>,
+    pub wrong_tokens: Arc<grpc::wrong_tokens::WrongTokens>,
 }
 
 impl Scheduler {
@@ -68,6 +69,7 @@ impl Scheduler {
             config: Arc::new(config),
             disk: None,
             estimates: Arc::default(),
+            wrong_tokens: Arc::default(),
         }
     }
 }

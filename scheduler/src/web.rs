@@ -10,13 +10,14 @@ use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use serde::Deserialize;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::grpc::operator::Desks;
 
 use self::live::Hub;
-use self::session::SignIns;
+use self::metrics::Scrape;
 
 mod api;
 mod assets;
@@ -46,13 +47,14 @@ pub(crate) struct Web {
     /// Whether browsers connect by TLS; without it the scheduler listens on loopback only.
     tls: bool,
     hub: Arc<Hub>,
-    sign_ins: Arc<SignIns>,
+    /// The last scrape of the metrics.
+    scrape: Arc<Mutex<Option<Scrape>>>,
     shutdown: CancellationToken,
 }
 
 impl Web {
     pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
-        Self { scheduler, desks, tls, hub: Arc::default(), sign_ins: Arc::default(), shutdown }
+        Self { scheduler, desks, tls, hub: Arc::default(), scrape: Arc::default(), shutdown }
     }
 }
 

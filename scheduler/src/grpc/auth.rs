@@ -15,6 +15,8 @@ use crate::app::secret::SecretHash;
 use crate::store::agents::{self, CredentialHolder};
 use crate::store::{self, settings};
 
+use super::wrong_tokens::{WrongTokens, peer};
+
 /// Why a caller is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthError {
@@ -64,6 +66,7 @@ pub(crate) fn is_page(path: &str) -> bool {
 /// Admits a call if its caller may make it, and stores the caller in `extensions`.
 pub(super) async fn admit(
     pool: &PgPool,
+    wrong_tokens: &WrongTokens,
     path: &str,
     headers: &HeaderMap,
     extensions: &mut Extensions,
@@ -74,10 +77,14 @@ pub(super) async fn admit(
     }
     // Checked before any query, so that unauthenticated callers cause no database work.
     let presented = presented(headers)?;
-    let mut conn = store::acquire(pool).await?;
     if callers == AllowedCallers::Operator {
-        extensions.insert(operator(&mut conn, presented).await?);
+        let known = operator(&mut *store::acquire(pool).await?, presented).await;
+        match known {
+            Ok(operator) => drop(extensions.insert(operator)),
+            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(extensions)).await),
+        }
     } else {
+        let mut conn = store::acquire(pool).await?;
         let credential = Credential(presented);
         let holder = credential.agent(&mut conn).await?;
         extensions.insert(Agent { holder, credential });

@@ -48,11 +48,11 @@ where
             // The dashboard refuses requests by pages of its own.
             return Box::pin(async move { within.call(request).await });
         }
-        let Scheduler { pool, wakes, .. } = self.scheduler.clone();
+        let Scheduler { pool, wakes, wrong_tokens, .. } = self.scheduler.clone();
         Box::pin(async move {
             let answering = async {
                 let (mut parts, body) = request.into_parts();
-                match auth::admit(&pool, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
+                match auth::admit(&pool, &wrong_tokens, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
                     Ok(()) => within.call(Request::from_parts(parts, body)).await,
                     Err(refused) => Ok(refused.into_http()),
                 }

@@ -1,11 +1,12 @@
 //! Keeps open pages up to date by server-sent events.
 //!
-//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has any.
+//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has any. A
+//! page that takes long is drawn more rarely, so that no page costs more than a [`SHARE`]th of a core.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -22,14 +23,25 @@ use super::session::Form;
 
 /// Interval between two drawings of a watched page.
 const PERIOD: Duration = Duration::from_secs(2);
+/// Time between two drawings, divided by the time that the last one took.
+const SHARE: u32 = 20;
 /// After this time a browser connects anew, so that its session is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
 /// Maximum number of pages that are watched at once, and of viewers of all pages.
-const MOST_PAGES: usize = 100;
+const MOST_PAGES: usize = 50;
 const MOST_VIEWERS: usize = 1_000;
 
-/// The content of a page; `None` if it could not be drawn.
-type Content = Option<Arc<str>>;
+/// The content of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Content {
+    /// It was not drawn yet.
+    New,
+    Drawn(Arc<str>),
+    /// The database does not answer.
+    Lost,
+    /// What it showed does not exist, or no longer.
+    Gone,
+}
 
 /// The watched pages.
 #[derive(Debug, Default)]
@@ -46,8 +58,12 @@ impl Hub {
         if viewers >= MOST_VIEWERS || is_new && pages.len() >= MOST_PAGES {
             return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: reload later"));
         }
-        let sender = pages.entry(name.clone()).or_insert_with(|| watch::Sender::new(None));
+        let sender = pages.entry(name.clone()).or_insert_with(|| watch::Sender::new(Content::New));
         Ok((sender.subscribe(), is_new.then(|| sender.clone())))
+    }
+
+    fn forget(&self, name: &PageName) {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
     /// Forgets a page unless it has a viewer.
@@ -61,30 +77,35 @@ impl Hub {
     }
 }
 
-/// Draws a page until nobody watches it.
+/// Draws a page until nobody watches it, or it is gone.
 async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
-    let mut interval = tokio::time::interval(PERIOD);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = interval.tick() => {}
-            () = web.shutdown.cancelled() => break,
-        }
-        if web.hub.leave(&name) {
-            return;
-        }
+    while !web.hub.leave(&name) {
+        let began = Instant::now();
         let drawing = web.scheduler.wakes.database.while_it_answers(pages::page(&web, &name)).await;
-        let content: Content = drawing.and_then(Result::ok).map(|page| page.live.into_string().into());
+        let content = match drawing {
+            Some(Ok(page)) => Content::Drawn(page.live.into_string().into()),
+            Some(Err(error)) if error.code() == StatusCode::NOT_FOUND => Content::Gone,
+            Some(Err(_)) | None => Content::Lost,
+        };
+        let gone = content == Content::Gone;
         sender.send_if_modified(|known| {
             let is_new = *known != content;
             *known = content;
             is_new
         });
+        if gone {
+            web.hub.forget(&name);
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PERIOD.max(began.elapsed() * SHARE)) => {}
+            () = web.shutdown.cancelled() => return,
+        }
     }
 }
 
-/// Sends a page's content whenever it changes: event `page` with the HTML, or `lost` if the database
-/// does not answer.
+/// Sends a page's content whenever it changes: event `page` with the HTML, `lost` if the database does
+/// not answer, or `gone`.
 pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
     let Some(name) = Form::of_query(&uri).field("page").parse::<Uri>().ok().and_then(|page| PageName::of(&page)) else {
         return PageError::unknown().into_response();
@@ -101,9 +122,11 @@ pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
 }
 
 fn events(web: Web, receiver: watch::Receiver<Content>) -> impl Stream<Item = Result<Event, Infallible>> {
-    let contents = WatchStream::from_changes(receiver).map(|content| match content {
-        Some(content) => Ok(Event::default().event("page").data(content)),
-        None => Ok(Event::default().event("lost").data("")),
+    let contents = WatchStream::new(receiver).filter_map(async |content| match content {
+        Content::New => None,
+        Content::Drawn(content) => Some(Ok(Event::default().event("page").data(content))),
+        Content::Lost => Some(Ok(Event::default().event("lost").data(""))),
+        Content::Gone => Some(Ok(Event::default().event("gone").data(""))),
     });
     // Tells the browser how soon to connect again, and makes it see the answer at once.
     let begin = futures::stream::once(async { Ok(Event::default().retry(PERIOD)) });

@@ -5,6 +5,7 @@
 //! also with the value 0.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -18,18 +19,35 @@ use super::Web;
 use super::error::PageError;
 use super::layout::float;
 
+/// For this time scrapes get the same text. Prometheus scrapes every 15 s or more rarely.
+const FRESH: Duration = Duration::from_secs(2);
 /// Number of open batches whose sites are added up.
-const BATCHES: u32 = 1_000;
+const BATCHES: u32 = 100;
 /// Numbers of the contract's enums are below this.
 const MOST_NUMBER: i32 = 100;
 
-pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
-    let request = Request::new(ShowStatusRequest { batches: BATCHES });
-    let status = web.desks.status.show_status(request).await?.into_inner();
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text(&status)).into_response())
+/// The text of a scrape, and when it was made.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    at: Instant,
+    text: String,
 }
 
-/// The text of a scrape.
+pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
+    // Held while the text is made, so that any number of callers causes one reading of the database.
+    let mut last = web.scrape.lock().await;
+    let text = match &*last {
+        Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
+        _ => {
+            let request = Request::new(ShowStatusRequest { batches: BATCHES });
+            let text = text(web.desks.status.show_status(request).await?.get_ref());
+            last.insert(Scrape { at: Instant::now(), text }).text.clone()
+        }
+    };
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+}
+
+/// Builds the text.
 #[derive(Default)]
 struct Text(String);
 

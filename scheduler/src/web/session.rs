@@ -10,24 +10,23 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, Request, State};
-use axum::http::header::{
-    AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE,
-};
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, SET_COOKIE};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{Markup, html};
 use ring::hmac;
-use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tonic::Status;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use url::form_urlencoded;
 
+use crate::Scheduler;
 use crate::app::secret::{Secret, SecretHash, hex};
 use crate::cli::view::now;
 use crate::grpc::auth;
+use crate::grpc::wrong_tokens::peer;
 use crate::store;
 use crate::store::settings::{self, OperatorTokens};
 
@@ -36,25 +35,10 @@ use super::{DashboardConfig, Web, layout};
 
 /// How long a browser stays signed in: a working day.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// Every wrong token delays its answer by this time, and only one such answer is given at a time.
-const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
-/// Number of wrong tokens that wait for their answers; further ones are refused at once.
-const WAITING_WRONG_TOKENS: usize = 16;
 /// Maximum size of a submitted form in bytes.
 const MAX_FORM: usize = 16 << 10;
-
-/// Delays the answers to wrong tokens.
-#[derive(Debug)]
-pub(super) struct SignIns {
-    waiting: Semaphore,
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl Default for SignIns {
-    fn default() -> Self {
-        Self { waiting: Semaphore::new(WAITING_WRONG_TOKENS), turn: tokio::sync::Mutex::default() }
-    }
-}
+/// Maximum time until a form has arrived.
+const FORM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who sees a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +93,7 @@ pub(super) async fn admit(State(web): State<Web>, mut request: Request, next: Ne
         }
         Err(refused) => refused,
     };
-    secure(response.headers_mut(), web.tls);
+    secure(response.headers_mut());
     response
 }
 
@@ -123,48 +107,46 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
     if health || path.starts_with("/static/") {
         return Ok(());
     }
-    let visitor = visitor(web, request.headers()).await.map_err(|error| refusal(api, &error))?;
+    let peer = peer(request.extensions());
+    let visitor = visitor(web, request.headers(), peer).await.map_err(|error| refusal(api, &error))?;
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if changes {
-        check_form(request, &visitor, path == "/sign-in").await.map_err(IntoResponse::into_response)?;
-    }
     let DashboardConfig { public, public_metrics } = web.scheduler.config.dashboard;
     let reads_freely = !changes && (public || path == "/metrics" && (public_metrics || !web.tls));
-    if visitor == Visitor::Guest && !reads_freely && path != "/sign-in" {
+    let signs_in = path == "/sign-in";
+    if visitor == Visitor::Guest && !reads_freely && !signs_in {
         if api {
-            return Err(refusal(
-                api,
-                &PageError::new(StatusCode::UNAUTHORIZED, "sign in, or send the operator's token"),
-            ));
+            let said = "sign in, or send the operator's token";
+            return Err(refusal(api, &PageError::new(StatusCode::UNAUTHORIZED, said)));
         }
         let to = if changes { "/" } else { request.uri().path_and_query().map_or("/", |to| to.as_str()) };
         return Err(see_other(&layout::path("/sign-in?to=", to)));
+    }
+    if changes {
+        let form = form_sent(request, &visitor, signs_in).await.map_err(IntoResponse::into_response)?;
+        request.extensions_mut().insert(form);
     }
     request.extensions_mut().insert(visitor);
     Ok(())
 }
 
-/// Refuses a request that changes something unless a page of the same origin sent it with the
-/// session's code. Replaces the body by the parsed form.
-async fn check_form(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<(), PageError> {
+/// The form of a request that changes something. Refuses it unless a page of the same origin sent it
+/// with the session's code.
+async fn form_sent(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<Form, PageError> {
     let refuse = |why: &str| PageError::new(StatusCode::FORBIDDEN, why);
     if !is_same_origin(request.headers()) {
         return Err(refuse("the request came from a page of another site"));
     }
     let body = std::mem::replace(request.body_mut(), Body::empty());
-    let bytes: Bytes = match to_bytes(body, MAX_FORM).await {
-        Ok(bytes) => bytes,
-        Err(_) => return Err(PageError::new(StatusCode::PAYLOAD_TOO_LARGE, "the form is too large")),
+    let form = match timeout(FORM_PATIENCE, to_bytes(body, MAX_FORM)).await {
+        Ok(Ok(bytes)) => Form::parse(&bytes),
+        Ok(Err(_)) => return Err(PageError::new(StatusCode::PAYLOAD_TOO_LARGE, "the form is too large")),
+        Err(_) => return Err(PageError::new(StatusCode::REQUEST_TIMEOUT, "the form did not arrive in time")),
     };
-    let form = Form::parse(&bytes);
     match visitor {
-        _ if signs_in => {}
-        Visitor::Operator(FormCode(code)) if !code.is_empty() && form.field("form") == code => {}
-        Visitor::Operator(_) => return Err(refuse("the form is out of date: reload its page")),
-        Visitor::Guest => {}
+        _ if signs_in => Ok(form),
+        Visitor::Operator(FormCode(code)) if !code.is_empty() && form.field("form") == code => Ok(form),
+        _ => Err(refuse("the form is out of date: reload its page")),
     }
-    request.extensions_mut().insert(form);
-    Ok(())
 }
 
 fn refusal(api: bool, error: &PageError) -> Response {
@@ -175,20 +157,20 @@ fn refusal(api: bool, error: &PageError) -> Response {
 }
 
 /// Who sent a request: an operator with a cookie or the token, or a guest.
-async fn visitor(web: &Web, headers: &HeaderMap) -> Result<Visitor, PageError> {
-    let cookie = cookie(headers, cookie_name(web.tls));
-    if cookie.is_none() && !headers.contains_key(AUTHORIZATION) {
-        return Ok(Visitor::Guest);
-    }
-    let mut conn = store::acquire(&web.scheduler.pool).await?;
+async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Visitor, PageError> {
+    let Scheduler { pool, wrong_tokens, .. } = &web.scheduler;
     if headers.contains_key(AUTHORIZATION) {
         let presented = auth::presented(headers).map_err(Status::from)?;
-        auth::operator(&mut conn, presented).await.map_err(Status::from)?;
-        return Ok(Visitor::Operator(FormCode(String::new())));
+        let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+        return match known {
+            Ok(_) => Ok(Visitor::Operator(FormCode(String::new()))),
+            Err(refused) => Err(wrong_tokens.refuse(refused, peer).await.into()),
+        };
     }
-    let tokens = settings::operator_tokens(&mut conn).await?;
+    let Some(cookie) = cookie(headers, cookie_name(web.tls)) else { return Ok(Visitor::Guest) };
+    let tokens = settings::operator_tokens(&mut *store::acquire(pool).await?).await?;
     let seconds = now().timestamp();
-    let code = cookie.and_then(|cookie| keys(&tokens).find_map(|key| form_code(&key, cookie, seconds)));
+    let code = keys(&tokens).find_map(|key| form_code(&key, cookie, seconds));
     Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
 }
 
@@ -257,7 +239,7 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
         && origin.is_none_or(|origin| host.is_none_or(|host| host == origin))
 }
 
-fn secure(headers: &mut HeaderMap, tls: bool) {
+fn secure(headers: &mut HeaderMap) {
     let all = [
         (
             "content-security-policy",
@@ -271,10 +253,6 @@ fn secure(headers: &mut HeaderMap, tls: bool) {
     ];
     for (name, value) in all {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    if tls {
-        let year = HeaderValue::from_static("max-age=31536000");
-        headers.insert(HeaderName::from_static("strict-transport-security"), year);
     }
     headers.entry("cache-control").or_insert(HeaderValue::from_static("no-store"));
 }
@@ -302,46 +280,30 @@ fn sign_in_page(to: &str, error: Option<&str>) -> Html<String> {
 }
 
 /// Checks the token of the form; a right one gets a cookie.
-pub(super) async fn sign_in(State(web): State<Web>, Extension(form): Extension<Form>, request: Request) -> Response {
+pub(super) async fn sign_in(
+    State(web): State<Web>,
+    Extension(form): Extension<Form>,
+    request: Request,
+) -> Result<Response, PageError> {
+    let Scheduler { pool, wrong_tokens, .. } = &web.scheduler;
     let to = Some(form.field("to")).filter(|to| is_own_path(to)).unwrap_or("/");
     let presented = SecretHash::of(form.field("token").trim());
-    let known = async {
-        let mut conn = store::acquire(&web.scheduler.pool).await?;
-        Ok::<_, PageError>(keys(&settings::operator_tokens(&mut conn).await?).any(|hash| hash == presented))
-    };
-    match known.await {
-        Err(error) => error.into_response(),
-        Ok(true) => {
-            let ends = now().timestamp() + i64::try_from(LIFETIME.as_secs()).unwrap_or(i64::MAX);
-            match issue(&presented, ends) {
-                Ok(cookie) => {
-                    let mut response = see_other(to);
-                    if let Ok(value) = HeaderValue::from_str(&set_cookie(web.tls, &cookie, LIFETIME)) {
-                        response.headers_mut().insert(SET_COOKIE, value);
-                    }
-                    response
-                }
-                Err(error) => PageError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-            }
-        }
-        Ok(false) => {
-            tracing::warn!(
-                peer = peer(&request).map(|peer| peer.to_string()),
-                "a wrong operator token at the dashboard"
-            );
-            let Ok(_waits) = web.sign_ins.waiting.try_acquire() else {
-                return (
-                    StatusCode::TOO_MANY_REQUESTS,
-                    [(RETRY_AFTER, "20")],
-                    sign_in_page(to, Some("too many wrong tokens: try again later")),
-                )
-                    .into_response();
-            };
-            let _turn = web.sign_ins.turn.lock().await;
-            tokio::time::sleep(WRONG_TOKEN_DELAY).await;
-            (StatusCode::UNAUTHORIZED, sign_in_page(to, Some("the token is wrong"))).into_response()
-        }
+    let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+    if let Err(refused) = known {
+        let error = PageError::from(wrong_tokens.refuse(refused, peer(request.extensions())).await);
+        return Ok((error.code(), sign_in_page(to, Some(error.message()))).into_response());
     }
+    let ends = now().timestamp().saturating_add_unsigned(LIFETIME.as_secs());
+    let cookie = issue(&presented, ends)
+        .map_err(|error| PageError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("draw a number: {error}")))?;
+    Ok(with_cookie(see_other(to), &set_cookie(web.tls, &cookie, LIFETIME)))
+}
+
+fn with_cookie(mut response: Response, cookie: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    response
 }
 
 /// Whether a path stays on this server: `//host` would not.
@@ -349,18 +311,8 @@ fn is_own_path(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n']) && path.is_ascii()
 }
 
-fn peer(request: &Request) -> Option<SocketAddr> {
-    let extensions = request.extensions();
-    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-    plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())
-}
-
 pub(super) async fn sign_out(State(web): State<Web>) -> Response {
-    let mut response = see_other("/sign-in");
-    if let Ok(value) = HeaderValue::from_str(&set_cookie(web.tls, "", Duration::ZERO)) {
-        response.headers_mut().insert(SET_COOKIE, value);
-    }
-    response
+    with_cookie(see_other("/sign-in"), &set_cookie(web.tls, "", Duration::ZERO))
 }
 
 #[cfg(test)]

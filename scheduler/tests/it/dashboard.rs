@@ -137,7 +137,10 @@ async fn pages_are_for_operators_who_signed_in(pool: PgPool) {
     let began = Instant::now();
     let wrong = dashboard.post("/sign-in", &[], "token=guess");
     assert_eq!((wrong.status, wrong.header("set-cookie")), (401, ""));
-    assert!(wrong.body.contains("the token is wrong") && began.elapsed() >= Duration::from_secs(1), "{wrong:?}");
+    assert!(
+        wrong.body.contains("the operator token is wrong") && began.elapsed() >= Duration::from_secs(1),
+        "{wrong:?}"
+    );
 
     let cookie = dashboard.sign_in();
     let cookie = [("cookie", cookie.as_str())];
@@ -216,6 +219,11 @@ async fn a_watched_page_changes_by_itself(pool: PgPool) {
     assert!(changed.contains("&lt;script&gt;alert(1)"), "{changed}");
     let cookie = [("cookie", cookie.as_str())];
     assert_eq!(dashboard.get("/live?page=/nothing", &cookie).status, 404);
+    // A page of what does not exist says so once, and is not drawn again.
+    let mut stream = dashboard.connect();
+    let head = format!("GET /live?page=/agents/nobody HTTP/1.1\r\nhost: {}\r\n", dashboard.address);
+    stream.write_all(format!("{head}{}: {}\r\n\r\n", cookie[0].0, cookie[0].1).as_bytes()).unwrap();
+    assert!(BufReader::new(stream).lines().map(Result::unwrap).any(|line| line == "event: gone"));
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
@@ -253,6 +261,17 @@ async fn programs_get_the_same_data_as_json(pool: PgPool) {
     let metrics = dashboard.get("/metrics", &[]);
     assert!(metrics.status == 200 && metrics.body.contains("landfall_agents{service=\"never-connected\"} 1\n"));
     assert!(dashboard.home.exists());
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_form_that_does_not_end_is_refused(pool: PgPool) {
+    let dashboard = Dashboard::start(pool);
+    let mut stream = dashboard.connect();
+    let head = format!("POST /sign-in HTTP/1.1\r\nhost: {}\r\ncontent-length: 90\r\n\r\ntoken=", dashboard.address);
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert_eq!(line, "HTTP/1.1 408 Request Timeout\r\n");
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]

@@ -22,6 +22,7 @@ use crate::Scheduler;
 use crate::app::secret::Secret;
 use crate::config::{Config, TermConfig};
 use crate::grpc::Identity;
+use crate::grpc::wrong_tokens::WrongTokens;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
 use crate::jobs::leadership::HeldTerms;
@@ -70,7 +71,8 @@ impl OperatorServer {
         drop(conn);
         // No background task renews the term here, so it must last.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
-        let scheduler = Scheduler::new(pool.clone(), config);
+        let wrong_tokens = Arc::new(WrongTokens::delaying(Duration::from_millis(1)));
+        let scheduler = Scheduler { wrong_tokens, ..Scheduler::new(pool.clone(), config) };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -1,0 +1,80 @@
+//! Slows and logs wrong operator tokens, of commands, programs and browsers alike.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Semaphore};
+use tonic::Status;
+use tonic::codegen::http::Extensions;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+
+use super::auth::AuthError;
+
+/// Every wrong token delays its answer by this time, and only one such answer is given at a time.
+const DELAY: Duration = Duration::from_secs(1);
+/// Number of wrong tokens that wait for their answers; further ones are refused at once.
+const WAITING: usize = 16;
+
+/// The answers to wrong tokens.
+#[derive(Debug)]
+pub struct WrongTokens {
+    delay: Duration,
+    waiting: Semaphore,
+    turn: Mutex<()>,
+}
+
+impl Default for WrongTokens {
+    fn default() -> Self {
+        Self::delaying(DELAY)
+    }
+}
+
+impl WrongTokens {
+    pub(crate) fn delaying(delay: Duration) -> Self {
+        Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
+    }
+
+    /// The answer to a refused operator. For a wrong token it comes after the delay, or says that too
+    /// many wrong tokens wait. Hold no database connection meanwhile.
+    pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
+        if !matches!(refused, AuthError::WrongOperatorToken) {
+            return refused.into();
+        }
+        let Ok(_waits) = self.waiting.try_acquire() else {
+            return Status::resource_exhausted("too many wrong operator tokens: try again later");
+        };
+        tracing::warn!(peer = peer.map(|peer| peer.to_string()), "a wrong operator token");
+        let _turn = self.turn.lock().await;
+        tokio::time::sleep(self.delay).await;
+        refused.into()
+    }
+}
+
+/// The address of a connection.
+pub(crate) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+    use tonic::Code;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn wrong_tokens_are_answered_one_by_one_and_few_may_wait() {
+        let tokens = WrongTokens::delaying(Duration::from_millis(5));
+        let began = tokio::time::Instant::now();
+        let refused = join_all((0..WAITING + 3).map(|_| tokens.refuse(AuthError::WrongOperatorToken, None))).await;
+        let wrong = refused.iter().filter(|status| status.code() == Code::Unauthenticated).count();
+        let excess = refused.iter().filter(|status| status.code() == Code::ResourceExhausted).count();
+        assert_eq!((wrong, excess), (WAITING, 3));
+        assert!(began.elapsed() >= Duration::from_millis(5) * 16, "{:?}", began.elapsed());
+        let began = tokio::time::Instant::now();
+        let slow = WrongTokens::delaying(Duration::from_secs(60));
+        slow.refuse(AuthError::Missing, None).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "only wrong tokens wait");
+    }
+}
