@@ -1,12 +1,15 @@
 // Uses the dashboard in Chromium as a person does, in both themes and on a wide and a narrow screen.
 // Prints what is wrong, a line each; the exit code is then 1.
 //
-//   node dashboard.mjs MODULES BASE TOKEN AGENT SITE BATCH SCREENSHOTS
+// After "stop" and "start" it waits for a line: the caller has ended or started the scheduler.
+//
+//   node dashboard.mjs MODULES BASE TOKEN AGENT SITE BATCH FAILED-BATCH OPEN-BATCH SCREENSHOTS
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 
-const [modules, base, token, agent, site, batch, shots] = process.argv.slice(2);
+const [modules, base, token, agent, site, batch, failedBatch, openBatch, shots] = process.argv.slice(2);
 const { chromium } = createRequire(join(modules, "x.js"))("playwright-core");
 const axe = readFileSync(join(modules, "axe-core", "axe.min.js"), "utf8");
 const MAX_WEIGHT = 500_000;
@@ -15,6 +18,8 @@ const MAX_FIRST_PAINT_MS = 1_000;
 let wrong = 0;
 const report = (text) => { wrong += 1; console.log(text); };
 const expect = (holds, text) => { if (!holds) report(text); };
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const ask = async (text) => { console.log(text); await lines.next(); };
 
 const browser = await chromium.launch({
   executablePath: "/usr/bin/chromium",
@@ -27,8 +32,8 @@ const open = async (scheme, width) => {
   const page = await context.newPage();
   const where = () => `${scheme}, ${width} px, ${page.url()}`;
   page.on("console", (message) => {
-    // The browser reports the answer to a wrong token, which the test provokes.
-    if (message.type() === "error" && !message.text().includes("401")) report(`${where()}: console: ${message.text()}`);
+    // The browser reports the answer to a wrong token and the lost scheduler, which the test provokes.
+    if (message.type() === "error" && !/401|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) report(`${where()}: console: ${message.text()}`);
   });
   page.on("pageerror", (error) => report(`${where()}: ${error.message}`));
   page.on("request", (request) => {
@@ -81,14 +86,24 @@ const { context, page } = await open("light", 1200);
 await signIn(page);
 const second = await context.newPage();
 await second.goto(`${base}/fleet`);
-await page.goto(base + named("/agents/", agent));
 page.on("dialog", (dialog) => dialog.accept());
-for (const [button, state] of [["Drain", /drain/], ["Resume", /ready|quarantined/]]) {
-  await Promise.all([page.waitForNavigation(), page.click(`text=${button}`)]);
+// Each action, and what a tab that was open before then shows by itself.
+const agentRow = (state) => [`/fleet`, `tr:has-text(${JSON.stringify(agent)})`, state];
+const actions = [
+  [named("/agents/", agent), "Drain", agentRow(/drain/)],
+  [named("/agents/", agent), "Resume", agentRow(/ready|quarantined/)],
+  [named("/agents/", agent), "Trust", agentRow(/ready|quarantined/)],
+  [named("/batches/", failedBatch), "Retry failed sites", [named("/batches/", failedBatch), "ul.progress li", /./]],
+  [named("/batches/", openBatch), "Cancel", [named("/batches/", openBatch), "ul.progress li", /^cancelled/]],
+];
+for (const [path, button, [seenAt, element, state]] of actions) {
+  await second.goto(base + seenAt);
+  await page.goto(base + path);
+  await Promise.all([page.waitForNavigation(), page.click(`button:text-is("${button}")`)]);
   expect((await page.textContent(".done")).includes(button.toLowerCase()), `${button} was not confirmed`);
-  const row = second.locator("tr", { hasText: agent });
-  const changed = row.filter({ hasText: state }).waitFor({ timeout: 15_000 });
-  await changed.catch(async () => report(`after ${button} the other tab still shows: ${await row.textContent()}`));
+  const seen = second.locator(`#live ${element}`);
+  const changed = seen.filter({ hasText: state }).first().waitFor({ timeout: 15_000 });
+  await changed.catch(async () => report(`after ${button} the other tab still shows: ${await seen.allTextContents()}`));
 }
 await page.goto(`${base}/map`);
 const painted = await page.waitForFunction(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime);
@@ -101,6 +116,20 @@ expect(await page.locator("svg.map.some").count() === 1, "an agent's sites are n
 await page.goto(`${base}/`);
 await page.keyboard.press("Tab");
 expect(await page.evaluate(() => document.activeElement.textContent) === "Skip to content", "the first stop skips to the content");
+
+// A lost scheduler shows as lost, and the page comes back by itself.
+await second.goto(`${base}/`);
+await second.locator("#lost").waitFor({ state: "hidden" });
+await ask("stop");
+const lost = second.locator("#lost").waitFor({ state: "visible", timeout: 15_000 });
+await lost.catch(() => report("a lost scheduler does not show as lost"));
+const drawn = await second.textContent("footer");
+await ask("start");
+const back = second.locator("#lost").waitFor({ state: "hidden", timeout: 30_000 });
+await back.catch(() => report("a page does not notice that the scheduler is back"));
+const renewed = second.waitForFunction((drawn) => document.querySelector("footer").textContent !== drawn, drawn);
+await renewed.catch(() => report("a page is not updated after the scheduler is back"));
+
 await page.fill("input[type=search]", site);
 await Promise.all([page.waitForNavigation(), page.keyboard.press("Enter")]);
 expect((await page.textContent("h1")) === site, `the search shows ${await page.textContent("h1")}`);

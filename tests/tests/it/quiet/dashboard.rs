@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use landfall_lab::cluster::process::until;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::harness::{PATIENCE, alone, small, submit};
+use crate::harness::{PATIENCE, alone, count, small, submit, submit_list};
 
 /// The folder of the browser's driver, if it and the browser are installed.
 fn modules() -> Result<PathBuf, &'static str> {
@@ -35,16 +37,39 @@ async fn every_page_works_in_a_browser() {
     cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
+    submit_list(&cluster, "http://closed.test:1\n", "spring", &[]).await;
+    let failed =
+        async || Ok((count(&cluster, "select count(*) from tasks where state = 'failed'").await == 1).then_some(()));
+    until("a site to fail", PATIENCE, failed).await.unwrap();
+    submit_list(&cluster, &cluster.site_names().join("\n"), "winter", &["--request-interval", "1h"]).await;
     let scheduler = &cluster.schedulers[0];
     let token = std::fs::read_to_string(scheduler.data_dir().join("operator-token")).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser/dashboard.mjs");
     let shots = std::env::var("LAB_SCREENSHOTS").unwrap_or_default();
     let mut node = Command::new("node");
     node.arg(script).arg(modules).arg(format!("http://{}", scheduler.address())).arg(token.trim());
-    node.args([&cluster.agent_names()[0], &cluster.site_names()[0], "autumn", &shots]);
-    let ran = node.stdin(Stdio::null()).kill_on_drop(true).output().await.unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    println!("{}", String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    node.args([&cluster.agent_names()[0], &cluster.site_names()[0], "autumn", "spring", "winter", &shots]);
+    let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut done = node.stdin.take().unwrap();
+    let mut lines = BufReader::new(node.stdout.take().unwrap()).lines();
+    let mut wrong = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        match line.as_str() {
+            "stop" => cluster.schedulers[0].process().kill().await.unwrap(),
+            "start" => cluster.schedulers[0].restart().unwrap(),
+            _ => {
+                wrong.push(line);
+                continue;
+            }
+        }
+        done.write_all(b"done\n").await.unwrap();
+    }
+    assert!(node.wait().await.unwrap().success(), "{}", wrong.join("\n"));
+    assert_eq!(wrong, Vec::<String>::new());
+    let retried =
+        "select count(*) from tasks t join batches b on b.id = t.batch_id where b.name = 'spring' and t.round = 2";
+    assert_eq!(count(&cluster, retried).await, 1, "the failed site was retried");
+    let open = "select count(*) from tasks t join batches b on b.id = t.batch_id where b.name = 'winter' and t.state <> 'cancelled'";
+    assert_eq!(count(&cluster, open).await, 0, "the batch was cancelled");
     cluster.stop().await.unwrap();
 }
