@@ -392,7 +392,7 @@ mod tests {
         let exec = load(&format!("{LEAST}[exec]\ncommand = ['./crawl.sh', './x']\n")).unwrap().exec.unwrap();
         assert!(exec.command[0].starts_with('/') && exec.command[1] == "./x", "{:?}", exec.command);
         assert!(exec.folder.is_absolute() && exec.folder.ends_with("exec"));
-        assert_eq!((exec.grace_ms, exec.keep), (3000, 1000));
+        assert_eq!((exec.grace_ms, exec.keep, exec.min_free_bytes), (3000, 1000, 256 << 20));
         let again = load(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }

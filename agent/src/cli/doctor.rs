@@ -81,8 +81,7 @@ pub async fn examine(config: &Config) -> Vec<CheckResult> {
     results.push(guard(config));
     results.push(disk("outbox", &config.outbox.folder, config.outbox.min_free_bytes));
     match (&config.exec, &config.store) {
-        // Without a limit of its own; usually it is on the outbox's disk.
-        (Some(exec), _) => results.extend([crawler(exec), disk("exec", &exec.folder, 0)]),
+        (Some(exec), _) => results.extend([crawler(exec), disk("exec", &exec.folder, exec.min_free_bytes)]),
         (None, Some(store)) => results.push(disk("store", &store.folder, store.min_free_bytes)),
         (None, None) => results.push(CheckResult::ok("store", "pages are not stored: agent.toml has no [store]")),
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::{ConfigError, default_min_free};
 use crate::crawl::external::program;
 
 /// A command that crawls sites instead of the agent's own crawler.
@@ -26,6 +26,10 @@ pub struct ExecConfig {
     /// first. The default leaves the time to move output away, and limits the disk.
     #[serde(default = "default_keep")]
     pub keep: u32,
+    /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many are
+    /// free. 0 disables the check. Crawls that run go on, and no limit stops their output.
+    #[serde(default = "default_min_free")]
+    pub min_free_bytes: u64,
 }
 
 impl ExecConfig {
@@ -35,7 +39,13 @@ impl ExecConfig {
     pub const KEEP: std::ops::RangeInclusive<u32> = 0..=1_000_000;
 
     pub fn of(command: Vec<String>) -> Self {
-        Self { command, folder: default_exec_folder(), grace_ms: default_grace(), keep: default_keep() }
+        Self {
+            command,
+            folder: default_exec_folder(),
+            grace_ms: default_grace(),
+            keep: default_keep(),
+            min_free_bytes: default_min_free(),
+        }
     }
 
     /// Makes relative paths absolute.

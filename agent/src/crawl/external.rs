@@ -27,6 +27,7 @@ use super::walk::WalkEnd;
 use super::{Budget, CrawlEnd, Job, LONGEST_REST, Outcome, OutcomeKind, rest};
 use crate::config::ExecConfig;
 use crate::disk::folder::blocking;
+use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_folders::LeaseFolders;
 use crate::disk::outbox::LeaseKey;
 use crate::net::context::RequestContext;
@@ -62,6 +63,7 @@ pub struct ExternalCrawler {
     arguments: Arc<[String]>,
     grace: Duration,
     folders: LeaseFolders,
+    min_free_bytes: u64,
     guardian: Guardian,
 }
 
@@ -87,7 +89,8 @@ impl ExternalCrawler {
         let guardian = Guardian::start().context("start /bin/sh, which kills crawlers if the agent is killed")?;
         let arguments = config.command.iter().skip(1).cloned().collect();
         let grace = Duration::from_millis(config.grace_ms);
-        Ok(Self { program: program.into(), arguments, grace, folders, guardian })
+        let min_free_bytes = config.min_free_bytes;
+        Ok(Self { program: program.into(), arguments, grace, folders, min_free_bytes, guardian })
     }
 
     /// Maximum time between the order to stop and the end of the command.
@@ -97,6 +100,11 @@ impl ExternalCrawler {
 
     pub(crate) fn folder(&self) -> &Path {
         self.folders.path()
+    }
+
+    /// The disk of the command's output.
+    pub(crate) fn disk(&self) -> LimitedDisk {
+        LimitedDisk::at(self.folder(), self.min_free_bytes)
     }
 
     /// Runs the command for a lease, until it ends or `stop` is cancelled.

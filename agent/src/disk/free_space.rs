@@ -17,19 +17,18 @@ const HANGS: Duration = Duration::from_secs(10);
 
 /// Reads the free bytes of a folder's disk on a thread that may block.
 #[derive(Debug)]
-pub(crate) struct FreeSpaceCheck {
+struct FreeSpaceCheck {
     folder: PathBuf,
     free: io::Result<u64>,
     pending: Option<(Instant, JoinHandle<io::Result<u64>>)>,
 }
 
 impl FreeSpaceCheck {
-    pub(crate) fn at(folder: &Path) -> Self {
+    fn at(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), free: free_bytes(folder), pending: None }
     }
 
-    /// Starts to read the free space, unless that is already in progress.
-    pub(crate) fn begin(&mut self) {
+    fn begin(&mut self) {
         let folder = &self.folder;
         self.pending.get_or_insert_with(|| {
             let folder = folder.clone();
@@ -37,15 +36,14 @@ impl FreeSpaceCheck {
         });
     }
 
-    /// Returns when the current reading has ended; never if there is none. Cancel-safe.
-    pub(crate) async fn ended(&mut self) {
+    async fn ended(&mut self) {
         let Some((_, check)) = &mut self.pending else { return std::future::pending().await };
         self.free = check.await.map_err(io::Error::other).flatten();
         self.pending = None;
     }
 
     /// The last reading, or the reason why there is no valid one.
-    pub(crate) fn free(&self) -> Result<u64, String> {
+    fn free(&self) -> Result<u64, String> {
         match &self.pending {
             Some((began, _)) if began.elapsed() >= HANGS => Err(format!("no answer for {HANGS:?}")),
             _ => self.free.as_ref().copied().map_err(ToString::to_string),
@@ -73,6 +71,38 @@ impl FreeSpaceLimit {
         self.full = free < if self.full { resume } else { self.least };
         let mib = |bytes: u64| bytes >> 20;
         self.full.then(|| format!("{} MiB free, crawling resumes at {} MiB", mib(free), mib(resume)))
+    }
+}
+
+/// A folder whose disk must have free space, or the agent takes no lease.
+#[derive(Debug)]
+pub(crate) struct LimitedDisk {
+    check: FreeSpaceCheck,
+    limit: FreeSpaceLimit,
+}
+
+impl LimitedDisk {
+    pub(crate) fn at(folder: &Path, least: u64) -> Self {
+        Self { check: FreeSpaceCheck::at(folder), limit: FreeSpaceLimit::new(least) }
+    }
+
+    /// Starts to read the free space, unless that is already in progress.
+    pub(crate) fn begin(&mut self) {
+        self.check.begin();
+    }
+
+    /// Returns when the current reading has ended; never if there is none. Cancel-safe.
+    pub(crate) async fn ended(&mut self) {
+        self.check.ended().await;
+    }
+
+    /// Why the agent should take no lease, by the last reading.
+    pub(crate) fn paused(&mut self) -> Option<String> {
+        let folder = self.check.folder.display();
+        match self.check.free() {
+            Err(error) => Some(format!("cannot read the free space at {folder}: {error}")),
+            Ok(free) => self.limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
 use crate::disk::folder::{FolderError, blocking};
-use crate::disk::free_space::{FreeSpaceCheck, FreeSpaceLimit};
+use crate::disk::free_space::LimitedDisk;
 
 mod folder;
 
@@ -51,8 +51,7 @@ impl From<&OutcomeReport> for LeaseKey {
 pub struct Outbox {
     writer: OutcomeWriter,
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
-    space_limit: FreeSpaceLimit,
-    space_check: FreeSpaceCheck,
+    disk: LimitedDisk,
     removals: JoinSet<()>,
 }
 
@@ -74,9 +73,8 @@ impl Outbox {
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
         let writer = OutcomeWriter { folder: Arc::new(folder), failure: Arc::default() };
-        let (space_limit, space_check) =
-            (FreeSpaceLimit::new(config.min_free_bytes), FreeSpaceCheck::at(&config.folder));
-        Ok(Self { writer, outcomes, space_limit, space_check, removals: JoinSet::new() })
+        let disk = LimitedDisk::at(&config.folder, config.min_free_bytes);
+        Ok(Self { writer, outcomes, disk, removals: JoinSet::new() })
     }
 
     pub fn folder(&self) -> &Path {
@@ -116,12 +114,12 @@ impl Outbox {
     }
 
     pub fn check_space(&mut self) {
-        self.space_check.begin();
+        self.disk.begin();
     }
 
     /// Returns when the current check of the disk has ended; never if there is none. Cancel-safe.
     pub async fn space_checked(&mut self) {
-        self.space_check.ended().await;
+        self.disk.ended().await;
     }
 
     /// The reason why the agent should take no lease, in one sentence; `None` if outcomes can be
@@ -129,10 +127,9 @@ impl Outbox {
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.writer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.writer.folder.path().display();
-        let reason = match (failure, self.space_check.free()) {
-            (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
-            (None, Err(error)) => Some(format!("cannot read the free space at {folder}: {error}")),
-            (None, Ok(free)) => self.space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
+        let reason = match failure {
+            Some(failure) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
+            None => self.disk.paused(),
         };
         reason.map(|reason| reason.replace(['\n', '\r'], " "))
     }

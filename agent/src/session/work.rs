@@ -24,7 +24,7 @@ use super::event::WorkEvent;
 use super::wire;
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
-use crate::disk::free_space::FullestDisk;
+use crate::disk::free_space::{FullestDisk, LimitedDisk};
 use crate::disk::outbox::{LeaseKey, Outbox};
 use crate::net::context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
@@ -83,6 +83,8 @@ pub struct Work {
     pub(super) claims: AddressClaims,
     /// Why the agent takes no lease, according to the last check of the disk.
     paused: Option<String>,
+    /// The disk of the external crawler's output.
+    output_disk: Option<LimitedDisk>,
     /// The fullest disk of the outbox and the store, for heartbeats.
     disk: FullestDisk,
     /// Cancelled when the agent stops. After that it does not wait for outcomes to be written.
@@ -112,6 +114,7 @@ impl Work {
             checkpoints: mpsc::channel(CHECKPOINTS),
             claims: AddressClaims::default(),
             paused: None,
+            output_disk: None,
             closing: CancellationToken::new(),
             deadline: LeaseDeadline::default(),
         }
@@ -126,7 +129,7 @@ impl Work {
     /// Sets the command that crawls sites; if `None`, the agent's own crawler does.
     #[must_use]
     pub fn crawling_with(self, external: Option<ExternalCrawler>) -> Self {
-        Self { external, ..self }.watching_disks()
+        Self { output_disk: external.as_ref().map(ExternalCrawler::disk), external, ..self }.watching_disks()
     }
 
     fn watching_disks(self) -> Self {
@@ -163,6 +166,11 @@ impl Work {
                 Some(checkpoint) = self.checkpoints.1.recv() => return WorkEvent::Checkpoint(checkpoint),
                 (key, address) = self.claims.next() => return WorkEvent::PermitWanted(key, address),
                 () = self.outbox.space_checked() => {
+                    if self.note_space() {
+                        return WorkEvent::SpaceChecked;
+                    }
+                }
+                Some(()) = async { Some(self.output_disk.as_mut()?.ended().await) } => {
                     if self.note_space() {
                         return WorkEvent::SpaceChecked;
                     }
@@ -239,12 +247,14 @@ impl Work {
     /// returns the result.
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
+        self.output_disk.iter_mut().for_each(LimitedDisk::begin);
         self.disk.begin();
         self.note_space()
     }
 
     fn note_space(&mut self) -> bool {
-        let paused = self.outbox.paused().or_else(|| self.store.as_ref().and_then(Store::paused));
+        let output = || self.output_disk.as_mut().and_then(LimitedDisk::paused);
+        let paused = self.outbox.paused().or_else(output).or_else(|| self.store.as_ref().and_then(Store::paused));
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
             Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),

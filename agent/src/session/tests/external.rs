@@ -13,9 +13,14 @@ struct ScriptAgent {
 
 impl ScriptAgent {
     fn start(scheduler: &TestScheduler, script: &str) -> Self {
+        Self::start_with_space(scheduler, script, 0)
+    }
+
+    fn start_with_space(scheduler: &TestScheduler, script: &str, min_free_bytes: u64) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut config = ExecConfig::of(["sh", "-c", script].map(str::to_owned).to_vec());
         config.folder = root.path().join("exec");
+        config.min_free_bytes = min_free_bytes;
         let crawler = ExternalCrawler::open(&config).unwrap();
         let outbox = Outbox::open(&OutboxConfig::in_folder(root.path())).unwrap();
         let scheduler = [format!("http://{}", scheduler.addr)];
@@ -58,6 +63,19 @@ async fn an_external_crawler_gets_its_permit_and_its_outcome_is_reported() {
     assert_eq!((outcome.kind(), outcome.pages, outcome.bytes), (OutcomeKind::Complete, 3, 99));
     assert_eq!(outcome.origin, format!("http://{}", server.addr));
     assert!(agent.file("started").exists());
+}
+
+#[tokio::test]
+async fn without_space_for_its_output_no_lease_is_taken() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = ScriptAgent::start_with_space(&scheduler, "echo > started", 1 << 60);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
+    assert!(heartbeat.paused.contains("/exec has "), "{}", heartbeat.paused);
+    assert!(matches!(session.next().await, Some(Up::Release(_))));
+    assert!(!agent.file("started").exists() && server.requests().is_empty());
 }
 
 #[tokio::test]
