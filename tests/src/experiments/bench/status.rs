@@ -1,7 +1,8 @@
-//! Measures `landfall status` and the pages of the dashboard for a million sites under way at a
-//! thousand connected agents. Calls go through gRPC, pages through HTTP. The real `landfall` binary runs with its own Postgres on this machine.
+//! Measures `landfall status`, the pages of the dashboard, their viewers and the metrics, for a
+//! million sites under way at a thousand connected agents. Calls go through gRPC, pages through
+//! HTTP. The real `landfall` binary runs with its own Postgres on this machine.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use landfall_proto::v1;
@@ -9,10 +10,12 @@ use landfall_proto::v1::status_service_client::StatusServiceClient;
 use sqlx::{Executor as _, PgPool};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Endpoint;
 
 use super::Line;
 use super::leases::{BenchScheduler, authorized, load, seed};
+use crate::evidence::machine::{family_processor_s, processor_s};
 
 const AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
@@ -21,13 +24,25 @@ const CALLS: usize = 100;
 const MOST_MS: f64 = 100.0;
 
 /// The measured pages, and the maximum of their 95th percentiles, in milliseconds.
-const PAGES: [&str; 7] = ["/", "/map", "/fleet", "/batches", "/trends", "/metrics", "/api/v1/status"];
+const PAGES: [&str; 6] = ["/", "/map", "/fleet", "/batches", "/trends", "/api/v1/status"];
 const MOST_PAGE_MS: f64 = 100.0;
 const PAGE_CALLS: usize = 30;
 
+/// Maximum time of a scrape of the metrics, in milliseconds, and the time after which the scheduler
+/// no longer repeats its last answer.
+const MOST_SCRAPE_MS: f64 = 10.0;
+const SCRAPE_INTERVAL: Duration = Duration::from_millis(2_100);
+const SCRAPES: usize = 10;
+
+/// Browsers that watch pages, the time for which they are observed, and the maximum of what they
+/// cost in per cent of a core.
+const VIEWERS: usize = 50;
+const VIEWED: Duration = Duration::from_secs(30);
+const MOST_VIEWERS_PERCENT: f64 = 5.0;
+
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let bench = BenchScheduler::start(AGENTS).await?;
+    let mut bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
     measure(&bench.pool).await?;
     let (mut process, url) = bench.serve().await?;
@@ -52,41 +67,101 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most(what("95th percentile"), times[CALLS * 95 / 100], MOST_MS));
     let address = url.trim_start_matches("http://");
     for path in PAGES {
-        lines.push(page(address, path, &token).await.with_context(|| format!("the page {path}"))?);
+        let (mut times, bytes) = page(address, path, &token, PAGE_CALLS, Duration::ZERO).await?;
+        times.sort_by(f64::total_cmp);
+        let what = format!("{path}, {} kB: 95th percentile, ms", bytes / 1000);
+        lines.push(Line::at_most(what, times[PAGE_CALLS * 95 / 100], MOST_PAGE_MS));
     }
+    let (times, bytes) = page(address, "/metrics", &token, SCRAPES, SCRAPE_INTERVAL).await?;
+    let slowest = times.into_iter().fold(0.0, f64::max);
+    lines.push(Line::at_most(
+        format!("a scrape, {} kB: the slowest of {SCRAPES}, ms", bytes / 1000),
+        slowest,
+        MOST_SCRAPE_MS,
+    ));
+    let (scheduler, postmaster) = (process.pid().context("the scheduler runs")?, bench.postgres().pid()?);
+    let spent = || Ok::<f64, anyhow::Error>(processor_s(scheduler)?.0 + family_processor_s(postmaster)?);
+    let idle = observed(&spent).await?;
+    let mut viewers = Vec::with_capacity(VIEWERS);
+    for number in 0..VIEWERS {
+        viewers.push(view(address, PAGES[number % 5], &token).await?);
+    }
+    // The first drawing of each page is not what watching costs.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let viewed = observed(&spent).await?;
+    drop(viewers);
+    lines.push(Line::plain("scheduler and Postgres without viewers, % of a core", format!("{idle:.2}")));
+    let what = format!("{VIEWERS} viewers of five pages add, % of a core");
+    lines.push(Line::at_most(what, viewed - idle, MOST_VIEWERS_PERCENT));
     lines.push(Line::plain("load average at the end", load()?));
     bench.end(&mut process).await?;
     bench.close().await?;
     Ok(lines)
 }
 
-/// Times a page, each on a new connection.
-async fn page(address: &str, path: &str, token: &str) -> anyhow::Result<Line> {
-    let (mut times, mut bytes) = (Vec::with_capacity(PAGE_CALLS), 0);
-    for _ in 0..PAGE_CALLS {
+/// The times of a page in milliseconds, each on a new connection after a pause, and its bytes.
+async fn page(
+    address: &str,
+    path: &str,
+    token: &str,
+    calls: usize,
+    pause: Duration,
+) -> anyhow::Result<(Vec<f64>, usize)> {
+    let (mut times, mut bytes) = (Vec::with_capacity(calls), 0);
+    for _ in 0..calls {
+        tokio::time::sleep(pause).await;
         let began = Instant::now();
-        let mut stream = TcpStream::connect(address).await?;
-        let head = format!(
-            "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await?;
+        let mut stream = request(address, path, token).await?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await?;
         times.push(began.elapsed().as_secs_f64() * 1e3);
-        ensure!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        ensure!(answer.starts_with(b"HTTP/1.1 200"), "{path}: {}", String::from_utf8_lossy(&answer));
         bytes = answer.len();
     }
-    times.sort_by(f64::total_cmp);
-    let what = format!("{path}, {} kB: 95th percentile, ms", bytes / 1000);
-    Ok(Line::at_most(what, times[PAGE_CALLS * 95 / 100], MOST_PAGE_MS))
+    Ok((times, bytes))
 }
 
-/// Adds round trips between the agents, a hundred each.
+async fn request(address: &str, path: &str, token: &str) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
+    let head =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    Ok(stream)
+}
+
+/// Watches a page, and reads what the scheduler sends, until the task is dropped.
+async fn view(address: &str, page: &str, token: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
+    let mut stream = request(address, &format!("/live?page={page}"), token).await?;
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).await?;
+    ensure!(first == *b"HTTP/1.1 200", "{page}: {}", String::from_utf8_lossy(&first));
+    Ok(AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut rest = [0; 16 << 10];
+        while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+    })))
+}
+
+/// The processor time that is spent while viewers are observed, in per cent of a core.
+async fn observed(spent: &impl Fn() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+    let (before, began) = (spent()?, Instant::now());
+    tokio::time::sleep(VIEWED).await;
+    Ok((spent()? - before) / began.elapsed().as_secs_f64() * 100.0)
+}
+
+/// Adds round trips between the agents, a hundred each, and a map that places all agents and sites.
 async fn measure(pool: &PgPool) -> anyhow::Result<()> {
     let text = "
         insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost, reached_us, reached_at)
         select a.id, b.id, 20000, 8, 0, 20000, now()
         from agents a join agents b on b.id <> a.id and (b.id - a.id + 100000) % 10 = 0;
+        insert into embeddings (dimensions, landmarks, fit_error)
+        select 3, array(select id from agents order by id limit 8), 0.05;
+        insert into embedding_history (epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error)
+        select epoch, created_at, 'seeded', 1000, 8, dimensions, fit_error from embeddings;
+        insert into agent_placements (epoch, agent_id, coordinate, fit_error)
+        select epoch, a.id, array[a.id % 97, a.id % 89, a.id % 83, 1], 0.05 from embeddings cross join agents a;
+        insert into site_placements (site_id, epoch, coordinate, fit_error)
+        select s.id, epoch, array[s.id % 97, s.id % 89, s.id % 83, 1], 0.05 from embeddings cross join sites s;
         analyze;";
     pool.acquire().await.context("connect")?.execute(text).await.context("add round trips")?;
     Ok(())
