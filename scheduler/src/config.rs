@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 
+use crate::gnp::Tier;
 use crate::model::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit};
 use crate::store::schema::retention::RetainedKind;
@@ -59,6 +60,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     pub term: TermConfig,
     pub measure: MeasureConfig,
+    /// The map that predicts distances. A change of or to `gnp` takes effect with the next fit.
+    pub map: Tier,
     pub landmarks: LandmarksConfig,
     pub confirm: ConfirmConfig,
     /// The crawl policy for batches that set none.
@@ -79,6 +82,7 @@ impl Default for Config {
             lease: LeaseConfig::default(),
             term: TermConfig::default(),
             measure: MeasureConfig::default(),
+            map: Tier::default(),
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
             crawl: CrawlPolicy::default(),

@@ -30,11 +30,13 @@ mod locate;
 mod mesh;
 mod nearest;
 mod objective;
+mod one_host;
 mod place;
 pub mod plane;
 mod quality;
 mod refined;
 mod simplex;
+mod switches;
 pub mod trust;
 
 pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
@@ -42,14 +44,15 @@ pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explai
 pub use elect::held_out::elect_held_out;
 pub use elect::replace::replace_landmark;
 pub use elect::{ElectError, ElectedLandmark, Nominee, elect};
-pub use fit::{FitError, fit, refit};
+pub use fit::{FitError, fit, fit_with};
 pub use geo::{Direction, Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};
 pub use place::{PredictedRtt, SitePlace};
 pub use quality::{AgentQuality, Quality, Residual};
-pub use refined::{Posterior, Prediction, Refined, RefinedSwitches};
+pub use refined::{Posterior, Prediction, Refined};
+pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
 /// Minimum number of landmarks for a map, and of measurements for a site: two distances do not even
 /// determine a point on a line.
@@ -83,6 +86,7 @@ pub struct Embedding {
     /// The median distance between its agents, in milliseconds: the unit of all steps and starting
     /// points.
     scale: f64,
+    switches: PlainSwitches,
 }
 
 /// Two placements or embeddings have different epochs, so their coordinates are not comparable.
@@ -141,7 +145,13 @@ impl Embedding {
             return Err(PartsError::UnplacedLandmark { landmark });
         }
         let scale = scale(&agents);
-        Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale })
+        Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale, switches: PlainSwitches::default() })
+    }
+
+    /// Locates sites with these ingredients. Stored parts do not say which it was fitted with.
+    #[must_use]
+    pub fn with(self, switches: PlainSwitches) -> Self {
+        Self { switches, ..self }
     }
 
     pub const fn epoch(&self) -> EmbeddingEpoch {

@@ -64,7 +64,7 @@ impl Scheduler {
         Self {
             pool,
             wakes: Arc::default(),
-            maps: Arc::default(),
+            maps: Arc::new(jobs::locate::refined::MapCache::new(config.map)),
             geoip: None,
             config: Arc::new(config),
             disk: None,

@@ -31,7 +31,7 @@ pub use nodes::Node;
 pub use page::{Page, page};
 pub use run::{SimulateError, judge, play_drawing, run};
 pub use score::{ContenderScore, Estimate, LeftOut, Report};
-pub use settings::{Election, Settings, SettingsError, Tier, judged};
+pub use settings::{Election, Settings, SettingsError, judged};
 
 use std::path::{Path, PathBuf};
 

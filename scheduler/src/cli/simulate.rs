@@ -17,11 +17,11 @@ use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figur
 use super::progress::Bar;
 use super::words::one_of;
 use crate::app::exit::{sentence, usage};
-use crate::gnp::RefinedSwitches;
+use crate::gnp::{PlainSwitches, RefinedSwitches, Tier};
 use crate::model::Strategy;
 use crate::simulate::{
     ContenderScore, Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError,
-    SimulateError, Tier, dump, judge, judged, nodes, page,
+    SimulateError, dump, judge, judged, nodes, page,
 };
 
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub(super) struct SimulateArgs {
     /// Agents that are landmarks, elected by the round trips between agents
     #[arg(long, default_value_t = 9)]
     landmarks: usize,
-    /// Dimensions of the plain map [default: 8, or one less than the landmarks]
+    /// Dimensions of the maps gnp and plain [default: 8, or one less than the landmarks]
     #[arg(long)]
     dims: Option<usize>,
     /// Number of seeds; agents are drawn anew for each
@@ -55,8 +55,9 @@ pub(super) struct SimulateArgs {
     /// The map that predicts
     #[arg(long, default_value = Tier::Refined.name(), value_parser = one_of(Tier::ALL.iter().copied(), Tier::name))]
     tier: Tier,
-    /// Leave ingredients out of the refined map, to see the effect of each
-    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(RefinedSwitches::NAMES, |name| name))]
+    /// Leave ingredients out of the map, to see the effect of each: of the plain one mesh, height, log,
+    /// robust or prior, of the refined one the others, height or robust
+    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(ingredients(), |name| name))]
     without: Vec<&'static str>,
     /// How landmarks are chosen
     #[arg(long, default_value = Election::Improved.name(), value_parser = one_of(Election::ALL.iter().copied(), Election::name))]
@@ -79,6 +80,12 @@ pub(super) struct SimulateArgs {
     /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
+}
+
+/// The names of the ingredients of any map, each once.
+fn ingredients() -> impl Iterator<Item = &'static str> + Clone {
+    let plain = PlainSwitches::NAMES.iter().copied();
+    plain.chain(RefinedSwitches::NAMES.iter().copied().filter(|name| !PlainSwitches::NAMES.contains(name)))
 }
 
 /// The report as JSON.

@@ -125,7 +125,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::super::fixture::rtt;
-    use super::super::{Mesh, Placement, fit, objective, refit};
+    use super::super::{Mesh, Placement, PlainSwitches, fit, fit_with, objective};
     use super::*;
     use crate::model::EmbeddingEpoch;
 
@@ -229,7 +229,16 @@ mod tests {
         let mut former = fit(EmbeddingEpoch::new(1), &measured(), &landmarks, DIMENSIONS, 1).unwrap();
         for epoch in 2..5 {
             let number = EmbeddingEpoch::new(epoch);
-            let next = refit(&former, number, &measured(), &landmarks, DIMENSIONS, epoch.unsigned_abs()).unwrap();
+            let next = fit_with(
+                PlainSwitches::default(),
+                Some(&former),
+                number,
+                &measured(),
+                &landmarks,
+                DIMENSIONS,
+                epoch.unsigned_abs(),
+            )
+            .unwrap();
             let moved = next.median_move_from(&former).unwrap();
             assert!(moved < Duration::from_millis(6), "{moved:?}");
             former = next;

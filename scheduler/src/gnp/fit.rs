@@ -20,9 +20,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::model::{AgentId, EmbeddingEpoch};
 
-use super::objective::{Anchor, distance, finite, host_cost, relative_error, rms_relative_error, root_mean};
-use super::simplex::{SimplexError, StopRule, minimise};
-use super::{Embedding, Mesh, Placement, millis, softening};
+use super::objective::{Anchor, Loss, distance, relative_error, rms_relative_error, root_mean};
+use super::one_host::{self, Descent};
+use super::simplex::{SimplexError, StopRule};
+use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 
 pub(super) mod mds;
 mod starts;
@@ -81,23 +82,14 @@ pub fn fit(
     dimensions: usize,
     seed: u64,
 ) -> Result<Embedding, FitError> {
-    solve(None, epoch, mesh, landmarks, dimensions, seed)
+    fit_with(PlainSwitches::default(), None, epoch, mesh, landmarks, dimensions, seed)
 }
 
-/// Fits the successor of `former`, as [`fit`] does. Also starts from `former`, and aligns the
-/// result to it (Procrustes), so that an agent whose distances did not change keeps its coordinate.
-pub fn refit(
-    former: &Embedding,
-    epoch: EmbeddingEpoch,
-    mesh: &Mesh,
-    landmarks: &[AgentId],
-    dimensions: usize,
-    seed: u64,
-) -> Result<Embedding, FitError> {
-    solve(Some(former), epoch, mesh, landmarks, dimensions, seed)
-}
-
-fn solve(
+/// Fits an embedding with these ingredients, as [`fit`] does. The successor of `former` also starts
+/// from it, and is aligned to it (Procrustes), so that an agent whose distances did not change keeps
+/// its coordinate.
+pub fn fit_with(
+    switches: PlainSwitches,
     former: Option<&Embedding>,
     epoch: EmbeddingEpoch,
     mesh: &Mesh,
@@ -107,19 +99,18 @@ fn solve(
 ) -> Result<Embedding, FitError> {
     check(landmarks, dimensions)?;
     let measured = Measured::joined(mesh, landmarks)?;
-    let scale = measured.scale();
+    let descent = Descent::of(switches, measured.scale());
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let first = measured.first(landmarks.len());
-    let (_, anchors) = best_of(&first, starts::starts(&first, dimensions, scale, &mut rng), Loss::Relative, scale)?;
-    let mut begin = starts::starts(&measured, dimensions, scale, &mut rng);
-    begin.push(starts::around(&measured, &anchors));
-    let (cost, mut points) = best_of(&measured, begin, Loss::Log, scale)?;
-    if let Some(begin) = former.and_then(|former| starts::where_it_was(&measured, former, dimensions)) {
-        let (kept_cost, kept) = converge(&measured, begin, Loss::Log, scale, LAST_ROUND)?;
-        if cost >= kept_cost * (1.0 - CLEARLY_LOWER) {
-            points = kept;
-        }
-    }
+    let jointly = Descent { loss: Loss::RELATIVE, ..descent };
+    let begin = starts::starts(&first, dimensions, jointly, &mut rng);
+    let (_, anchors) = best_of(&first, begin, jointly)?;
+    let (measured, mut points) = if switches.mesh {
+        let points = by_mesh(&measured, &anchors, former, dimensions, descent, &mut rng)?;
+        (measured, points)
+    } else {
+        by_landmarks(&measured, anchors, descent)?
+    };
     for point in &mut points {
         if let Some(height) = point.last_mut() {
             *height = height.abs();
@@ -138,7 +129,48 @@ fn solve(
     Ok(match former {
         Some(former) => embedding.aligned_to(former),
         None => embedding,
-    })
+    }
+    .with(switches))
+}
+
+/// Places all agents by the distances between all of them.
+fn by_mesh(
+    measured: &Measured,
+    landmarks: &[Vec<f64>],
+    former: Option<&Embedding>,
+    dimensions: usize,
+    descent: Descent,
+    rng: &mut ChaCha8Rng,
+) -> Result<Vec<Vec<f64>>, SimplexError> {
+    let mut begin = starts::starts(measured, dimensions, descent, rng);
+    begin.push(starts::around(measured, landmarks));
+    let (cost, points) = best_of(measured, begin, descent)?;
+    if let Some(begin) = former.and_then(|former| starts::where_it_was(measured, former, dimensions)) {
+        let (kept_cost, kept) = converge(measured, begin, descent, LAST_ROUND)?;
+        if cost >= kept_cost * (1.0 - CLEARLY_LOWER) {
+            return Ok(kept);
+        }
+    }
+    Ok(points)
+}
+
+/// Places every other agent by its distances to the landmarks (Ng and Zhang, ordinary host
+/// operations). Agents without such a distance are left out.
+fn by_landmarks(
+    measured: &Measured,
+    mut points: Vec<Vec<f64>>,
+    descent: Descent,
+) -> Result<(Measured, Vec<Vec<f64>>), SimplexError> {
+    let landmarks = points.len();
+    let has_distance = |i: usize| i < landmarks || measured.rows[i].iter().any(|&(j, _)| j < landmarks);
+    let measured = measured.only(has_distance);
+    for row in &measured.rows[landmarks..] {
+        let near = row.iter().filter(|&&(j, _)| j < landmarks);
+        let anchors: Vec<Anchor<'_>> = near.map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect();
+        let point = one_host::place(&anchors, None, descent)?;
+        points.push(point);
+    }
+    Ok((measured, points))
 }
 
 pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitError> {
@@ -157,15 +189,6 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
         Some(&landmark) => Err(FitError::RepeatedLandmark { landmark }),
         None => Ok(()),
     }
-}
-
-/// The error that a sweep minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loss {
-    /// Squared relative error.
-    Relative,
-    /// Robust squared log error.
-    Log,
 }
 
 /// The agents that the mesh connects to the landmarks, landmarks first, and their distances in
@@ -228,23 +251,28 @@ impl Measured {
         self.rows[agent].iter().map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect()
     }
 
-    fn cost(&self, points: &[Vec<f64>], loss: Loss, softening: f64) -> f64 {
-        (0..points.len()).map(|i| cost_of(&points[i], &self.anchors(i, points), loss, softening)).sum()
+    /// Only the agents of these indices.
+    fn only(&self, wanted: impl Fn(usize) -> bool) -> Self {
+        let kept: Vec<usize> = (0..self.agents.len()).filter(|&i| wanted(i)).collect();
+        let renumbered = |j: usize| kept.binary_search(&j).ok();
+        let row = |i: &usize| self.rows[*i].iter().filter_map(|&(j, d)| Some((renumbered(j)?, d))).collect();
+        let filled = |i: &usize| kept.iter().map(|&j| self.filled[*i][j]).collect();
+        Self {
+            agents: kept.iter().map(|&i| self.agents[i]).collect(),
+            rows: kept.iter().map(row).collect(),
+            filled: kept.iter().map(filled).collect(),
+        }
+    }
+
+    fn cost(&self, points: &[Vec<f64>], descent: Descent) -> f64 {
+        let softening = softening(descent.scale);
+        (0..points.len()).map(|i| descent.loss.of(&points[i], &self.anchors(i, points), softening)).sum()
     }
 
     fn rms_relative_error(&self, points: &[Vec<f64>]) -> f64 {
         root_mean(self.rows.iter().enumerate().flat_map(|(i, row)| {
             row.iter().map(move |&(j, measured)| relative_error(distance(&points[i], &points[j]), measured).powi(2))
         }))
-    }
-}
-
-fn cost_of(host: &[f64], anchors: &[Anchor<'_>], loss: Loss, softening: f64) -> f64 {
-    match loss {
-        Loss::Log => host_cost(host, anchors, softening),
-        Loss::Relative => {
-            finite(anchors.iter().map(|a| relative_error(distance(host, a.coordinate), a.measured).powi(2)).sum())
-        }
     }
 }
 
@@ -282,22 +310,20 @@ fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
 fn best_of(
     measured: &Measured,
     starts: Vec<Vec<Vec<f64>>>,
-    loss: Loss,
-    scale: f64,
+    descent: Descent,
 ) -> Result<(f64, Vec<Vec<f64>>), SimplexError> {
-    let softening = softening(scale);
     let mut best: Option<(f64, Vec<Vec<f64>>)> = None;
     for mut points in starts {
         for round in 0..FIRST_SWEEPS {
-            sweep(measured, &mut points, loss, scale, step(round))?;
+            sweep(measured, &mut points, descent, step(round))?;
         }
-        let cost = measured.cost(&points, loss, softening);
+        let cost = measured.cost(&points, descent);
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, points));
         }
     }
     let (_, points) = best.expect("there is always the scaled start");
-    converge(measured, points, loss, scale, FIRST_SWEEPS)
+    converge(measured, points, descent, FIRST_SWEEPS)
 }
 
 /// Sweeps until converged, with the steps of round `round` and later; returns the cost and the
@@ -305,15 +331,13 @@ fn best_of(
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
-    loss: Loss,
-    scale: f64,
+    descent: Descent,
     round: usize,
 ) -> Result<(f64, Vec<Vec<f64>>), SimplexError> {
-    let softening = softening(scale);
-    let mut cost = measured.cost(&points, loss, softening);
+    let mut cost = measured.cost(&points, descent);
     for further in 0..MOST_SWEEPS - FIRST_SWEEPS {
-        sweep(measured, &mut points, loss, scale, step(round + further))?;
-        let lower = measured.cost(&points, loss, softening);
+        sweep(measured, &mut points, descent, step(round + further))?;
+        let lower = measured.cost(&points, descent);
         if lower >= cost * (1.0 - CONVERGED) {
             return Ok((lower, points));
         }
@@ -329,13 +353,12 @@ fn step(round: usize) -> f64 {
 }
 
 /// Moves each agent once, to minimise the error of its measured distances.
-fn sweep(measured: &Measured, points: &mut [Vec<f64>], loss: Loss, scale: f64, step: f64) -> Result<(), SimplexError> {
-    let softening = softening(scale);
+fn sweep(measured: &Measured, points: &mut [Vec<f64>], descent: Descent, step: f64) -> Result<(), SimplexError> {
+    let softening = softening(descent.scale);
     for i in 0..points.len() {
         let anchors = measured.anchors(i, points);
-        let cost = |host: &[f64]| cost_of(host, &anchors, loss, softening);
-        let found = minimise(cost, &points[i], step * scale, STOP)?;
-        points[i] = found.point;
+        let cost = |host: &[f64]| descent.loss.of(host, &anchors, softening);
+        points[i] = descent.minimise(cost, &points[i], step, STOP)?;
     }
     Ok(())
 }

@@ -14,8 +14,10 @@ use std::fmt::Debug;
 use crate::model::{AgentId, Rtt};
 
 use super::nearest::{Nearest, RaggedCoordinates};
+use super::objective::{Anchor, rms_relative_error};
+use super::one_host::{self, Descent};
 use super::simplex::{SimplexError, StopRule, minimise_fixed};
-use super::{Embedding, Placement, millis};
+use super::{Embedding, Placement, PlainSwitches, millis};
 use host::{Ground, Host, Point};
 
 /// The method that finds a host's place. Both methods minimise the same cost from the same starts,
@@ -99,6 +101,20 @@ impl Embedding {
     }
 }
 
+impl Embedding {
+    /// The coordinate and the fit error of a host, with any ingredients. `measured` has indices of
+    /// agents.
+    fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
+        let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
+        let anchors: Vec<Anchor<'_>> =
+            measured.iter().map(|&(agent, measured)| Anchor { coordinate: agents[agent], measured }).collect();
+        let near = self.switches.prior.then_some(agents.as_slice());
+        let coordinate = one_host::place(&anchors, near, Descent::of(self.switches, self.scale))?;
+        let fit_error = rms_relative_error(&coordinate, &anchors);
+        Ok((coordinate, fit_error))
+    }
+}
+
 /// An embedding prepared for placing many hosts; threads may share it.
 #[derive(Debug)]
 pub struct Locator<'a> {
@@ -111,7 +127,11 @@ pub struct Locator<'a> {
 impl Locator<'_> {
     /// Places one host, as [`Embedding::locate`] does.
     pub fn locate(&self, measured: &[(AgentId, Rtt)], solver: Solver) -> Result<Placement, LocateError> {
-        let number = |&(agent, rtt): &(AgentId, Rtt)| Some((self.agents.binary_search(&agent).ok()?, rtt));
+        let by_landmarks = !self.embedding.switches.mesh;
+        let number = |&(agent, rtt): &(AgentId, Rtt)| {
+            let counts = !by_landmarks || self.embedding.landmarks.contains(&agent);
+            Some((self.agents.binary_search(&agent).ok().filter(|_| counts)?, rtt))
+        };
         let mut known: Vec<(usize, Rtt)> = measured.iter().filter_map(number).collect();
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
@@ -119,7 +139,10 @@ impl Locator<'_> {
         // Sorted, so that not even the last bit of the sums depends on the order given.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
-        let (coordinate, fit_error) = self.ground.place(&known, solver)?;
+        let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
+            true => self.ground.place(&known, solver)?,
+            false => self.embedding.place_with_switches(&known).map_err(LocateError::Solver)?,
+        };
         Ok(Placement { epoch: self.embedding.epoch, coordinate, fit_error })
     }
 

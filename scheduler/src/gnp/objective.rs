@@ -49,10 +49,31 @@ pub(super) struct Anchor<'a> {
     pub(super) measured: f64,
 }
 
-/// The robust log error of one host, summed over its anchors.
-pub(super) fn host_cost(host: &[f64], anchors: &[Anchor<'_>], softening: f64) -> f64 {
-    let sum: f64 = anchors.iter().map(|a| huber(log_error(distance(host, a.coordinate), a.measured, softening))).sum();
-    finite(sum)
+/// The error that is minimised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loss {
+    /// The log error; else the relative error.
+    pub(super) log: bool,
+    /// By Huber's loss; else by its square.
+    pub(super) robust: bool,
+}
+
+impl Loss {
+    /// Ng and Zhang's.
+    pub(super) const RELATIVE: Self = Self { log: false, robust: false };
+
+    /// The loss of one host, summed over its anchors.
+    pub(super) fn of(self, host: &[f64], anchors: &[Anchor<'_>], softening: f64) -> f64 {
+        let loss = |anchor: &Anchor<'_>| {
+            let computed = distance(host, anchor.coordinate);
+            let error = match self.log {
+                true => log_error(computed, anchor.measured, softening),
+                false => relative_error(computed, anchor.measured),
+            };
+            if self.robust { huber(error) } else { error * error }
+        };
+        finite(anchors.iter().map(loss).sum())
+    }
 }
 
 /// Root mean square of a host's relative errors.
@@ -87,7 +108,9 @@ mod tests {
         for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308, 0.0] {
             for measured in [odd, 0.0, 1.0] {
                 let anchor = Anchor { coordinate: &[1.0, 0.0], measured };
-                assert!(host_cost(&[odd, odd], &[anchor], 0.1).is_finite(), "{odd} {measured}");
+                for loss in [Loss::RELATIVE, Loss { log: true, robust: true }] {
+                    assert!(loss.of(&[odd, odd], &[anchor], 0.1).is_finite(), "{odd} {measured}");
+                }
             }
         }
     }

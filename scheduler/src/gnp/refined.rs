@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use crate::model::{AgentId, Rtt};
 
 use super::fit::{FitError, Measured};
-use super::{LocateError, Mesh, millis};
+use super::{LocateError, Mesh, RefinedSwitches, millis};
 
 mod cloud;
 mod held_out;
@@ -47,71 +47,6 @@ const SOFTENING: f64 = 0.02;
 const PARTICLES: usize = 3_000;
 /// Maximum number of measurements used per site, nearest first; bounds the work per site.
 const MOST_MEASUREMENTS: usize = 64;
-
-/// The ingredients of the refined tier; all are on by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RefinedSwitches {
-    /// Every host has a height. Off: no heights.
-    pub height: bool,
-    /// Large errors in the mesh count linearly. Off: every error counts by its square.
-    pub robust: bool,
-    /// The residuals of the mesh correct predictions.
-    pub kriging: bool,
-    /// Held-out agents choose the kriging constants. Off: the first constants in the list are used.
-    pub constants: bool,
-    /// The residuals of a site's measurements correct the predictions for agents near the
-    /// landmarks; needs `kriging`.
-    pub residuals: bool,
-    /// A site is a cloud. Off: only the point with the greatest weight.
-    pub cloud: bool,
-    /// Averages over dimensions. Off: a single number of dimensions.
-    pub dimensions: bool,
-    /// Ranks agents by expected distance. Off: by the median.
-    pub expectation: bool,
-    /// Adds a penalty to predictions that compete with measurements, from the errors of held-out
-    /// agents; needs `kriging`.
-    pub penalty: bool,
-}
-
-impl Default for RefinedSwitches {
-    fn default() -> Self {
-        Self {
-            height: true,
-            robust: true,
-            kriging: true,
-            constants: true,
-            residuals: true,
-            cloud: true,
-            dimensions: true,
-            expectation: true,
-            penalty: true,
-        }
-    }
-}
-
-impl RefinedSwitches {
-    pub const NAMES: [&'static str; 9] =
-        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "penalty"];
-
-    /// A copy without one ingredient; `None` for an unknown name.
-    #[must_use]
-    pub fn without(mut self, name: &str) -> Option<Self> {
-        let switch = match name {
-            "height" => &mut self.height,
-            "robust" => &mut self.robust,
-            "kriging" => &mut self.kriging,
-            "constants" => &mut self.constants,
-            "residuals" => &mut self.residuals,
-            "cloud" => &mut self.cloud,
-            "dimensions" => &mut self.dimensions,
-            "expectation" => &mut self.expectation,
-            "penalty" => &mut self.penalty,
-            _ => return None,
-        };
-        *switch = false;
-        Some(self)
-    }
-}
 
 /// The refined map of one epoch.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
 
-use crate::gnp::{self, Embedding, FitError, Quality};
+use crate::gnp::{self, Embedding, FitError, PlainSwitches, Quality};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
 use crate::store::measurements::MeshMeasurement;
@@ -105,7 +105,8 @@ impl Fit {
         let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
         let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
         tx.commit().await.context("commit the epoch")?;
-        let due = DueFit { reason, epoch, dimensions, ground, newest, former };
+        let switches = PlainSwitches::of(self.scheduler.config.map);
+        let due = DueFit { reason, switches, epoch, dimensions, ground, newest, former };
         self.fit(due).await
     }
 
@@ -177,6 +178,7 @@ impl Fit {
 
 struct DueFit {
     reason: String,
+    switches: PlainSwitches,
     epoch: EmbeddingEpoch,
     dimensions: usize,
     ground: Ground,
@@ -199,11 +201,9 @@ impl DueFit {
         // The epoch is the seed, so a fit can be repeated exactly, but a retry after a failure
         // differs.
         let seed = self.epoch.get().unsigned_abs();
-        let embedding = match &self.former {
-            Some(former) => gnp::refit(former, self.epoch, &mesh, landmarks, self.dimensions, seed),
-            None => gnp::fit(self.epoch, &mesh, landmarks, self.dimensions, seed),
-        };
-        let embedding = match embedding {
+        let Self { switches, epoch, dimensions, .. } = self;
+        let fitted = gnp::fit_with(switches, self.former.as_ref(), epoch, &mesh, landmarks, dimensions, seed);
+        let embedding = match fitted {
             Ok(embedding) => embedding,
             Err(error) => return Err((error, self.ground.mesh)),
         };

@@ -211,8 +211,11 @@ mod tests {
 
     use super::*;
     use crate::app::geoip::tests as geoip;
+    use crate::config::Config;
+    use crate::gnp::Tier;
     use crate::jobs::trial::{Agent, Trial, took};
     use crate::store::measurements::orders::OrderTarget;
+    use crate::store::schedulers::terms::Role;
     use crate::store::sites::positions::Source;
 
     fn each(agents: &[Agent], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
@@ -337,6 +340,40 @@ mod tests {
         trial.measured(site, &[(trial.agents[0].0, Some(10)), (trial.agents[1].0, None)]).await;
         trial.measure().await;
         assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
+    }
+
+    /// With this map: whether heights are zero, and whether sites are clouds.
+    async fn fitted_with(pool: PgPool, map: Tier) -> (bool, bool) {
+        let trial = Trial::with(pool, 6, Config { map, ..Config::default() }).await;
+        trial.mesh(&trial.agents).await;
+        trial.set_landmarks(&trial.agents[..4]).await;
+        trial.fit().await;
+        let (_, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
+        trial.locate().await;
+        let heights = "select coordinate[array_upper(coordinate, 1)] from site_placements
+                       union all select coordinate[array_upper(coordinate, 1)] from agent_placements";
+        let heights: Vec<(f64,)> = trial.rows(heights).await;
+        assert_eq!(heights.len(), 7);
+        let leader = trial.on(Role::Plan);
+        let current = leader.maps.current(leader.begin()).await.expect("read the map").expect("a map");
+        (heights.iter().all(|(height,)| *height == 0.0), current.refined.is_some())
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_published_map_has_neither_heights_nor_clouds(pool: PgPool) {
+        assert_eq!(fitted_with(pool, Tier::Gnp).await, (true, false));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_plain_map_has_heights_and_no_clouds(pool: PgPool) {
+        assert_eq!(fitted_with(pool, Tier::Plain).await, (false, false));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn by_default_sites_are_clouds(pool: PgPool) {
+        assert_eq!(fitted_with(pool, Tier::default()).await, (false, true));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -75,7 +75,12 @@ impl Trial {
     /// A scheduler that leads every role for longer than a test takes, and `agents` connected
     /// agents.
     pub(super) async fn new(pool: PgPool, agents: usize) -> Self {
-        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
+        Self::with(pool, agents, Config::default()).await
+    }
+
+    /// As [`Trial::new`], with settings.
+    pub(super) async fn with(pool: PgPool, agents: usize, config: Config) -> Self {
+        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let mut trial = Self::beside(pool, config);
         trial.renew().await;
         for _ in 0..agents {

@@ -1,7 +1,7 @@
-//! The map of one drawing, in either tier. Fits it and locates sites as the scheduler does.
+//! The map of one drawing, in any tier. Fits it and locates sites as the scheduler does.
 
-use super::{Settings, Tier};
-use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace};
+use super::Settings;
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace, Tier};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 /// Minimum number of other landmarks with which a landmark must share a round trip, as in the
@@ -38,11 +38,12 @@ impl Map {
 
     fn fit_all(mesh: &Mesh, landmarks: &[AgentId], settings: &Settings, seed: u64) -> Result<Self, FitError> {
         match settings.tier {
-            Tier::Plain => {
+            Tier::Gnp | Tier::Plain => {
+                let (epoch, switches) = (EmbeddingEpoch::new(1), settings.plain_switches());
                 let dimensions = settings.dimensions().min(landmarks.len() - 1);
-                gnp::fit(EmbeddingEpoch::new(1), mesh, landmarks, dimensions, seed).map(Self::Plain)
+                gnp::fit_with(switches, None, epoch, mesh, landmarks, dimensions, seed).map(Self::Plain)
             }
-            Tier::Refined => Refined::new(mesh, landmarks, &settings.ingredients(), seed).map(Self::Refined),
+            Tier::Refined => Refined::new(mesh, landmarks, &settings.refined_switches(), seed).map(Self::Refined),
         }
     }
 

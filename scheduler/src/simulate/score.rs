@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::nodes::lacks;
-use super::{JudgedAgent, JudgedSite, SeedResult, Settings, Tier};
+use super::{JudgedAgent, JudgedSite, SeedResult, Settings};
+use crate::gnp::Tier;
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
@@ -34,7 +35,7 @@ pub struct Report {
     pub strategies: Vec<ContenderScore>,
     pub first_seed: u64,
     pub tier: &'static str,
-    /// The ingredients that the refined map lacked.
+    /// The ingredients that the map lacked.
     pub without: Vec<&'static str>,
     /// How landmarks were chosen.
     pub election: &'static str,
@@ -115,7 +116,7 @@ impl Report {
     /// Describes the map as text. The refined map always uses several numbers of dimensions.
     pub fn map(&self) -> String {
         match self.without.as_slice() {
-            [] if self.tier == Tier::Plain.name() => format!("{}, {} dimensions", self.tier, self.dims),
+            [] if self.tier != Tier::Refined.name() => format!("{}, {} dimensions", self.tier, self.dims),
             [] => self.tier.to_owned(),
             without => format!("{} without {}", self.tier, without.join(", ")),
         }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::nodes::{Node, lacks};
 use super::{Draw, Matrix};
-use crate::gnp::{self, FEWEST_LANDMARKS, RefinedSwitches};
+use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
 /// What to draw, which map to fit and which strategies to judge. The report is a function of these
@@ -24,7 +24,7 @@ pub struct Settings {
     pub sites: Option<usize>,
     pub strategies: Vec<Strategy>,
     pub tier: Tier,
-    /// The ingredients that the refined map lacks, by their names in [`ingredient`].
+    /// The ingredients that the map lacks, by the names of its switches.
     pub without: Vec<&'static str>,
     /// How landmarks are chosen.
     pub election: Election,
@@ -109,8 +109,11 @@ impl Settings {
         if let Some(dims) = self.dims.filter(|dims| *dims >= landmarks) {
             return nonsense(format!("dims must be below the number of landmarks, {landmarks}, not {dims}"));
         }
-        if let (Tier::Plain, Some(ingredient)) = (self.tier, self.without.first()) {
-            return nonsense(format!("without {ingredient}: only the refined tier has ingredients"));
+        let names = ingredients(self.tier);
+        if let Some(ingredient) = self.without.iter().find(|name| !names.contains(*name)) {
+            let (tier, names) = (self.tier.name(), names.join(", "));
+            let names = if names.is_empty() { "none" } else { &names };
+            return nonsense(format!("without {ingredient}: the ingredients of the tier {tier} are: {names}"));
         }
         if !self.nodes.is_empty() && self.nodes.len() != matrix.nodes() {
             let (told, nodes) = (self.nodes.len(), matrix.nodes());
@@ -131,8 +134,12 @@ impl Settings {
         self.dims.unwrap_or_else(|| gnp::default_dimensions(self.landmarks))
     }
 
-    /// The switches of the refined map.
-    pub(super) fn ingredients(&self) -> RefinedSwitches {
+    pub(super) fn plain_switches(&self) -> PlainSwitches {
+        let less = |all: PlainSwitches, name: &&'static str| all.without(name).unwrap_or(all);
+        self.without.iter().fold(PlainSwitches::of(self.tier), less)
+    }
+
+    pub(super) fn refined_switches(&self) -> RefinedSwitches {
         let less = |all: RefinedSwitches, name: &&'static str| all.without(name).unwrap_or(all);
         self.without.iter().fold(RefinedSwitches::default(), less)
     }
@@ -145,21 +152,19 @@ impl Settings {
     }
 }
 
+/// The names of the ingredients that can be left out of this map.
+pub const fn ingredients(tier: Tier) -> &'static [&'static str] {
+    match tier {
+        Tier::Gnp => &[],
+        Tier::Plain => PlainSwitches::NAMES,
+        Tier::Refined => RefinedSwitches::NAMES,
+    }
+}
+
 /// The strategies that can be judged. A matrix alone lacks the input of some.
 pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
     Strategy::ALL.iter().copied().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
-
-words!(
-    /// Which of the two maps predicts.
-    Tier {
-        /// One point per host.
-        Plain = "plain",
-        /// A cloud of points per site, corrected by the map's errors between agents, as in the
-        /// scheduler.
-        Refined = "refined",
-    }
-);
 
 words!(
     /// How landmarks are chosen among the agents, from their mesh alone.
@@ -201,8 +206,12 @@ mod tests {
         );
         assert_eq!(refusal(|s| s.dims = Some(4)), "dims must be below the number of landmarks, 4, not 4");
         assert_eq!(refusal(|s| s.agents = 12), "12 agents leave no site among the 12 nodes of the matrix");
-        let without = |s: &mut Settings| (s.tier, s.without) = (Tier::Plain, vec!["height"]);
-        assert_eq!(refusal(without), "without height: only the refined tier has ingredients");
+        let without = |tier, name| move |s: &mut Settings| (s.tier, s.without) = (tier, vec![name]);
+        assert_eq!(
+            refusal(without(Tier::Plain, "cloud")),
+            "without cloud: the ingredients of the tier plain are: mesh, height, log, robust, prior"
+        );
+        assert_eq!(refusal(without(Tier::Gnp, "height")), "without height: the ingredients of the tier gnp are: none");
         assert!(refusal(|s| s.first_seed = u64::MAX).contains("exceed the greatest seed"));
     }
 

@@ -5,7 +5,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::{Embedding, align};
-use super::{Measured, mds};
+use super::{Descent, Measured, mds};
 
 /// Number of disturbed copies of the scaled start.
 const RESTARTS: usize = 1;
@@ -13,8 +13,13 @@ const RESTARTS: usize = 1;
 const DISTURBANCE: f64 = 0.2;
 
 /// Classical scaling of the distances without heights, and disturbed copies of it.
-pub(super) fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &mut ChaCha8Rng) -> Vec<Vec<Vec<f64>>> {
-    let heights = heights(&measured.filled);
+pub(super) fn starts(
+    measured: &Measured,
+    dimensions: usize,
+    descent: Descent,
+    rng: &mut ChaCha8Rng,
+) -> Vec<Vec<Vec<f64>>> {
+    let heights = if descent.height { heights(&measured.filled) } else { vec![0.0; measured.agents.len()] };
     let level: Vec<Vec<f64>> = measured
         .filled
         .iter()
@@ -31,8 +36,9 @@ pub(super) fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &m
     let mut all = vec![points.clone()];
     for _ in 0..RESTARTS {
         let mut disturbed = points.clone();
-        for component in disturbed.iter_mut().flatten() {
-            *component += rng.random_range(-1.0..1.0) * DISTURBANCE * scale;
+        let moves = if descent.height { dimensions + 1 } else { dimensions };
+        for component in disturbed.iter_mut().flat_map(|point| &mut point[..moves]) {
+            *component += rng.random_range(-1.0..1.0) * DISTURBANCE * descent.scale;
         }
         all.push(disturbed);
     }

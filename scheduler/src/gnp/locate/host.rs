@@ -21,9 +21,9 @@ use crate::gnp::objective::{HUBER, WORST};
 /// Number of hosts per block.
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
-const PRIOR: f64 = 0.005;
+pub(in crate::gnp) const PRIOR: f64 = 0.005;
 /// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
-const PRIOR_REACH: f64 = 0.1;
+pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible location of a host.
 pub(in crate::gnp) type Point<const N: usize> = [f64; N];

@@ -13,7 +13,7 @@ use anyhow::Context;
 use sqlx::{PgConnection, Postgres, Transaction};
 use tokio::sync::Mutex;
 
-use crate::gnp::{Embedding, Mesh, Refined, RefinedSwitches};
+use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier};
 use crate::model::SiteId;
 use crate::store::assignments::facts;
 use crate::store::{embeddings, measurements};
@@ -24,13 +24,15 @@ use crate::strategy::learned::LearnedCorrections;
 pub struct CurrentMap {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
-    /// `None` if the mesh lacks the data for it; the embedding then makes the predictions.
+    /// `None` if another map was configured, or the mesh lacks the data for it; the embedding then
+    /// makes the predictions.
     pub refined: Option<Refined>,
 }
 
 /// The newest map of this process.
 #[derive(Debug, Default)]
 pub struct MapCache {
+    tier: Tier,
     /// Locked while a map is created, so that two tasks do not create the same map.
     current: Mutex<Option<Arc<CurrentMap>>>,
     /// The newest embedding as last read; locked while it is read.
@@ -44,6 +46,10 @@ pub struct MapCache {
 const RESIDUALS_AGE: Duration = Duration::from_secs(10);
 
 impl MapCache {
+    pub fn new(tier: Tier) -> Self {
+        Self { tier, ..Self::default() }
+    }
+
     /// The crawl residuals of the agents' newest crawls, at most [`RESIDUALS_AGE`] old.
     pub(in crate::jobs) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
         let mut kept = self.residuals.lock().await;
@@ -72,6 +78,10 @@ impl MapCache {
         let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
         if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
             return Ok(Some(Arc::clone(known)));
+        }
+        if self.tier != Tier::Refined {
+            let plain = Arc::new(CurrentMap { embedding, refined: None });
+            return Ok(Some(current.insert(plain).clone()));
         }
         let rows = measurements::mesh(&mut conn).await.context("read the mesh")?;
         drop(conn);
@@ -103,7 +113,8 @@ impl MapCache {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;
         if kept.as_ref().map(|known| known.epoch()) != epoch {
-            *kept = embeddings::latest(conn).await.context("read the newest embedding")?.map(Arc::new);
+            let latest = embeddings::latest(conn).await.context("read the newest embedding")?;
+            *kept = latest.map(|embedding| Arc::new(embedding.with(PlainSwitches::of(self.tier))));
         }
         Ok(kept.clone())
     }

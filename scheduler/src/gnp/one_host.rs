@@ -1,0 +1,86 @@
+//! Places one host by its distances to fixed hosts, with any ingredients of the plain map.
+//!
+//! [`super::locate`] does the same many times as fast, but only with all ingredients.
+
+use super::PlainSwitches;
+use super::locate::host::{PRIOR, PRIOR_REACH};
+use super::objective::{Anchor, Loss};
+use super::simplex::{SimplexError, StopRule, minimise};
+use super::softening;
+
+/// Maximum number of anchors at which the search starts, the nearest first.
+const STARTS: usize = 9;
+/// The step of the first simplex, as a share of the scale.
+const STEP: f64 = 0.1;
+/// The stop rule: the published objective is flat near its minimum.
+const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
+
+/// What a search minimises, and along which axes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descent {
+    pub(super) loss: Loss,
+    /// Whether the height moves. If not, heights are zero.
+    pub(super) height: bool,
+    /// In milliseconds.
+    pub(super) scale: f64,
+}
+
+impl Descent {
+    pub(super) fn of(switches: PlainSwitches, scale: f64) -> Self {
+        let PlainSwitches { log, robust, height, .. } = switches;
+        Self { loss: Loss { log, robust }, height, scale }
+    }
+
+    /// Minimises by the simplex from `start`; `step` is a share of the scale.
+    pub(super) fn minimise(
+        self,
+        cost: impl Fn(&[f64]) -> f64,
+        start: &[f64],
+        step: f64,
+        stop: StopRule,
+    ) -> Result<Vec<f64>, SimplexError> {
+        let step = step * self.scale;
+        if self.height {
+            return Ok(minimise(cost, start, step, stop)?.point);
+        }
+        let level = |place: &[f64]| [place, &[0.0]].concat();
+        let dimensions = start.len().saturating_sub(1);
+        let found = minimise(|place| cost(&level(place)), &start[..dimensions], step, stop)?;
+        Ok(level(&found.point))
+    }
+}
+
+/// The coordinate of a host with these distances. `agents` are the coordinates near which the prior
+/// keeps it; `None` without the prior.
+pub(super) fn place(
+    anchors: &[Anchor<'_>],
+    agents: Option<&[&[f64]]>,
+    descent: Descent,
+) -> Result<Vec<f64>, SimplexError> {
+    let softening = softening(descent.scale);
+    let cost = |host: &[f64]| {
+        descent.loss.of(host, anchors, softening) + agents.map_or(0.0, |agents| prior(host, agents, descent.scale))
+    };
+    let mut nearest: Vec<&Anchor<'_>> = anchors.iter().collect();
+    nearest.sort_by(|a, b| a.measured.total_cmp(&b.measured));
+    let mut best: Option<(f64, Vec<f64>)> = None;
+    for anchor in nearest.into_iter().take(STARTS) {
+        let mut found = descent.minimise(cost, anchor.coordinate, STEP, STOP)?;
+        if let Some(height) = found.last_mut() {
+            *height = height.abs();
+        }
+        let lower = cost(&found);
+        if best.as_ref().is_none_or(|(least, _)| lower < *least) {
+            best = Some((lower, found));
+        }
+    }
+    Ok(best.map(|(_, point)| point).unwrap_or_default())
+}
+
+fn prior(host: &[f64], agents: &[&[f64]], scale: f64) -> f64 {
+    let dimensions = host.len().saturating_sub(1);
+    let square = |agent: &&[f64]| -> f64 { host[..dimensions].iter().zip(*agent).map(|(a, b)| (a - b).powi(2)).sum() };
+    let nearest = agents.iter().map(square).fold(f64::INFINITY, f64::min);
+    let reach = PRIOR_REACH * scale;
+    PRIOR * (nearest / (reach * reach)).ln_1p()
+}
