@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -95,6 +96,11 @@ struct RunArgs {
     /// with LANDFALL_URL and other variables in its environment. For a shell, write: sh -c '...'.
     #[arg(long, env = "LANDFALL_AGENT_EXEC", value_name = "COMMAND")]
     exec: Option<String>,
+    /// Let Prometheus read the agent's metrics at this address, such as 127.0.0.1:7181. An address that is
+    /// not loopback also needs metrics_public = true in the configuration [default: metrics in the
+    /// configuration]
+    #[arg(long, env = "LANDFALL_AGENT_METRICS", value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
 }
 
 impl RunArgs {
@@ -107,8 +113,9 @@ impl RunArgs {
             let mut command = program::words(&exec).map_err(|reason| exit::usage(format!("--exec: {reason}")))?;
             program::make_absolute(&mut command, &std::env::current_dir().context("find the current folder")?);
             config.crawl_with(command, folder);
-            config.validate()?;
         }
+        config.metrics = self.metrics.or(config.metrics);
+        config.validate()?;
         Ok(config)
     }
 }

@@ -70,6 +70,14 @@ pub struct Config {
     /// Additional certificate authorities (PEM) for sites, beside the public web's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_ca: Option<PathBuf>,
+    /// The address at which Prometheus reads the agent's metrics; port 0 takes any free port. If
+    /// absent, they cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
+    /// Whether `metrics` may be an address that is not loopback. Everybody who reaches it can read
+    /// the metrics.
+    #[serde(default)]
+    pub metrics_public: bool,
     #[serde(default)]
     pub beacon: BeaconConfig,
     #[serde(default)]
@@ -251,6 +259,18 @@ impl Config {
         {
             return invalid("contact_url", error.to_string());
         }
+        if let Some(listen) = self.metrics
+            && !self.metrics_public
+            && !listen.ip().to_canonical().is_loopback()
+        {
+            return invalid(
+                "metrics",
+                format!(
+                    "{listen} is not a loopback address, and everybody who reaches it could read the metrics; to permit \
+                     that, set metrics_public = true in agent.toml"
+                ),
+            );
+        }
         if let Some(url) = &self.beacon.advertise
             && let Err(error) = url.parse::<crate::net::origin::Origin>()
         {
@@ -404,6 +424,19 @@ mod tests {
             _ => [format!("{prefix}{key}")].into(),
         };
         table.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn metrics_are_on_loopback_unless_the_operator_says_otherwise() {
+        for accepted in ["127.0.0.1:7181", "[::1]:0", "0.0.0.0:7181'\nmetrics_public = true\n#"] {
+            assert!(load(&format!("{LEAST}metrics = '{accepted}'\n")).is_ok(), "{accepted}");
+        }
+        for refused in ["0.0.0.0:7181", "[::]:7181", "192.0.2.7:7181", "[::ffff:192.0.2.7]:7181"] {
+            let error = load(&format!("{LEAST}metrics = '{refused}'\n")).unwrap_err().to_string();
+            assert!(error.contains("metrics: ") && error.contains("metrics_public = true"), "{error}");
+        }
+        let error = load(&format!("{LEAST}metrics = 'here'\n")).unwrap_err().to_string();
+        assert!(error.contains("line 5: ") && error.contains("socket address"), "{error}");
     }
 
     #[test]

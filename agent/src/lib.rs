@@ -3,17 +3,20 @@
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
 //! `crawl` crawls, `warc` stores fetched pages, and `disk` keeps the state that must survive a
 //! restart. `session` communicates with the scheduler and starts the others. `beacon` answers the
-//! probes of other agents, so that they can measure this one.
+//! probes of other agents, so that they can measure this one. `metrics` counts for Prometheus;
+//! `listener` serves both.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::beacon::Beacon;
 use crate::config::Config;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
+use crate::listener::Listener;
+use crate::metrics::METRICS;
 use crate::net::context::RequestBase;
 use crate::session::schedulers::Schedulers;
 use crate::session::work::Work;
@@ -23,6 +26,8 @@ pub mod cli;
 pub mod config;
 pub mod crawl;
 mod disk;
+mod listener;
+mod metrics;
 pub mod net;
 pub mod probe;
 mod session;
@@ -43,39 +48,44 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 };
 
 /// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
-/// cannot start, if its beacon ends, or if another machine was enrolled under its name. After other
+/// cannot start, if a listener ends, or if another machine was enrolled under its name. After other
 /// errors it retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     // First, because a missing command is the operator's most likely mistake.
     let external = config.exec.as_ref().map(crawl::ExternalCrawler::open).transpose()?;
     let request_base = request_base(&config)?;
-    let beacon = bind_beacon(&config).await?;
-    let session_config = session_config(&config, beacon.as_ref().map(|beacon| beacon.port))?;
-    let greeting = greeting(&config, beacon.as_ref().map(|beacon| beacon.port));
+    METRICS.started();
+    let (beacon, metrics) = (bind_beacon(&config).await?, bind_metrics(&config).await?);
+    let port = |listener: &Option<Listener>| listener.as_ref().map(|listener| listener.port);
+    let session_config = session_config(&config, port(&beacon))?;
+    let greeting = greeting(&config, port(&beacon), port(&metrics));
     // Ignore errors: standard output may be closed.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
-    let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
+    let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
+    let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];
     let outbox = Outbox::open(&config.outbox)?;
     let store = config.store.as_ref().filter(|_| config.exec.is_none());
     let store = store.map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);
     let work = work.storing(store.clone()).crawling_with(external);
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
-    // If the session ended with an error, the beacon still runs and must be stopped.
+    // If the session ended with an error, the listeners still run and must be stopped.
     stop.cancel();
     if let Some(store) = store {
         store.close().await;
     }
-    if let Some(serving) = serving {
-        serving.await.context("the beacon crashed, so the agent stopped")?;
+    for (listener, serving) in serving {
+        if let Some(serving) = serving {
+            serving.await.with_context(|| format!("the {listener} crashed, so the agent stopped"))?;
+        }
     }
     tracing::info!(agent.name = config.name, "agent stopped");
     ended.map_err(|replaced| cli::exit::exit_error(cli::exit::Code::Replaced, replaced.to_string()))
 }
 
 /// The agent's identity and settings, one line each.
-fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
+fn greeting(config: &Config, beacon_port: Option<u16>, metrics_port: Option<u16>) -> String {
     let Config { name, city, carrier, country, capacity, .. } = config;
     let country = if country.is_empty() { String::new() } else { format!(", {country}") };
     let nets: Vec<String> = config.allow_net.iter().map(ToString::to_string).collect();
@@ -97,14 +107,19 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
         (None, None) => "pages are not stored: agent.toml has no [store]".to_owned(),
     };
     let crawler = config.exec.as_ref().map_or_else(String::new, |exec| format!(", by {}", exec.command[0]));
+    let metrics = config.metrics.zip(metrics_port);
+    let metrics =
+        metrics.map(|(listen, port)| format!("http://{}{}", SocketAddr::new(listen.ip(), port), metrics::PATH));
     let lines = [
-        ("scheduler", config.scheduler.join(", ")),
-        ("crawls", format!("{capacity} sites at once, from {guard}{crawler}")),
-        ("beacon", beacon),
-        ("store", store),
+        ("scheduler", Some(config.scheduler.join(", "))),
+        ("crawls", Some(format!("{capacity} sites at once, from {guard}{crawler}"))),
+        ("beacon", Some(beacon)),
+        ("store", Some(store)),
+        ("metrics", metrics),
     ];
+    let lines = lines.iter().filter_map(|(label, value)| Some((label, value.as_ref()?)));
     let head = format!("landfall-agent {VERSION} is {name} ({city}, {carrier}{country})\n");
-    lines.iter().fold(head, |text, (label, value)| format!("{text}  {label:<9}  {value}\n"))
+    lines.fold(head, |text, (label, value)| format!("{text}  {label:<9}  {value}\n"))
 }
 
 fn request_base(config: &Config) -> anyhow::Result<RequestBase> {
@@ -122,12 +137,18 @@ fn request_base(config: &Config) -> anyhow::Result<RequestBase> {
     })
 }
 
-async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Beacon>> {
+async fn bind_metrics(config: &Config) -> anyhow::Result<Option<Listener>> {
+    let Some(listen) = config.metrics else { return Ok(None) };
+    let bound = Listener::bind(listen, metrics::reply).await;
+    Ok(Some(bound.with_context(|| format!("listen for metrics at {listen}; set metrics to a free address"))?))
+}
+
+async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Listener>> {
     if !config.beacon.enabled {
         return Ok(None);
     }
     let listen = config.beacon.listen;
-    let beacon = Beacon::bind(listen).await;
+    let beacon = Listener::bind(listen, beacon::reply).await;
     let beacon = beacon.with_context(|| {
         format!("bind the beacon to {listen}; set beacon.listen to a free address, or beacon.enabled to false")
     })?;
@@ -168,7 +189,7 @@ mod tests {
         let text = "scheduler = 'https://s.example.org:7171'\nname = 'harbin-cernet'\ncity = '哈尔滨'\ncarrier = 'CERNET'\ncountry = 'CN'\n";
         let config: Config = toml::from_str(text).unwrap();
         assert_eq!(
-            greeting(&config, Some(7180)).lines().skip(1).collect::<Vec<_>>(),
+            greeting(&config, Some(7180), None).lines().skip(1).collect::<Vec<_>>(),
             [
                 "  scheduler  https://s.example.org:7171",
                 "  crawls     16 sites at once, from public addresses only",
@@ -176,16 +197,17 @@ mod tests {
                 "  store      pages are not stored: agent.toml has no [store]",
             ]
         );
-        let open = format!("{text}allow_net = ['10.0.0.0/8']\n[store]\nfolder = 'pages'\n");
-        let shown = greeting(&toml::from_str(&open).unwrap(), None);
+        let open = format!("{text}allow_net = ['10.0.0.0/8']\nmetrics = '[::1]:0'\n[store]\nfolder = 'pages'\n");
+        let shown = greeting(&toml::from_str(&open).unwrap(), None, Some(5));
         assert!(shown.contains("(哈尔滨, CERNET, CN)") && shown.contains("public addresses and 10.0.0.0/8"), "{shown}");
         assert!(shown.contains("cannot be a landmark") && shown.contains("stored in pages"), "{shown}");
+        assert!(shown.ends_with("  metrics    http://[::1]:5/metrics\n"), "{shown}");
         let external = format!("{text}[exec]\ncommand = ['wget2', '--mirror']\n");
-        let shown = greeting(&toml::from_str(&external).unwrap(), None);
+        let shown = greeting(&toml::from_str(&external).unwrap(), None, None);
         assert!(shown.contains("public addresses only, by wget2\n"), "{shown}");
         assert!(shown.contains("the crawler's output is in exec\n"), "{shown}");
         let both = format!("{external}[store]\nfolder = 'pages'\n");
-        let shown = greeting(&toml::from_str(&both).unwrap(), None);
+        let shown = greeting(&toml::from_str(&both).unwrap(), None, None);
         assert!(shown.contains("the crawler's output is in exec; [store] is not used"), "{shown}");
     }
 }

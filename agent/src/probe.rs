@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::metrics::{METRICS, SampleResult};
 use crate::net::context::RequestContext;
 use crate::net::dns::DnsError;
 use crate::net::guard::{RefusedAddress, ResolveError};
@@ -267,7 +268,7 @@ pub(crate) async fn sample_settled(
     observe: Observer<'_>,
 ) -> Result<HostMeasurement, ProbeError> {
     match order.metric {
-        Metric::Ttfb => sampling::sample(found, order, pacer, observe).await,
+        Metric::Ttfb => sampling::sample(found, order, pacer, &mut counted(observe)).await,
         Metric::Connect | Metric::Icmp => {
             drop(found.connection);
             measure_below_http(found.endpoint, order, pacer, observe).await
@@ -281,9 +282,22 @@ async fn measure_below_http(
     pacer: &mut RequestPacer,
     observe: Observer<'_>,
 ) -> Result<HostMeasurement, ProbeError> {
+    let observe = &mut counted(observe);
     match order.metric {
         Metric::Icmp => icmp::sample(endpoint, order, pacer, observe).await,
         Metric::Connect | Metric::Ttfb => sampling::handshakes(endpoint, order, pacer, observe).await,
+    }
+}
+
+/// Counts samples for metrics.
+fn counted(observe: Observer<'_>) -> impl FnMut(Observation) + Send {
+    |observation| {
+        match observation {
+            Observation::Sample(_) => METRICS.sampled(SampleResult::Answered),
+            Observation::Lost(_) => METRICS.sampled(SampleResult::Lost),
+            Observation::Connected { .. } | Observation::WarmUp(_) => {}
+        }
+        observe(observation);
     }
 }
 

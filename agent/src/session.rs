@@ -22,6 +22,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
 use crate::disk::outbox::LeaseKey;
+use crate::metrics::METRICS;
 use crate::session::backoff::Backoff;
 use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
@@ -102,6 +103,7 @@ pub async fn run(
     loop {
         let mut welcomed = false;
         let ended = one_session(config, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
+        METRICS.session_ended(ended.failure());
         work.deadline.lost();
         work.abandon_orders();
         // Whatever the error, try another scheduler; if there is none, this one again.

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read as _, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -95,14 +95,22 @@ fn an_open_guard_is_announced_and_a_closed_one_connects_to_nothing() {
     assert!(output.status.success() && printed.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
 }
 
-#[test]
-fn an_agent_warns_at_its_start_that_its_guard_is_open() {
+/// Writes the settings of an agent whose scheduler is not there, so that it keeps retrying: no server
+/// listens on the discard port.
+fn settings(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    // No server listens on the discard port, so the agent keeps retrying.
-    let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
-        dns = '127.0.0.1'\n[beacon]\nenabled = false\n";
+    let config = format!(
+        "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\n{more}\ndns = '127.0.0.1'\n\
+         [beacon]\nenabled = false\n"
+    );
     std::fs::write(folder.path().join("agent.toml"), config).unwrap();
     std::fs::write(folder.path().join("credential"), "a-credential").unwrap();
+    folder
+}
+
+#[test]
+fn an_agent_warns_at_its_start_that_its_guard_is_open() {
+    let folder = settings("allow_net = ['10.0.0.0/8']");
     let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
         .args(["run", "--allow-net", "127.2.0.0/16", "--dir"])
         .arg(folder.path())
@@ -117,6 +125,60 @@ fn an_agent_warns_at_its_start_that_its_guard_is_open() {
         let warns = |line: &String| line.contains("WARN") && line.contains("THE GUARD IS OPEN") && line.contains(net);
         assert!(warnings.iter().any(warns), "{net}: {warnings:?}");
     }
+}
+
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn prometheus_reads_what_an_agent_does() {
+    let folder = settings("metrics_public = false");
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(["run", "--dir"])
+        .arg(folder.path())
+        .env("LANDFALL_AGENT_METRICS", "127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let greeting = BufReader::new(agent.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let url = greeting.filter_map(|line| Some(line.split_once("metrics    http://")?.1.to_owned())).next().unwrap();
+    let address = url.strip_suffix("/metrics").unwrap();
+    // The second line comes after the first attempt to connect.
+    let failed = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(failed.into_iter().any(|line| line.contains("session ended")));
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let answer = ask(address, &head("/metrics"));
+    let (head_of, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head_of.starts_with("HTTP/1.1 200") && head_of.contains("content-type: text/plain; version=0.0.4"),
+        "{answer}"
+    );
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).parse::<f64>().unwrap()
+    };
+    assert!(value("landfall_agent_session_failures_total{reason=\"not-connected\"}") >= 1.0);
+    assert_eq!(value("landfall_agent_connected"), 0.0);
+    assert_eq!(value("landfall_agent_slots"), 16.0);
+    assert!(value("landfall_agent_disk_free_bytes") > 0.0 && value("landfall_agent_start_time_seconds") > 1.7e9);
+    assert!(ask(address, &head("/")).starts_with("HTTP/1.1 404"));
+    assert!(ask(address, "POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").starts_with("HTTP/1.1 405"));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+
+    let folder = settings("");
+    let printed = refused(&["run", "--metrics", "0.0.0.0:0", "--dir", folder.path().to_str().unwrap()], "");
+    assert!(
+        printed.contains("metrics: 0.0.0.0:0 is not a loopback address") && printed.contains("metrics_public"),
+        "{printed}"
+    );
 }
 
 fn refused(arguments: &[&str], input: &str) -> String {

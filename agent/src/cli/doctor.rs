@@ -336,7 +336,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::beacon::Beacon;
+    use crate::listener::Listener;
     use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
 
     fn config(scheduler: &str, folder: &Path) -> Config {
@@ -410,7 +410,7 @@ mod tests {
         assert!(beacon(&config, true).await.is_wrong());
         hanging_up.await.unwrap().unwrap();
 
-        let ours = Beacon::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let ours = Listener::bind("127.0.0.1:0".parse().unwrap(), crate::beacon::reply).await.unwrap();
         config.beacon.listen.set_port(ours.port);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(ours.serve(stop.clone()));

@@ -25,6 +25,7 @@ use super::politeness::{BREAKER, Politeness, PolitenessState, RateState, Respons
 use super::{Blocker, Trouble};
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
+use crate::metrics::METRICS;
 use crate::net::context::RequestContext;
 use crate::net::guard::{RefusedAddress, ResolveError};
 use crate::session::clock;
@@ -187,6 +188,7 @@ impl Fetcher {
         // If the request is due, do not sleep: the runtime's timer rounds up to the next
         // millisecond.
         if start > now {
+            METRICS.waited(start - now);
             sleep_until(start).await;
         }
         let started = Instant::now();
@@ -200,6 +202,10 @@ impl Fetcher {
                 Err(FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte })
             }
         };
+        match &answer {
+            Ok(response) => METRICS.responded(response.status().as_u16()),
+            Err(error) => METRICS.request_failed(error.into()),
+        }
         let answered = answer.as_ref().map_or(ResponseKind::Bad, response_kind);
         self.politeness.record(Instant::now(), answered, Some(took), &mut self.rng);
         if matches!(answer, Err(FetchError::Connect(..) | FetchError::Timeout { what: CONNECTION, .. })) {

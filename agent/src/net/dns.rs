@@ -17,6 +17,8 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
 
+use crate::metrics::{LookupResult, METRICS};
+
 /// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum cached answers, two per name: enough for the sites that an agent crawls at the same
@@ -110,8 +112,14 @@ impl Resolver {
         };
         // The final dot disables the search list of resolv.conf.
         let absolute = format!("{}.", name.trim_end_matches('.'));
-        let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.inner.lookup_ip(absolute));
-        let answer = match lookup.await {
+        let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.inner.lookup_ip(absolute)).await;
+        METRICS.looked_up(match &lookup {
+            Err(_) => LookupResult::TimedOut,
+            Ok(Err(error)) if error.is_no_records_found() => LookupResult::NotFound,
+            Ok(Err(_)) => LookupResult::Failed,
+            Ok(Ok(_)) => LookupResult::Answered,
+        });
+        let answer = match lookup {
             Err(_) => return Err(DnsError::Timeout(name)),
             Ok(Err(error)) if error.is_no_records_found() => return Err(DnsError::NotFound(name)),
             Ok(Err(error)) => return Err(DnsError::Failed { host: name, problem: Box::new(error) }),

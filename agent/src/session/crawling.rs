@@ -6,8 +6,9 @@ use tokio_util::sync::CancellationToken;
 use super::crawler::{Crawler, LeasedCrawl};
 use super::event::WorkEvent;
 use super::wire;
-use crate::crawl::{CrawlEnd, CrawlSnapshot};
+use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::outbox::{LeaseKey, OutcomeWriter};
+use crate::metrics::{CrawlResult, METRICS};
 
 pub(super) struct LeaseCrawl {
     pub(super) crawl: LeasedCrawl,
@@ -22,7 +23,9 @@ impl LeaseCrawl {
         let Self { crawl, crawler, writer } = self;
         let key = crawl.key;
         let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| wire::checkpoint(key, snapshot));
-        Some(match crawler.crawl(crawl, stop).await {
+        let end = crawler.crawl(crawl, stop).await;
+        METRICS.crawl_ended(result_of(&end));
+        Some(match end {
             CrawlEnd::Outcome(outcome) => match writer.keep(wire::outcome(key, outcome), &closing).await {
                 Some(report) => {
                     crawler.forget(key).await;
@@ -39,6 +42,22 @@ impl LeaseCrawl {
             }
             CrawlEnd::Broken(reason) => broken(key, &reason),
         })
+    }
+}
+
+fn result_of(end: &CrawlEnd) -> CrawlResult {
+    match end {
+        CrawlEnd::Outcome(Outcome { kind, .. }) => match kind {
+            OutcomeKind::Complete => CrawlResult::Complete,
+            OutcomeKind::Truncated(_) => CrawlResult::Truncated,
+            OutcomeKind::Blocked(_) => CrawlResult::Blocked,
+            OutcomeKind::Unreachable => CrawlResult::Unreachable,
+        },
+        // Without a permit for the site's address the lease has ended.
+        CrawlEnd::Stopped(_) | CrawlEnd::NotPermitted => CrawlResult::HandedBack,
+        CrawlEnd::Paused(..) => CrawlResult::Paused,
+        CrawlEnd::Crashed(_) => CrawlResult::Crashed,
+        CrawlEnd::Broken(_) => CrawlResult::Broken,
     }
 }
 

@@ -12,6 +12,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::SessionConfig;
 use crate::config::SchedulerUrl;
+use crate::metrics::SessionFailure;
 use crate::session::{enrol, unreached};
 
 /// Maximum number of messages in the transport's queue. They include checkpoints of up to a
@@ -41,6 +42,21 @@ pub(super) enum SessionEnd {
     /// No heartbeat was acknowledged within the lifetime of leases.
     #[error("no heartbeat was acknowledged in time")]
     Silent,
+}
+
+impl SessionEnd {
+    /// The reason for metrics; `None` if the agent stops.
+    pub(super) const fn failure(&self) -> Option<SessionFailure> {
+        Some(match self {
+            Self::Stopped => return None,
+            Self::Connect { .. } => SessionFailure::NotConnected,
+            Self::Refused(_) => SessionFailure::Refused,
+            Self::Replaced(_) => SessionFailure::Replaced,
+            Self::Superseded(_) => SessionFailure::Superseded,
+            Self::Broken(_) => SessionFailure::Broken,
+            Self::Silent => SessionFailure::Silent,
+        })
+    }
 }
 
 /// Another machine was enrolled under this agent's name.

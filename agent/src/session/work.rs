@@ -26,6 +26,7 @@ use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::{FullestDisk, LimitedDisk};
 use crate::disk::outbox::{LeaseKey, Outbox};
+use crate::metrics::{CrawlResult, METRICS, WorkState};
 use crate::net::context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
 use crate::probe::addresses::Addresses;
@@ -156,6 +157,7 @@ impl Work {
 
     /// Waits for the next event. Cancel-safe.
     pub(super) async fn next(&mut self) -> WorkEvent {
+        METRICS.work_is(self.state());
         loop {
             tokio::select! {
                 Some(joined) = self.crawls.join_next_with_id() => {
@@ -189,6 +191,16 @@ impl Work {
         }
     }
 
+    fn state(&self) -> WorkState {
+        WorkState {
+            slots: self.capacity,
+            leases: self.running.len(),
+            outcomes_waiting: self.outbox.len(),
+            paused: self.paused.is_some(),
+            disk: self.disk.newest(),
+        }
+    }
+
     fn crawl_ended(&mut self, joined: Result<(task::Id, Option<WorkEvent>), task::JoinError>) -> Option<WorkEvent> {
         let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
         let key = self.running.iter().find(|(_, crawl)| crawl.task == id).map(|(key, _)| *key)?;
@@ -205,6 +217,7 @@ impl Work {
                 // This is a panic, because tasks of crawls are never aborted.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
+                METRICS.crawl_ended(CrawlResult::Crashed);
                 Some(WorkEvent::Crashed(key, crash))
             }
         }
@@ -218,6 +231,7 @@ impl Work {
 
     /// Applies the welcome of a new session: stops crawls whose leases the scheduler did not keep.
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
+        METRICS.session_opened();
         self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();

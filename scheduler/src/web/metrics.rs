@@ -4,13 +4,13 @@
 //! contract; no label is the name of a site, an agent or a batch. Every value of a label is printed,
 //! also with the value 0.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use landfall_proto::json::{Word, moment};
+use landfall_proto::json::moment;
+use landfall_proto::metrics::{self, MetricsText, label, words};
 use landfall_proto::v1::status_service_server::StatusService as _;
 use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRequest, ShowStatusResponse};
 use tonic::Request;
@@ -23,8 +23,6 @@ use super::layout::float;
 const FRESH: Duration = Duration::from_secs(2);
 /// Number of open batches whose sites are added up.
 const BATCHES: u32 = 100;
-/// Numbers of the contract's enums are below this.
-const MOST_NUMBER: i32 = 100;
 
 /// The text of a scrape, and when it was made.
 #[derive(Debug)]
@@ -44,41 +42,11 @@ pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError
             last.insert(Scrape { at: Instant::now(), text }).text.clone()
         }
     };
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
-}
-
-/// Builds the text.
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    /// Adds a metric with its values by label, such as `{state="away"}`; the label may be empty.
-    fn gauge(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, f64)>) {
-        // Writing into a string cannot fail.
-        let _ = write!(self.0, "# HELP landfall_{name} {help}\n# TYPE landfall_{name} gauge\n");
-        for (label, value) in values {
-            let _ = writeln!(self.0, "landfall_{name}{label} {value}");
-        }
-    }
-
-    fn one(&mut self, name: &str, help: &str, value: f64) {
-        self.gauge(name, help, [(String::new(), value)]);
-    }
-}
-
-/// A label with a word of the contract, which needs no escapes.
-fn label(name: &str, word: &str) -> String {
-    format!("{{{name}=\"{word}\"}}")
-}
-
-/// All values of an enum that have a word.
-fn words<W: Word>() -> impl Iterator<Item = (W, &'static str)> {
-    let known = (1..MOST_NUMBER).filter_map(|number| W::try_from(number).ok());
-    known.map(|value| (value, value.word())).filter(|(_, word)| !word.is_empty())
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
 fn text(status: &ShowStatusResponse) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     // The version has only characters of semantic versions.
     text.gauge("build_info", "The version of this scheduler; always 1.", [(label("version", crate::VERSION), 1.0)]);
     let running = status.schedulers.iter().filter(|scheduler| scheduler.running).count();
@@ -104,10 +72,10 @@ fn text(status: &ShowStatusResponse) -> String {
         (label("kind", word), float(found))
     });
     text.gauge("attention", "Agents, sites and so on that need an operator's attention, by kind of finding.", findings);
-    text.0
+    text.into_string()
 }
 
-fn fleet(status: &ShowStatusResponse, text: &mut Text) {
+fn fleet(status: &ShowStatusResponse, text: &mut MetricsText) {
     let fleet = status.fleet.clone().unwrap_or_default();
     let agents = words::<ServiceState>().filter(|(state, _)| *state != ServiceState::Removed).map(|(state, word)| {
         let agents =
@@ -120,7 +88,7 @@ fn fleet(status: &ShowStatusResponse, text: &mut Text) {
     text.one("open_enrolments", "One-time tokens that no agent has used yet.", float(fleet.open_enrolments));
 }
 
-fn map(status: &ShowStatusResponse, text: &mut Text) {
+fn map(status: &ShowStatusResponse, text: &mut MetricsText) {
     let landmarks = status.landmarks.unwrap_or_default();
     let away = landmarks.landmarks.saturating_sub(landmarks.connected);
     let states = [("connected", landmarks.connected), ("away", away)];
@@ -136,7 +104,7 @@ fn map(status: &ShowStatusResponse, text: &mut Text) {
     }
 }
 
-fn batches(batches: &[BatchStatus], more: u64, text: &mut Text) {
+fn batches(batches: &[BatchStatus], more: u64, text: &mut MetricsText) {
     let sum = |of: fn(&BatchStatus) -> u64| float(batches.iter().map(of).sum());
     let rate = |of: fn(&BatchStatus) -> Option<f64>| batches.iter().filter_map(of).fold(0.0, |sum, rate| sum + rate);
     text.one("open_batches", "Batches with sites that have not ended.", count(batches.len()) + float(more));
@@ -210,10 +178,10 @@ mod tests {
         assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.split(' ').count() == 2), "{text}");
     }
 
-    /// The names of the metrics in an expression.
+    /// The names of the scheduler's metrics in an expression; `landfall-agent` has a test of its own.
     fn metrics(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words.filter(|word| word.starts_with("landfall_")).collect()
+        words.filter(|word| word.starts_with("landfall_") && !word.starts_with("landfall_agent_")).collect()
     }
 
     #[test]

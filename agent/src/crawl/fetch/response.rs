@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
 use super::{FetchError, Timeouts};
+use crate::metrics::METRICS;
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
@@ -221,7 +222,9 @@ impl CrawlResponse {
         let slow = self.body_began + earned.max(self.timeouts.slow_after);
         match timeout_at(last.min(slow), self.response.chunk()).await {
             Ok(Ok(Some(sent))) => {
-                self.received = self.received.saturating_add(u64::try_from(sent.len()).unwrap_or(u64::MAX));
+                let bytes = u64::try_from(sent.len()).unwrap_or(u64::MAX);
+                METRICS.received(bytes);
+                self.received = self.received.saturating_add(bytes);
                 Ok(Some(sent))
             }
             Ok(Ok(None)) => Ok(None),

@@ -4,6 +4,7 @@
 use std::io;
 
 use super::FetchError;
+use crate::metrics::RequestFailure;
 use crate::net::dns::DnsError;
 use crate::probe::{ConnectFailure, ProbeError};
 
@@ -95,6 +96,23 @@ impl From<&FetchError> for Trouble {
             FetchError::Refused(_) | FetchError::CircuitOpen | FetchError::NotPermitted(_) | FetchError::OutOfTime => {
                 Self::Other
             }
+        }
+    }
+}
+
+impl From<&FetchError> for RequestFailure {
+    fn from(error: &FetchError) -> Self {
+        if matches!(error, FetchError::Refused(_) | FetchError::NotPermitted(_)) {
+            return Self::NotPermitted;
+        }
+        match Trouble::from(error) {
+            Trouble::NameNotFound => Self::NameNotFound,
+            Trouble::Refused => Self::ConnectionRefused,
+            Trouble::NoConnection => Self::NoConnection,
+            Trouble::TimedOut => Self::TimedOut,
+            Trouble::Tls => Self::Tls,
+            Trouble::BrokenAnswer => Self::BrokenAnswer,
+            Trouble::Redirect | Trouble::ClientError | Trouble::ServerError | Trouble::Other => Self::Other,
         }
     }
 }

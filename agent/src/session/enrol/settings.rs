@@ -136,6 +136,8 @@ fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Conf
         dns_cache: true,
         allow_net: Vec::new(),
         extra_ca: None,
+        metrics: None,
+        metrics_public: false,
         beacon: BeaconConfig::default(),
         outbox: OutboxConfig::default(),
         crawls: CrawlsConfig::default(),

@@ -1,0 +1,61 @@
+//! Builds the text in which Prometheus reads metrics (text format 0.0.4).
+
+use std::fmt::{Display, Write as _};
+
+use crate::json::Word;
+
+/// The type of the text in HTTP.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Numbers of the contract's enums are below this.
+const MOST_NUMBER: i32 = 100;
+
+/// Builds the text. Every name begins with `landfall_`, which callers leave out.
+#[derive(Debug, Default)]
+pub struct MetricsText(String);
+
+impl MetricsText {
+    /// Adds a gauge with its values by label, such as `{state="away"}`; the label may be empty.
+    pub fn gauge<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
+        self.family("gauge", name, help, values);
+    }
+
+    /// Adds a counter, which grows while the process runs, with its values by label.
+    pub fn counter<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
+        self.family("counter", name, help, values);
+    }
+
+    /// Adds a gauge without labels.
+    pub fn one(&mut self, name: &str, help: &str, value: impl Display) {
+        self.gauge(name, help, [(String::new(), value)]);
+    }
+
+    fn family<V: Display>(
+        &mut self,
+        kind: &str,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (String, V)>,
+    ) {
+        // Writing into a string cannot fail.
+        let _ = write!(self.0, "# HELP landfall_{name} {help}\n# TYPE landfall_{name} {kind}\n");
+        for (label, value) in values {
+            let _ = writeln!(self.0, "landfall_{name}{label} {value}");
+        }
+    }
+
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+/// A label with a word that needs no escapes.
+pub fn label(name: &str, word: &str) -> String {
+    format!("{{{name}=\"{word}\"}}")
+}
+
+/// All values of an enum that have a word.
+pub fn words<W: Word>() -> impl Iterator<Item = (W, &'static str)> {
+    let known = (1..MOST_NUMBER).filter_map(|number| W::try_from(number).ok());
+    known.map(|value| (value, value.word())).filter(|(_, word)| !word.is_empty())
+}
