@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ipnet::IpNet;
+use landfall_proto::log::JsonLines;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -47,8 +48,17 @@ struct Cli {
     /// What to log: a level (error, warn, info, debug or trace), or a tracing filter.
     #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]
     log: String,
+    /// The format of log lines on standard error: for people, or one JSON object per line.
+    #[arg(long, env = "LANDFALL_LOG_FORMAT", value_name = "FORMAT", default_value = "text", global = true)]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -202,7 +212,7 @@ pub fn main() -> ExitCode {
 
 impl Cli {
     async fn run(self) -> anyhow::Result<()> {
-        start_log(&self.log)?;
+        start_log(&self.log, self.log_format)?;
         match self.command {
             Command::Run(args) => run(args).await,
             Command::Enrol(args) => enrol_agent(args).await,
@@ -226,14 +236,18 @@ fn write_manual(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the log lines that pass the filter to standard error.
-fn start_log(filter: &str) -> anyhow::Result<()> {
+fn start_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let targets = filter.parse::<Targets>();
     let targets = targets.map_err(|error| exit::usage(format!("--log: '{filter}' is not a log filter: {error}")))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(console::colors_enabled_stderr())
         .with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(targets).with(lines).init();
+    let registry = tracing_subscriber::registry().with(targets);
+    match format {
+        LogFormat::Text => registry.with(lines).init(),
+        LogFormat::Json => registry.with(lines.event_format(JsonLines::default())).init(),
+    }
     Ok(())
 }
 

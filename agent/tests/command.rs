@@ -181,6 +181,34 @@ fn prometheus_reads_what_an_agent_does() {
     );
 }
 
+#[test]
+fn every_line_of_the_log_is_json_if_asked() {
+    let folder = settings("allow_net = ['10.0.0.0/8']");
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(["run", "--dir"])
+        .arg(folder.path())
+        .env("LANDFALL_LOG_FORMAT", "json")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let lines = printed.map(|line| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    let mut lines = lines.inspect(|line: &serde_json::Value| {
+        let text = |key: &str| line[key].as_str().unwrap_or_else(|| panic!("{key}: {line}"));
+        assert!(text("timestamp").ends_with('Z') && text("target").starts_with("landfall_agent"), "{line}");
+    });
+    let first = lines.next().unwrap();
+    assert_eq!((&first["level"], &first["fields"]["net"]), (&"WARN".into(), &"10.0.0.0/8".into()), "{first}");
+    let failed = lines.find(|line| line["message"].as_str().unwrap().starts_with("session ended")).unwrap();
+    let error = failed["fields"]["error"].as_str().unwrap();
+    assert!(error.starts_with("connect to the scheduler at http://127.0.0.1:9"), "{failed}");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert!(
+        refused(&["--log-format", "xml", "crawl", "http://127.0.0.1"], "").contains("[possible values: text, json]")
+    );
+}
+
 fn refused(arguments: &[&str], input: &str) -> String {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
         .args(arguments)

@@ -1,11 +1,12 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`, how they are printed
-//! (`json`), how metrics are written (`metrics`), and how to recognise a server that does not speak
-//! the contract (`peer`).
+//! (`json`), how metrics and log lines are written (`metrics`, `log`), and how to recognise a server
+//! that does not speak the contract (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto`, so
 //! builds do not need the generator.
 
 pub mod json;
+pub mod log;
 pub mod metrics;
 pub mod peer;
 

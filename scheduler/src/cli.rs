@@ -15,7 +15,7 @@ use crate::app::address::AdvertisedAddress;
 use crate::app::exit::{self, usage};
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
-use crate::telemetry;
+use crate::telemetry::{self, LogArgs};
 
 pub(crate) mod agents;
 mod backup;
@@ -293,6 +293,8 @@ impl SchedulerArgs {
 struct RunArgs {
     #[command(flatten)]
     scheduler: SchedulerArgs,
+    #[command(flatten)]
+    log: LogArgs,
     /// Replace the secrets of a shared database by those of this data directory, if the former ones
     /// are lost
     #[arg(long)]
@@ -307,7 +309,8 @@ pub fn main() -> ExitCode {
         Err(error) => return exit::report(Err(error)),
     };
     defaults::set_colors(cli.color);
-    telemetry::start();
+    let log = if let Command::Up(args) | Command::Serve(args) = &cli.command { args.log } else { LogArgs::default() };
+    telemetry::start(log);
     tls::install_crypto();
     exit::report(cli.run())
 }
@@ -388,7 +391,7 @@ fn arranged(mut command: clap::Command) -> clap::Command {
 
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
     connection.refuse("this command runs one itself")?;
-    let RunArgs { scheduler, replace_secrets } = run;
+    let RunArgs { scheduler, replace_secrets, .. } = run;
     Ok(up::Options { own_database, replace_secrets, ..scheduler.options(connection) })
 }
 

@@ -1,8 +1,10 @@
-//! Writes log lines to standard error, filtered by `LANDFALL_LOG` or `RUST_LOG` (default: `info`
-//! and above). Standard output contains only the command's result.
+//! Writes log lines to standard error, as text or JSON, filtered by `LANDFALL_LOG` or `RUST_LOG`
+//! (default: `info` and above). Standard output contains only the command's result.
 
 use std::fmt;
 
+use clap::{Args, ValueEnum};
+use landfall_proto::log::JsonLines;
 use sha2::{Digest, Sha256};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
@@ -13,12 +15,29 @@ use tracing_subscriber::prelude::*;
 
 use crate::app::secret::hex;
 
+/// The field of the statement in sqlx's lines.
+const STATEMENT: &str = "db.statement";
 /// Hides the notices of Postgres: they concern its own commands ("relation exists, skipping") and
 /// do not help the operator.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// How a program that runs for long logs.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct LogArgs {
+    /// The format of log lines on standard error: for people, or one JSON object per line
+    #[arg(long, env = "LANDFALL_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
 /// Starts logging. An invalid filter is reported and replaced by the default.
-pub fn start() {
+pub fn start(args: LogArgs) {
     let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
     let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
         Some((variable, text)) => match parse(&text) {
@@ -28,11 +47,15 @@ pub fn start() {
         None => (None, None),
     };
     let targets = targets.unwrap_or_else(|| DEFAULT.parse().expect("the default filter can be read"));
+    let registry = tracing_subscriber::registry().with(targets);
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(NamedStatements)
         .with_writer(std::io::stderr)
         .with_ansi(console::colors_enabled_stderr());
-    let started = tracing_subscriber::registry().with(targets).with(lines).try_init();
+    let started = match args.log_format {
+        LogFormat::Text => registry.with(lines).try_init(),
+        LogFormat::Json => registry.with(lines.event_format(JsonLines::new(named_statement))).try_init(),
+    };
     if let (Ok(()), Some(refused)) = (started, refused) {
         tracing::warn!("{refused}: the default filter is used");
     }
@@ -56,18 +79,24 @@ impl<'writer> FormatFields<'writer> for NamedStatements {
     }
 }
 
+/// Replaces the text of a field that is an SQL statement; `None` if there is nothing to print.
+fn named_statement(field: &str, text: &str) -> Option<String> {
+    if field != STATEMENT {
+        return Some(text.to_owned());
+    }
+    // sqlx puts empty lines around the text, and omits the text if the summary contains all of it.
+    let text = text.strip_prefix("\n\n").and_then(|text| text.strip_suffix('\n')).unwrap_or(text);
+    (!text.is_empty()).then(|| name(text))
+}
+
 struct StatementNames<'writer>(DefaultVisitor<'writer>);
 
 impl Visit for StatementNames<'_> {
     fn record_str(&mut self, field: &Field, text: &str) {
-        if field.name() != "db.statement" {
-            return self.0.record_str(field, text);
-        }
-        // sqlx puts empty lines around the text, and omits the text if the summary contains all of
-        // it.
-        let text = text.strip_prefix("\n\n").and_then(|text| text.strip_suffix('\n')).unwrap_or(text);
-        if !text.is_empty() {
-            self.0.record_debug(field, &format_args!("{}", name(text)));
+        match named_statement(field.name(), text) {
+            Some(name) if field.name() == STATEMENT => self.0.record_debug(field, &format_args!("{name}")),
+            Some(text) => self.0.record_str(field, &text),
+            None => {}
         }
     }
 
@@ -86,6 +115,10 @@ mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
+    use tracing::level_filters::LevelFilter;
+    use tracing_subscriber::fmt::SubscriberBuilder;
+    use tracing_subscriber::fmt::format::Format;
+
     use super::*;
 
     #[derive(Clone, Default)]
@@ -101,29 +134,46 @@ mod tests {
         }
     }
 
+    const SQL: &str = "\n        select id\n        from tasks\n        ";
+
+    impl Lines {
+        fn subscriber(&self) -> SubscriberBuilder<NamedStatements, Format, LevelFilter, impl Fn() -> Self + use<>> {
+            let written = self.clone();
+            tracing_subscriber::fmt().fmt_fields(NamedStatements).with_writer(move || written.clone()).with_ansi(false)
+        }
+
+        /// The line of a slow statement.
+        fn of(&self, subscriber: impl Into<tracing::Dispatch>) -> String {
+            tracing::dispatcher::with_default(&subscriber.into(), || {
+                let text = format!("\n\n{SQL}\n");
+                let summary = "select id from tasks …";
+                tracing::warn!(summary, db.statement = text, rows_returned = 7, "slow statement");
+            });
+            let line = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(line.lines().count(), 1, "{line}");
+            line
+        }
+    }
+
     #[test]
     fn a_slow_statement_is_one_line_that_names_it() {
-        let (lines, statement) = (Lines::default(), "\n        select id\n        from tasks\n        ");
-        let written = lines.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .fmt_fields(NamedStatements)
-            .with_writer(move || written.clone())
-            .with_ansi(false)
-            .finish();
-        tracing::subscriber::with_default(subscriber, || {
-            let text = format!("\n\n{statement}\n");
-            tracing::warn!(
-                summary = "select id from tasks …",
-                db.statement = text,
-                rows_returned = 7,
-                "slow statement"
-            );
-        });
-        let bytes = lines.0.lock().unwrap().clone();
-        let line = String::from_utf8(bytes).unwrap();
-        assert_eq!(line.lines().count(), 1, "{line}");
-        let named = format!(r#"slow statement summary="select id from tasks …" db.statement={}"#, name(statement));
+        let lines = Lines::default();
+        let line = lines.of(lines.subscriber().finish());
+        let named = format!(r#"slow statement summary="select id from tasks …" db.statement={}"#, name(SQL));
         assert!(line.contains(&named) && line.ends_with("rows_returned=7\n"), "{line}");
+    }
+
+    #[test]
+    fn a_line_of_json_names_a_slow_statement_too() {
+        let lines = Lines::default();
+        let subscriber = lines.subscriber().event_format(JsonLines::new(named_statement)).finish();
+        let line: serde_json::Value = serde_json::from_str(&lines.of(subscriber)).unwrap();
+        let fields = serde_json::json!({
+            "summary": "select id from tasks …", "db.statement": name(SQL), "rows_returned": 7,
+        });
+        assert_eq!((&line["message"], &line["fields"]), (&"slow statement".into(), &fields));
+        assert_eq!((&line["level"], &line["target"]), (&"WARN".into(), &module_path!().into()));
+        assert!(chrono::DateTime::parse_from_rfc3339(line["timestamp"].as_str().unwrap()).is_ok(), "{line}");
     }
 
     #[test]

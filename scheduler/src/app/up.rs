@@ -63,7 +63,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     let shutdown = on_signal()?;
     let Configuration { config, exposed } = configuration(&options)?;
     if let Some(file) = exposed.as_deref().map(Path::display) {
-        eprintln!("warning: every user of this machine can read the database_url in {file}: run chmod o= {file}");
+        tracing::warn!("every user of this machine can read the database_url in {file}: run chmod o= {file}");
     }
     let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
     let data_dir = match &options.data_dir {
@@ -118,13 +118,13 @@ async fn serve(
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
     if address.ip().is_unspecified() && options.advertise.is_none() {
         let dialled = &identity.scheduler_url;
-        eprintln!(
-            "warning: agents will connect to {dialled}; if that name is unknown to them, start with --advertise \
+        tracing::warn!(
+            "agents will connect to {dialled}; if that name is unknown to them, start with --advertise \
              HOST:PORT"
         );
     }
     if let Some(tls) = &tls {
-        tls.warning().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        tls.warning().iter().for_each(|warning| tracing::warn!("{warning}"));
         operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
     }
     let client = client_file(address, tls.as_ref(), token);

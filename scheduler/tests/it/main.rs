@@ -4,6 +4,7 @@
 mod cli;
 mod dashboard;
 mod doctor;
+mod logs;
 mod postgres;
 mod schema;
 mod serving;
