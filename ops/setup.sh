@@ -93,7 +93,7 @@ find_missing_for_tests() {
     [ -x /usr/bin/chromium ] || need chromium "the browser in which the dashboard is tested"
     has node || need nodejs "drives that browser"
     has npm || need npm "downloads the browser's driver for tests"
-    has promtool || need prometheus "has promtool, which checks the alerts for Prometheus"
+    has prometheus && has promtool || need prometheus "the tests run it with the alerts, the panels and an example of its configuration"
 }
 
 # The other architecture needs a cross compiler.

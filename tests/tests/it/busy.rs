@@ -11,6 +11,7 @@ mod odd_sites;
 mod own_crawler;
 mod package;
 mod planted_bugs;
+mod prometheus;
 mod restore;
 mod waiting;
 mod wrong_invocations;
