@@ -1,5 +1,4 @@
 //! Reads the log of a scheduler as a program that collects logs does.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
 
