@@ -15,3 +15,7 @@ pub mod peer;
 pub mod v1 {
     include!("../generated/landfall.v1.rs");
 }
+
+/// The .proto files and those that they import, as an encoded `google.protobuf.FileDescriptorSet`:
+/// what clients read by server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!("../generated/descriptors.bin");

@@ -9,12 +9,17 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::{FutureExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
+use landfall_proto::v1::{
+    agent_service_server, embedding_service_server, event_service_server, fleet_service_server, report_service_server,
+    site_service_server, status_service_server,
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
@@ -43,6 +48,17 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time in which streams must end at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// The services that the health service reports one by one.
+const SERVICES: [&str; 7] = [
+    agent_service_server::SERVICE_NAME,
+    embedding_service_server::SERVICE_NAME,
+    event_service_server::SERVICE_NAME,
+    fleet_service_server::SERVICE_NAME,
+    report_service_server::SERVICE_NAME,
+    site_service_server::SERVICE_NAME,
+    status_service_server::SERVICE_NAME,
+];
+
 /// How agents reach and recognise this scheduler.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -68,14 +84,21 @@ pub async fn serve(
     ))
     .max_decoding_message_size(MAX_AGENT_MESSAGE);
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
+    for service in SERVICES {
+        health.set_service_status(service, ServingStatus::Serving).await;
+    }
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(landfall_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .context("read the descriptors of the services")?;
 
     // The builder's setting does not affect a listener passed to it. Without TCP_NODELAY an order
     // after an acknowledgement waits 40 ms for the agent's delayed TCP ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let desks = Desks::new(&scheduler, &identity, &shutdown);
     let mut services = Routes::builder();
-    services.add_service(health_service).add_service(agents);
+    services.add_service(health_service).add_service(reflection).add_service(agents);
     services.add_service(desks.sites.clone().server()).add_service(desks.status.clone().server());
     services.add_service(desks.fleet.clone().server()).add_service(desks.embeddings.clone().server());
     services.add_service(desks.events.clone().server()).add_service(desks.reports.clone().server());

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use prost::Message as _;
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
@@ -89,6 +90,7 @@ const OTHERWISE: [(&str, &str); 6] = [
 /// Writes the code generated from the contract into a folder.
 fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     std::fs::write(folder.join("words.rs"), words_of(&descriptors).unwrap()).unwrap();
+    std::fs::write(folder.join("descriptors.bin"), without_source(descriptors.clone()).encode_to_vec()).unwrap();
     let mut build = tonic_prost_build::configure().out_dir(folder).emit_rerun_if_changed(false);
     let printed: Vec<&str> = PRINTED.split_whitespace().collect();
     for message in descriptors.file.iter().flat_map(|file| &file.message_type) {
@@ -106,12 +108,18 @@ fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     build.compile_fds(descriptors).unwrap();
 }
 
+/// Positions in the .proto files would change the whole file with each edit.
+fn without_source(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
+    descriptors.file.iter_mut().for_each(|file| file.source_code_info = None);
+    descriptors
+}
+
 #[test]
 fn the_generated_code_is_that_of_the_contract() {
     let fresh = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
     std::fs::create_dir_all(&fresh).unwrap();
     generate(compile(), &fresh);
-    for file in ["landfall.v1.rs", "words.rs"] {
+    for file in ["landfall.v1.rs", "words.rs", "descriptors.bin"] {
         let (fresh, committed) = (std::fs::read(fresh.join(file)).unwrap(), root().join("generated").join(file));
         if std::env::var_os(UPDATE).is_some() {
             std::fs::write(committed, fresh).unwrap();

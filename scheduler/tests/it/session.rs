@@ -47,6 +47,7 @@ mod checkpoints;
 mod held;
 mod policies;
 mod preemptions;
+mod programs;
 mod several;
 mod together;
 
