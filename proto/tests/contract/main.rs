@@ -17,8 +17,9 @@ use prost_types::{
 };
 
 mod generated;
+mod reference;
 
-/// The environment variable that adds new lines to the snapshot and rewrites the generated code.
+/// The environment variable that adds new lines to the snapshot and rewrites the generated code and reference.
 const UPDATE: &str = "UPDATE_CONTRACT";
 /// The command to run with `UPDATE`.
 const COMMAND: &str = "cargo test --workspace --test contract";
