@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building and testing Landfall needs on a Debian machine with Rust: a C compiler, make,
-# ip, the binaries of the Postgres server, and for tests a browser, other crawlers and promtool. Prints the packages and the reasons before it installs
-# them; does nothing if nothing is missing.
+# ip, the binaries of the Postgres server, and for tests a browser, other crawlers, promtool and Python's
+# gRPC. Prints the packages and the reasons before it installs them; does nothing if nothing is missing.
 #
 # Installs Postgres without the system-wide cluster that Debian would create and start, because
 # Landfall starts private ones. Does not change an existing cluster.
@@ -90,6 +90,10 @@ find_missing_for_tests() {
     has wget2 || need wget2 "another crawler, to which the tests hand sites"
     ls /usr/lib/*/libnss_wrapper.so >/dev/null 2>&1 || need libnss-wrapper "lets wget2 find the emulated network's sites by name"
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the environment of Scrapy, another crawler for the tests"
+    /usr/bin/python3 -c 'import grpc' 2>/dev/null || need python3-grpcio "calls the scheduler from Python, for the test of the example"
+    has protoc || need protobuf-compiler "generates code for that example"
+    has grpc_python_plugin || need protobuf-compiler-grpc "does so for Python"
+    [ -e /usr/include/google/protobuf/duration.proto ] || need libprotobuf-dev "has definitions that the protocol imports"
     [ -x /usr/bin/chromium ] || need chromium "the browser in which the dashboard is tested"
     has node || need nodejs "drives that browser"
     has npm || need npm "downloads the browser's driver for tests"

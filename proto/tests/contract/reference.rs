@@ -23,14 +23,15 @@ Package `landfall.v1`. Generated from the comments of [`proto/landfall/v1/`](../
 edit those. Releases add calls, messages, fields and values, and never change or remove them; a change
 of this rule would be a package `landfall.v2` beside this one.
 
-- **Address:** the scheduler's port, 7171 by default: without TLS on loopback, else with TLS and the
-  certificate authority in `ca.pem` of its data directory ([security](../operate/security.md)).
+- **Address:** the scheduler's port, 7171 by default: without TLS on loopback, else with TLS. Then trust
+  the authority `tls/ca.pem` of its data directory, and expect the name `landfall-scheduler`.
 - **Authentication:** operators' calls need the metadata `authorization: Bearer OPERATOR-TOKEN`, agents' sessions
   `authorization: Bearer CREDENTIAL`. Calls of `grpc.health.v1.Health` and `AgentService.Enrol` need neither.
 - **Discovery:** server reflection (`grpc.reflection.v1`) lists all of this to operators, for tools such as
   grpcurl. `grpc.health.v1.Health` answers for the server (the empty name) and for each service.
 - **Absent fields:** a number or text that was not set is 0 or empty. Fields marked *optional*, messages and times
   may be absent; their comment says what that means.
+- **An example** in Python: [examples/python](../../examples/python/README.md).
 
 A call that fails ends with one of these codes, and with a sentence for people, which may change:
 

@@ -12,6 +12,7 @@ mod own_crawler;
 mod package;
 mod planted_bugs;
 mod prometheus;
+mod python;
 mod restore;
 mod waiting;
 mod wrong_invocations;
