@@ -193,6 +193,11 @@ impl TokenArgs {
     }
 }
 
+/// The clap command.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the command on a suitable tokio runtime, and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -220,7 +225,7 @@ impl Cli {
             Command::Probe(args) => probe::run(args).await,
             Command::Crawl(args) => crawl::run(args).await,
             Command::Completions { shell } => {
-                clap_complete::generate(shell, &mut Self::command(), "landfall-agent", &mut std::io::stdout());
+                clap_complete::generate(shell, &mut command(), "landfall-agent", &mut std::io::stdout());
                 Ok(())
             }
             Command::Man { folder } => write_manual(&folder),
@@ -231,7 +236,7 @@ impl Cli {
 /// Writes a page of the manual for each command into a folder.
 fn write_manual(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .and_then(|()| clap_mangen::generate_to(command(), folder))
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
@@ -346,7 +351,7 @@ mod tests {
     fn every_command_has_a_page_of_the_manual() {
         let folder = tempfile::tempdir().unwrap();
         write_manual(folder.path()).unwrap();
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        for command in command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let page = folder.path().join(format!("landfall-agent-{}.1", command.get_name()));
             assert!(page.is_file(), "{}", page.display());
         }

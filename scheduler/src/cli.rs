@@ -16,6 +16,7 @@ use crate::app::exit::{self, usage};
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
 use crate::telemetry::{self, LogArgs};
+pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
 
 pub(crate) mod agents;
 mod backup;
@@ -362,7 +363,7 @@ impl Cli {
 }
 
 /// The clap command.
-fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     arranged(Cli::command())
 }
 

@@ -36,10 +36,15 @@ pub struct LogArgs {
     log_format: LogFormat,
 }
 
+/// The variables that set the filter; the first that is set counts.
+pub const VARIABLES: [&str; 2] = ["LANDFALL_LOG", "RUST_LOG"];
+
 /// Starts logging. An invalid filter is reported and replaced by the default.
 pub fn start(args: LogArgs) {
-    let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
-    let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
+    let asked = |variable: &'static str| {
+        std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text))
+    };
+    let (targets, refused) = match VARIABLES.into_iter().find_map(asked) {
         Some((variable, text)) => match parse(&text) {
             Ok(targets) => (Some(targets), None),
             Err(error) => (None, Some(format!("{variable}='{text}' is not a valid log filter ({error})"))),

@@ -3,10 +3,12 @@
 //!
 //! Intervals and lease times are shorter than in production, so that the tests take seconds. Tests
 //! in `quiet` judge times, and run one at a time, alone on the machine. Tests in `busy` run in
-//! parallel with each other and with other tests (`ops/test.sh`).
+//! parallel with each other and with other tests (`ops/test.sh`). Tests in `reference` compare pages
+//! with the programs, and start nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
 mod busy;
 mod harness;
 mod quiet;
+mod reference;
