@@ -14,5 +14,6 @@ mod planted_bugs;
 mod prometheus;
 mod python;
 mod restore;
+mod tutorial;
 mod waiting;
 mod wrong_invocations;
