@@ -147,7 +147,7 @@ inside() {
     say "the scheduler, from its package"
     scheduler_root dpkg -i "/packages/$scheduler_deb" >"$work/dpkg.log" 2>&1
     ! grep -qs landfall /proc/[0-9]*/comm || fail "the installation started a process"
-    sed -i -e "s/^listen = .*/listen = \"$address:7171\"/" -e 's/^#: contact_url = /contact_url = /' "$work/scheduler/root/etc/landfall/landfall.toml"
+    sed -i -e "s/^listen = .*/listen = \"$address:7171\"/" -e '0,/^#: contact_url = /s//contact_url = /' "$work/scheduler/root/etc/landfall/landfall.toml"
     scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml --advertise "$name:7171" >"$work/scheduler.log" 2>&1 &
     until_so 60 "the scheduler answers" scheduler_root landfall agents list
     scheduler_root landfall --version

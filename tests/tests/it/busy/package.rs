@@ -33,6 +33,10 @@ fn units_name_the_users_folders_and_files_of_the_packages() {
         let start: Vec<&str> = value("ExecStart").split_whitespace().collect();
         assert_eq!(start[0], format!("/usr/local/bin/{package}"), "package.sh replaces this folder");
         assert!(start.contains(&&*format!("/var/lib/{package}")), "{start:?}");
+        // A new home contains the files of /etc/skel, and a scheduler refuses a folder with other files.
+        assert!(
+            unit.contains(&format!("useradd --system --user-group --no-create-home --home-dir /var/lib/{package} "))
+        );
         // The package's scripts recognise a running service by this word.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
