@@ -10,7 +10,8 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, ensure};
 use comfy_table::Table;
-use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, Tier, play_drawing};
+use landfall_scheduler::gnp::Tier;
+use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, play_drawing};
 use serde::Serialize;
 
 use crate::experiments::sweep::settings::{LayoutData, Settings};
