@@ -223,22 +223,24 @@ impl PrivatePostgres {
         connection.close().await
     }
 
-    /// The error for a server that ended or never answered; the usual cause is a full disk.
     fn down(&self, what: &str) -> anyhow::Error {
-        let path = self.log.with_file_name(CLUSTER);
-        if let Some(room) = disk::space(&path).map(|disk| disk.free).filter(|free| *free < LEAST_ROOM) {
-            let (path, megabytes) = (path.display(), room >> 20);
-            return anyhow!(
-                "the private Postgres {what}; the disk of {path} has {megabytes} MB left: free some space and start \
-                 again"
-            );
-        }
-        anyhow!(
-            "the private Postgres {what}; its log {} ends with: {}",
-            self.log.display(),
-            server::last_lines(&self.log)
-        )
+        down(&self.log, what)
     }
+}
+
+/// The error for a server that ended or never answered; the usual cause is a full disk.
+fn down(log: &Path, what: &str) -> anyhow::Error {
+    let cluster = log.with_file_name(CLUSTER);
+    let room = disk::space(&cluster).map(|disk| disk.free);
+    let (last, cluster) = (server::last_lines(log), cluster.display());
+    let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
+    // The end of the server frees the space of its temporary files, so its log counts too.
+    if room.is_some_and(|room| room < LEAST_ROOM) || last.contains("No space left on device") {
+        return anyhow!(
+            "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
+        );
+    }
+    anyhow!("the private Postgres {what}; its log {} ends with: {last}", log.display())
 }
 
 fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
@@ -285,5 +287,27 @@ impl PreparedServer {
         let mut settings = cluster::settings(self.socket.path());
         settings.extend(more.iter().map(|setting| (*setting).to_owned()));
         Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_ended_on_a_full_disk_says_so_even_if_its_end_made_room() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(CLUSTER)).unwrap();
+        let log = folder.path().join("postgres.log");
+        std::fs::write(&log, "PANIC:  could not write to file \"pg_wal/xlogtemp.7\": No space left on device\n")
+            .unwrap();
+        let said = down(&log, "ended (signal 6)").to_string();
+        assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
+        std::fs::write(&log, "PANIC:  something else\n").unwrap();
+        // On a disk that is nearly full the other message is right.
+        if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
+            let said = down(&log, "ended (signal 6)").to_string();
+            assert!(said.ends_with("ends with: PANIC:  something else"), "{said}");
+        }
     }
 }
