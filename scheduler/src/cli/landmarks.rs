@@ -164,6 +164,12 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
             "no landmarks are set: in a fleet of up to nine every agent measures each site and is a landmark of map \
              {epoch}; ten or more need landmarks: run `landfall landmarks elect --count 9`\n"
         ),
+        (0, false) if landmarks.len() < FEWEST => {
+            format!(
+                "no map: it needs three landmarks, and there {}\n",
+                if landmarks.len() == 1 { "is 1" } else { "are 2" }
+            )
+        }
         (0, false) => {
             format!("{dimensions} dimension{s}, no map yet: `landfall landmarks list` shows when there is one\n")
         }
@@ -304,7 +310,7 @@ mod tests {
     #[test]
     fn a_new_choice_does_not_show_the_map_of_the_former_one() {
         let answer = ListLandmarksResponse {
-            landmarks: vec![Landmark::default(), Landmark::default()],
+            landmarks: vec![Landmark::default(); 3],
             dimensions: 1,
             epoch: 4,
             fit_error: 0.05,
@@ -313,6 +319,8 @@ mod tests {
         assert_eq!(map_text(&answer), "1 dimension, map 4, relative error 0.050\n");
         let chosen = without_map(Response::new(answer)).into_inner();
         assert!(map_text(&chosen).starts_with("1 dimension, no map yet"), "{}", map_text(&chosen));
+        let few = ListLandmarksResponse { landmarks: vec![Landmark::default()], ..chosen };
+        assert_eq!(map_text(&few), "no map: it needs three landmarks, and there is 1\n");
     }
 
     #[test]

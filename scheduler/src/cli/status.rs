@@ -162,7 +162,7 @@ pub(crate) fn landmarks_line(landmarks: Option<&LandmarksStatus>) -> String {
 
 pub(crate) fn map_line(map: Option<&MapStatus>, view: &View) -> String {
     let Some(MapStatus { epoch, fitted_at, error, agents, landmarks, dimensions }) = map else {
-        return "none yet: it is fitted when enough agents have measured each other".to_owned();
+        return "none yet: it is fitted when three agents or more have measured each other".to_owned();
     };
     // |ln(predicted / measured)| = e means that the prediction is off by the factor exp(e).
     let error = error.map(|error| format!(", median error {:.0} %", error.exp_m1() * 100.0)).unwrap_or_default();

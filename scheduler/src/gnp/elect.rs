@@ -56,11 +56,14 @@ pub struct ElectedLandmark {
 pub enum ElectError {
     #[error("at least 1 landmark must be requested")]
     NoneAsked,
-    /// More landmarks were requested than there are agents.
-    #[error("{asked} landmarks were requested, but there are {there} agents")]
+    /// There are fewer agents than landmarks.
+    #[error("an election of {asked} landmarks needs as many agents, but there are {there}")]
     TooFewAgents { asked: usize, there: usize },
-    /// More landmarks were requested than there are agents that two others measured.
-    #[error("{asked} landmarks were requested, but only {reached} of {there} agents were reached by two others")]
+    /// Two others measured fewer agents than landmarks are to be elected.
+    #[error(
+        "an election of {asked} landmarks needs as many agents that two others reached, but only {reached} of {there} \
+         were"
+    )]
     TooFewReached {
         asked: usize,
         /// Number of agents that two others measured.
@@ -398,7 +401,7 @@ mod tests {
         assert_eq!(agents(&elect(&mesh, &fleet, 4, 1).unwrap()), BTreeSet::from([1, 2, 3, 4]));
         assert_eq!(
             elect(&mesh, &fleet, 5, 1).unwrap_err().to_string(),
-            "5 landmarks were requested, but only 4 of 10 agents were reached by two others"
+            "an election of 5 landmarks needs as many agents that two others reached, but only 4 of 10 were"
         );
     }
 

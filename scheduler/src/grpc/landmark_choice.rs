@@ -39,8 +39,8 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// More landmarks were requested than agents can be landmarks.
-    #[error("{asked} landmarks were requested, but {there} agents are connected and run a beacon")]
+    /// Fewer agents than landmarks can be landmarks.
+    #[error("{}", too_few_beacons(*.asked, *.there))]
     TooFewBeacons {
         asked: u32,
         /// Number of agents that are connected and run a beacon.
@@ -64,6 +64,18 @@ pub enum ChoiceError {
     Interrupted(#[from] tokio::task::JoinError),
     #[error("store landmarks")]
     Store(#[from] crate::store::Error),
+}
+
+/// The operator may not have given a number, but only let the default stand.
+fn too_few_beacons(asked: u32, there: usize) -> String {
+    let remedy = match u32::try_from(there) {
+        Ok(there) if there >= FEWEST_ELECTED => format!("; elect at most {there} with --count"),
+        _ => String::new(),
+    };
+    format!(
+        "an election of {asked} landmarks needs as many agents that are connected and run a beacon, but there are \
+         {there}{remedy}"
+    )
 }
 
 /// Sets the landmarks by name; an empty list removes all landmarks.

@@ -202,7 +202,7 @@ fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed
     let bare = Matrix::of(40, |_, j| j.is_multiple_of(8).then_some(20.0));
     let error = judge(&bare, &Settings { landmarks: 9, dims: None, ..small() }, &nothing_watched).unwrap_err();
     let sentence = crate::app::exit::sentence(&anyhow::Error::new(error));
-    assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were requested, but only "), "{sentence}");
+    assert!(sentence.starts_with("seed 0: elect the landmarks: an election of 9 landmarks needs as many agents that two others reached, but only "), "{sentence}");
 }
 
 #[test]

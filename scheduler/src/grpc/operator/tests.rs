@@ -490,7 +490,11 @@ async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
     assert_eq!(refused.message(), "dimensions: 12 dimensions need at least 13 landmarks, but 9 were requested");
     desk.agents(4).await;
     let refused = elect(9, 0).await.expect_err("refused");
-    assert_eq!(refused.message(), "9 landmarks were requested, but 4 agents are connected and run a beacon");
+    assert_eq!(
+        refused.message(),
+        "an election of 9 landmarks needs as many agents that are connected and run a beacon, but there are 4; elect at most \
+         4 with --count"
+    );
     let refused = elect(3, 0).await.expect_err("refused");
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(refused.message(), "the agents have not yet measured each other: 0 of 12 pairs are measured");
@@ -518,7 +522,7 @@ async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_d
                `landfall agents reach agent0 agent1` shows details";
     let request = v1::ElectLandmarksRequest { count: 9, dimensions: 0 };
     let refused = desk.fleet().elect_landmarks(request).await.expect_err("refused");
-    let few = "9 landmarks were requested, but only 0 of 12 agents were reached by two others";
+    let few = "an election of 9 landmarks needs as many agents that two others reached, but only 0 of 12 were";
     assert_eq!(refused.message(), format!("{few}: {why}"));
     desk.fits().await;
     let refused = desk.embeddings().fit_embedding(v1::FitEmbeddingRequest::default()).await.expect_err("refused");
