@@ -302,7 +302,7 @@ async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
     };
     let (file, config) = enrol(&enrolment).await?;
     println!("enrolled {} ({}, {}): wrote {}", config.name, config.city, config.carrier, file.display());
-    println!("start it with: {}", start_command(&dir));
+    println!("{}", next_steps(&dir, &file));
     Ok(())
 }
 
@@ -310,16 +310,32 @@ fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
 }
 
+/// What to do after the enrolment.
+fn next_steps(dir: &Path, file: &Path) -> String {
+    format!(
+        "to keep pages, or to change other settings: {}\nstart it with: {}\ncheck it with: {}",
+        file.display(),
+        start_command(dir),
+        as_owner(dir, "doctor")
+    )
+}
+
 /// The command that starts the agent of this folder as the folder's owner.
 fn start_command(dir: &Path) -> String {
+    let has_service = dir == folder::default_dir() && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists();
+    match folder::other_owner(dir) {
+        Some(_) if has_service => "systemctl enable --now landfall-agent".to_owned(),
+        _ => as_owner(dir, "run"),
+    }
+}
+
+/// A command of this program for the agent of this folder, as the folder's owner.
+fn as_owner(dir: &Path, command: &str) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
     match folder::other_owner(dir) {
-        Some(_) if default && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists() => {
-            "systemctl enable --now landfall-agent".to_owned()
-        }
-        Some(owner) => format!("runuser -u {} -- landfall-agent run{flag}", owner.name),
-        None => format!("landfall-agent run{flag}"),
+        Some(owner) => format!("runuser -u {} -- landfall-agent {command}{flag}", owner.name),
+        None => format!("landfall-agent {command}{flag}"),
     }
 }
 
@@ -346,6 +362,17 @@ fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn after_an_enrolment_the_next_steps_name_the_folder() {
+        let steps = next_steps(Path::new("harbin"), Path::new("harbin/agent.toml"));
+        let lines: Vec<&str> = steps.lines().collect();
+        assert!(lines[0].ends_with(": harbin/agent.toml"), "{steps}");
+        assert_eq!(
+            lines[1..],
+            ["start it with: landfall-agent run --dir harbin", "check it with: landfall-agent doctor --dir harbin"]
+        );
+    }
 
     #[test]
     fn every_command_has_a_page_of_the_manual() {

@@ -177,6 +177,8 @@ async fn one_session(
         Some(Ok(opened)) => opened,
     };
     *welcomed = true;
+    let (name, incarnation) = (&config.register.name, welcome.incarnation);
+    tracing::info!(agent.name = name, incarnation, "connected to the scheduler");
     schedulers.learn(&welcome.other_scheduler_urls);
     let mut serving = ActiveSession::new(outbound, &welcome, registered, work, rng);
     serving.report_claimed(meanwhile_ended, &welcome);
@@ -207,7 +209,6 @@ impl ActiveSession {
         rng: &mut impl Rng,
     ) -> Self {
         let (interval, life) = wire::rhythm(welcome);
-        tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "connected to the scheduler");
         work.welcome(welcome, registered.after(life));
         let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));

@@ -38,7 +38,7 @@ pub fn parse_network(text: &str) -> Result<IpNet, String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the guard refuses {addr}: {why}, and no --allow-net contains it")]
+#[error("the guard refuses {addr}: {why}, and neither allow_net in agent.toml nor --allow-net contains it")]
 pub struct RefusedAddress {
     pub addr: IpAddr,
     pub why: &'static str,
@@ -295,7 +295,11 @@ mod tests {
             let guard = Guard::new(Vec::new()).with_beacons(vec![net.parse().unwrap()]);
             assert!(guard.for_beacon().vet(addr.parse().unwrap()).is_ok());
         }
-        assert!(!message("169.254.169.254").contains("add"), "{}", message("169.254.169.254"));
+        let refused = message("169.254.169.254");
+        assert!(
+            !refused.contains("add") && refused.contains("neither allow_net in agent.toml nor --allow-net"),
+            "{refused}"
+        );
     }
 
     #[tokio::test]
