@@ -37,6 +37,8 @@ mod printed;
 mod progress;
 mod repeat;
 mod reports;
+#[cfg(test)]
+mod schemas;
 mod simulate;
 pub(crate) mod sites;
 pub(crate) mod status;

@@ -2,7 +2,8 @@
 //! not too long.
 //!
 //! `printed.txt` contains the JSON and CSV of each answer, once with all fields set and once with
-//! none. After a name was added, rewrite this file by running the tests with `UPDATE_PRINTED=1`.
+//! none. After a name was added, rewrite this file and the JSON schemas by running the tests with
+//! `UPDATE_PRINTED=1`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,6 +20,7 @@ use super::batches;
 use super::landmarks::{self, embedding};
 use super::output::{self, Row, View};
 use super::reports::{self, events, plan, throughput};
+use super::schemas::{self, Answers};
 use super::sites::{explain, site, tasks};
 use super::status;
 
@@ -28,6 +30,10 @@ struct Contract {
     /// Makes long messages: the number of elements of each repeated field, and the value of each
     /// text field. `None`: one element, and a different value in each field.
     long: Option<(usize, &'static str)>,
+    /// The value of each enum.
+    value: u8,
+    /// The depth at which messages are empty, 0 for the outermost; `None`: none is.
+    empty_at: Option<usize>,
 }
 
 impl Contract {
@@ -36,24 +42,43 @@ impl Contract {
         let files = ["embeddings", "events", "reports", "status"].map(|name| format!("landfall/v1/{name}.proto"));
         let set = protox::compile(files, [root]).unwrap();
         let ours = set.file.into_iter().filter(|file| file.package() == "landfall.v1");
-        Self { messages: ours.flat_map(|file| file.message_type).collect(), long }
+        Self { messages: ours.flat_map(|file| file.message_type).collect(), long, value: 2, empty_at: None }
     }
 
     fn filled<M: Message + Default>(&self) -> M {
         let name = std::any::type_name::<M>().rsplit("::").next().unwrap();
-        M::decode(self.bytes(name).as_slice()).unwrap()
+        M::decode(self.bytes(name, 0).as_slice()).unwrap()
     }
 
-    fn bytes(&self, name: &str) -> Vec<u8> {
+    /// Messages that together have every shape: with each value of enums, and empty at each depth.
+    fn every<M: Message + Default>(&mut self) -> Vec<M> {
+        let mut messages = Vec::new();
+        for value in 0..32 {
+            self.value = value;
+            messages.push(self.filled());
+        }
+        self.value = 2;
+        for depth in 0..6 {
+            self.empty_at = Some(depth);
+            messages.push(self.filled());
+        }
+        self.empty_at = None;
+        messages
+    }
+
+    fn bytes(&self, name: &str, depth: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
+        if self.empty_at == Some(depth) {
+            return bytes;
+        }
         for field in &self.messages.iter().find(|message| message.name() == name).unwrap().field {
             let times = self.long.filter(|_| field.label() == Label::Repeated).map_or(1, |(times, _)| times);
-            (0..times).for_each(|_| self.write(field, &mut bytes));
+            (0..times).for_each(|_| self.write(field, depth, &mut bytes));
         }
         bytes
     }
 
-    fn write(&self, field: &FieldDescriptorProto, bytes: &mut Vec<u8>) {
+    fn write(&self, field: &FieldDescriptorProto, depth: usize, bytes: &mut Vec<u8>) {
         let number = field.number().unsigned_abs();
         let mut write = |wire, value: &[u8]| {
             encode_key(number, wire, bytes);
@@ -76,9 +101,11 @@ impl Contract {
             (Type::Message, ".google.protobuf.Duration") => {
                 write(WireType::LengthDelimited, &Duration { seconds, nanos: 234_567_890 }.encode_to_vec());
             }
-            (Type::Message, named) => write(WireType::LengthDelimited, &self.bytes(named.rsplit('.').next().unwrap())),
+            (Type::Message, named) => {
+                write(WireType::LengthDelimited, &self.bytes(named.rsplit('.').next().unwrap(), depth + 1));
+            }
             (Type::Bool, _) => write(WireType::Varint, &[1]),
-            (Type::Enum, _) => write(WireType::Varint, &[2]),
+            (Type::Enum, _) => write(WireType::Varint, &[self.value]),
             // 123456 as a varint, which fits fields of 32 and of 64 bits.
             _ if self.long.is_some() => write(WireType::Varint, &[0xc0, 0xc4, 0x07]),
             _ => write(WireType::Varint, &[u8::try_from(number).unwrap()]),
@@ -89,6 +116,7 @@ impl Contract {
 struct Printed {
     contract: Contract,
     text: String,
+    answers: Answers,
 }
 
 impl Printed {
@@ -97,6 +125,8 @@ impl Printed {
             let json = serde_json::to_string(&show(message)).unwrap();
             writeln!(self.text, "{name}: {json}").unwrap();
         }
+        let every = self.contract.every().into_iter().map(|message| serde_json::to_value(show(message)).unwrap());
+        self.answers.set(name, every.collect());
     }
 
     fn rows<M: Message + Default, R: output::PrintedRow>(&mut self, name: &str, show: impl Fn(M) -> R) {
@@ -104,6 +134,13 @@ impl Printed {
         assert!(csv.starts_with(&output::csv_text::<R>(&[], true).unwrap()));
         write!(self.text, "{name}, CSV:\n{csv}").unwrap();
         self.shown(name, show);
+    }
+
+    /// Adds values of an answer to its schema, which its own message does not contain.
+    fn also<M: Message + Default, T: Serialize>(&mut self, name: &str, show: impl Fn(M) -> T) {
+        for message in self.contract.every() {
+            self.answers.add(name, serde_json::to_value(show(message)).unwrap());
+        }
     }
 
     /// Writes all words of an enum as they appear in this field of an answer.
@@ -115,22 +152,29 @@ impl Printed {
 
 #[test]
 fn what_programs_read_stays_as_it_is() {
-    let mut printed = Printed { contract: Contract::read(None), text: String::new() };
+    let mut printed = Printed { contract: Contract::read(None), text: String::new(), answers: Answers::default() };
     printed.rows("agents list", agents::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
     printed.rows("agents enrol", |made| enrol::EnrolmentRow(enrol::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
     printed.shown("agents show", |shown| show::Shown::new(shown, Vec::new()));
+    printed.also("agents show", |way: v1::Way| show::Shown::new(v1::ShowAgentResponse::default(), vec![way]));
     printed.shown("agents reach", |way: v1::Way| way);
     printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
     printed.shown("landmarks elect", |explanation| landmarks::Election { landmarks: Vec::new(), explanation });
+    printed.also("landmarks elect", |landmark: v1::Landmark| {
+        let explanation = v1::ElectionExplanation::default();
+        landmarks::Election { landmarks: vec![landmark], explanation }
+    });
     printed.rows("embedding history", |epoch: v1::Epoch| epoch);
     printed.rows("embedding show", |residual: v1::Residual| residual);
     printed.shown("embedding show", |mut shown: v1::ShowEmbeddingResponse| {
         shown.epoch.get_or_insert_default();
         shown
     });
+    // Before the first map the dashboard's JSON has no epoch.
+    printed.answers.add("embedding show", serde_json::to_value(v1::ShowEmbeddingResponse::default()).unwrap());
     printed.shown("embedding export", embedding::Export::of);
     printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
@@ -138,6 +182,7 @@ fn what_programs_read_stays_as_it_is() {
         (shown.policy, shown.constraints) = (None, None);
         batches::ShownBatch::try_from(shown).unwrap()
     });
+    printed.answers.add("batches show", batch_with_every_setting());
     printed.shown("status", |status: v1::ShowStatusResponse| status);
     printed.rows("sites list", tasks::SiteRow);
     printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
@@ -151,6 +196,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
     printed.rows("report throughput --by strategy", |row: v1::StrategyThroughput| row);
     printed.shown("report throughput", |answer| throughput::Shown::of("autumn".into(), Some(2), answer));
+    printed.also("report throughput", |answer| throughput::Shown::of("autumn".into(), None, answer));
     printed.rows("report accuracy", |row: v1::AccuracyRow| row);
     printed.rows("report failures", |row: v1::FailureRow| row);
     printed.words("service", |service| v1::Agent { service, ..Default::default() });
@@ -168,14 +214,48 @@ fn what_programs_read_stays_as_it_is() {
     });
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/printed.txt");
+    let schemas = printed.answers.document();
     if std::env::var_os("UPDATE_PRINTED").is_some() {
         std::fs::write(&path, &printed.text).unwrap();
+        std::fs::write(schemas::path(), &schemas).unwrap();
     }
-    let expected = std::fs::read_to_string(&path).unwrap();
-    for (number, (line, expected)) in printed.text.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(line, expected, "line {} of printed.txt", number + 1);
+    same(&schemas, &schemas::path());
+    same(&printed.text, &path);
+}
+
+/// Compares a text with the committed one.
+fn same(text: &str, path: &Path) {
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    for (number, (line, expected)) in text.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(line, expected, "line {} of {}", number + 1, path.display());
     }
-    assert_eq!(printed.text, expected);
+    assert_eq!(text, expected, "UPDATE_PRINTED=1 writes {}", path.display());
+}
+
+/// A batch whose policy and constraints have all settings.
+fn batch_with_every_setting() -> serde_json::Value {
+    let patterns = Some(v1::PathPatterns { patterns: vec!["/a".into()] });
+    let policy = v1::CrawlPolicy {
+        include: patterns.clone(),
+        exclude: patterns,
+        contact_url: Some("https://example.org/bot".into()),
+        user_agent: Some("StudyBot/1.2".into()),
+        recrawl_interval: Some(Duration { seconds: 86_400, nanos: 0 }),
+        ..v1::CrawlPolicy::default()
+    };
+    let constraints = v1::Constraints {
+        countries: vec!["CN".into()],
+        carriers: vec!["CERNET".into()],
+        tags: vec!["a".into()],
+        bytes_per_day: Some(1),
+        ..v1::Constraints::default()
+    };
+    let shown = v1::ShowBatchResponse {
+        policy: Some(policy),
+        constraints: Some(constraints),
+        ..v1::ShowBatchResponse::default()
+    };
+    serde_json::to_value(batches::ShownBatch::try_from(shown).unwrap()).unwrap()
 }
 
 const MANY: u64 = 123_456_789;

@@ -1,5 +1,7 @@
 //! The dashboard's data as JSON, read only, under paths that do not change.
 
+use std::sync::LazyLock;
+
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
@@ -15,6 +17,7 @@ use landfall_proto::v1::{
     ShowEmbeddingRequest, ShowStatusRequest,
 };
 use serde::Serialize;
+use serde_json::Value;
 use tonic::Request;
 
 use crate::store;
@@ -49,11 +52,17 @@ pub(super) fn router() -> Router<Web> {
         .route("/epochs", get(epochs))
         .route("/map", get(map))
         .route("/{*path}", get(|| async { ApiError(PageError::unknown()) }))
-        .route(
-            "/openapi.json",
-            get(|| async { ([(CONTENT_TYPE, "application/json")], include_str!("assets/openapi.json")) }),
-        )
+        .route("/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], DESCRIPTION.as_str()) }))
 }
+
+/// The OpenAPI description. Its schemas are those of the command line's JSON.
+static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
+    let parse = |text| serde_json::from_str::<Value>(text).expect("the compiled text is JSON");
+    let mut description = parse(include_str!("assets/openapi.json"));
+    let mut schemas = parse(include_str!("../../../docs/reference/json-schemas.json"));
+    description["components"]["schemas"] = schemas["$defs"].take();
+    description.to_string()
+});
 
 /// An error as JSON.
 pub(super) fn failure(error: &PageError) -> Response {

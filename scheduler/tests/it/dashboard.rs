@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::{ConnectOptions as _, PgPool};
 
-use super::serving::{Serving, client_file, serve_at, until};
+use super::json_schema::differences;
+use super::serving::{Serving, ask, client_file, serve_at, until};
 
 /// Time limit of every answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -241,7 +242,7 @@ async fn programs_get_the_same_data_as_json(pool: PgPool) {
     for path in described["paths"].as_object().unwrap().keys() {
         let value = json(&path.replace("{name}", "autumn").replace("/explanation", "/explanation?site=a.example"));
         let schema = &described["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"];
-        assert_eq!(schema["type"] == "array", value.is_array(), "{path}: {value}");
+        assert_eq!(differences(&value, schema, &described), Vec::<String>::new(), "{path}: {value}");
     }
     assert_eq!(json("/api/v1/agents")[0]["city"], "<b>X");
     for (path, headers, status) in [
@@ -261,6 +262,53 @@ async fn programs_get_the_same_data_as_json(pool: PgPool) {
     let metrics = dashboard.get("/metrics", &[]);
     assert!(metrics.status == 200 && metrics.body.contains("landfall_agents{service=\"never-connected\"} 1\n"));
     assert!(dashboard.home.exists());
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn commands_answer_as_their_json_schemas_say(pool: PgPool) {
+    let dashboard = Dashboard::start(pool);
+    dashboard.fill().await;
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/json-schemas.json");
+    let document: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let empty = ["landmarks list", "embedding history", "sites alarms", "agents tokens", "report accuracy --by city"];
+    for command in [
+        "agents list",
+        "agents tokens",
+        "batches list",
+        "batches show autumn",
+        "contact show",
+        "embedding history",
+        "events",
+        "explain a.example",
+        "landmarks list",
+        "report accuracy --by city",
+        "report agents",
+        "report assignments --batch autumn",
+        "report failures --by city",
+        "report throughput --batch autumn",
+        "sites alarms",
+        "sites list --batch autumn",
+        "sites show a.example",
+        "status",
+    ] {
+        let words: Vec<&str> = command.split(' ').chain(["--format", "json", "--data-dir", "one"]).collect();
+        let ran = ask(&dashboard.home, &words);
+        assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+        // Of events, an object on each line.
+        let values = serde_json::Deserializer::from_slice(&ran.stdout).into_iter::<serde_json::Value>();
+        let rows: Vec<serde_json::Value> = values
+            .flat_map(|value| match value.unwrap() {
+                serde_json::Value::Array(rows) => rows,
+                one => vec![one],
+            })
+            .collect();
+        assert_eq!(rows.is_empty(), empty.contains(&command), "{command}: {rows:?}");
+        let name = command.replace("explain a.example", "explain");
+        let schema = &document["$defs"][name.split(' ').take(2).collect::<Vec<_>>().join("-")];
+        for row in &rows {
+            assert_eq!(differences(row, schema, &document), Vec::<String>::new(), "{command}: {row}");
+        }
+    }
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]

@@ -4,6 +4,7 @@
 mod cli;
 mod dashboard;
 mod doctor;
+mod json_schema;
 mod logs;
 mod postgres;
 mod schema;
