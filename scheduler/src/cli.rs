@@ -15,8 +15,8 @@ use crate::app::address::AdvertisedAddress;
 use crate::app::exit::{self, usage};
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
-use crate::telemetry::{self, LogArgs};
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
+use crate::telemetry::{self, LogArgs};
 
 pub(crate) mod agents;
 mod backup;

@@ -13,6 +13,7 @@ use landfall_scheduler::simulate::Matrix;
 
 use crate::experiments::sweep::DATA;
 
+mod ablation;
 mod accuracy;
 pub mod crawl;
 pub mod crowd;
@@ -118,6 +119,7 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// All sections, in the order in which they run.
 const SECTIONS: &[Section] = &[
+    ("ablation", ablation::run),
     ("accuracy", accuracy::run),
     ("backup", || block(leases::backup::run())),
     ("crawl", || block(crawl::run())),

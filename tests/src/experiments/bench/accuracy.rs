@@ -6,8 +6,8 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-use landfall_scheduler::model::Strategy;
 use landfall_scheduler::gnp::Tier;
+use landfall_scheduler::model::Strategy;
 use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};

@@ -1,0 +1,74 @@
+//! Goes from the published map to Landfall's, one addition after the other, on measured matrices.
+//!
+//! No row has a target: the table shows what each addition brings. Confirmation is a strategy, so it
+//! is a column. Balance and learning are not of the map: `docs/load-levels.md`, `docs/learning.md`.
+
+use std::num::NonZeroUsize;
+use std::thread;
+
+use landfall_scheduler::gnp::Tier;
+use landfall_scheduler::model::Strategy;
+use landfall_scheduler::simulate::{Report, Settings, run as simulate};
+
+use super::{Line, PLANETLAB, SEATTLE, matrix};
+
+/// Sites of each seed, as in the paper.
+const SITES: usize = 203;
+
+/// A map, and the ingredients that it lacks.
+struct Step {
+    name: &'static str,
+    tier: Tier,
+    without: &'static [&'static str],
+}
+
+const fn step(name: &'static str, tier: Tier, without: &'static [&'static str]) -> Step {
+    Step { name, tier, without }
+}
+
+/// Each step adds to the one before it.
+const STEPS: [Step; 8] = [
+    step("gnp, as published", Tier::Gnp, &[]),
+    step("+ mesh", Tier::Plain, &["height", "log", "robust", "prior"]),
+    step("+ height", Tier::Plain, &["log", "robust", "prior"]),
+    step("+ log error", Tier::Plain, &["robust", "prior"]),
+    step("+ Huber's loss", Tier::Plain, &["prior"]),
+    step("+ prior: plain", Tier::Plain, &[]),
+    step("refined cloud without penalty", Tier::Refined, &["penalty"]),
+    step("+ penalty: refined", Tier::Refined, &[]),
+];
+
+const STRATEGIES: [Strategy; 3] = [Strategy::GnpTop1, Strategy::GnpTop3, Strategy::GnpConfirmed];
+
+/// Runs the section.
+pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for name in [PLANETLAB, SEATTLE] {
+        let Some(matrix) = matrix(name)? else {
+            lines.push(Line::skipped(name));
+            continue;
+        };
+        for step in &STEPS {
+            let settings = Settings {
+                tier: step.tier,
+                without: step.without.to_vec(),
+                sites: Some(SITES),
+                strategies: STRATEGIES.to_vec(),
+                threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+                ..Settings::default()
+            };
+            let report = simulate(&matrix, &settings, &|| ())?;
+            lines.push(Line::plain(format!("{name}, {}", step.name), figures(&report)));
+        }
+    }
+    Ok(lines)
+}
+
+/// Errors, and how much farther the chosen agents are than the nearest.
+fn figures(report: &Report) -> String {
+    let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
+    let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)];
+    let stretches = report.strategies.iter().map(|score| (score.name, score.stretch));
+    let all = errors.into_iter().chain(stretches).map(|(name, figure)| format!("{name} {}", number(figure)));
+    all.collect::<Vec<_>>().join(", ")
+}
