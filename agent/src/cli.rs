@@ -11,6 +11,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ipnet::IpNet;
 use landfall_proto::log::JsonLines;
+use landfall_proto::traces::Collector;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -111,6 +112,10 @@ struct RunArgs {
     /// configuration]
     #[arg(long, env = "LANDFALL_AGENT_METRICS", value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    /// Send traces to the OTLP collector at this URL, such as http://127.0.0.1:4318 [default: otlp in
+    /// the configuration]
+    #[arg(long, env = "LANDFALL_OTLP", value_name = "URL")]
+    otlp: Option<Collector>,
 }
 
 impl RunArgs {
@@ -125,6 +130,7 @@ impl RunArgs {
             config.crawl_with(command, folder);
         }
         config.metrics = self.metrics.or(config.metrics);
+        config.otlp = self.otlp.or(config.otlp);
         config.validate()?;
         Ok(config)
     }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use landfall_proto::traces::Collector;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::net::dns::{NoNameServers, Resolver};
@@ -78,6 +79,9 @@ pub struct Config {
     /// the metrics.
     #[serde(default)]
     pub metrics_public: bool,
+    /// The OTLP collector that gets a span for each crawl. If absent, none are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<Collector>,
     #[serde(default)]
     pub beacon: BeaconConfig,
     #[serde(default)]

@@ -329,6 +329,7 @@ impl Crawl {
         };
         CrawlEnd::Outcome(Outcome {
             kind,
+            requests: fetcher.as_ref().map_or(0, Fetcher::requests),
             pages: ledger.pages,
             bytes: ledger.bytes,
             errors: ledger.errors,

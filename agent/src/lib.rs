@@ -10,6 +10,8 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use landfall_proto::traces::{self, Collector, Service, TraceSender};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -68,12 +70,19 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let store = config.store.as_ref().filter(|_| config.exec.is_none());
     let store = store.map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);
-    let work = work.storing(store.clone()).crawling_with(external);
+    let crawled = CancellationToken::new();
+    let (traces, exporting) =
+        config.otlp.clone().map(|collector| start_traces(collector, &config.name, &crawled)).unzip();
+    let work = work.storing(store.clone()).crawling_with(external).tracing_with(traces);
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    crawled.cancel();
     // If the session ended with an error, the listeners still run and must be stopped.
     stop.cancel();
     if let Some(store) = store {
         store.close().await;
+    }
+    if let Some(exporting) = exporting {
+        exporting.await.context("the exporter of traces crashed")?;
     }
     for (listener, serving) in serving {
         if let Some(serving) = serving {
@@ -82,6 +91,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     }
     tracing::info!(agent.name = config.name, "agent stopped");
     ended.map_err(|replaced| cli::exit::exit_error(cli::exit::Code::Replaced, replaced.to_string()))
+}
+
+fn start_traces(collector: Collector, name: &str, stop: &CancellationToken) -> (TraceSender, JoinHandle<()>) {
+    let service = Service { name: "landfall-agent", version: VERSION, instance: name };
+    let (sender, exporter) = traces::exporter(collector, service);
+    let stop = stop.clone();
+    (sender, tokio::spawn(exporter.run(stop.cancelled_owned())))
 }
 
 /// The agent's identity and settings, one line each.

@@ -51,6 +51,10 @@ pub(crate) trait Label: Copy {
     const WORDS: &'static [&'static str];
 
     fn index(self) -> usize;
+
+    fn word(self) -> &'static str {
+        Self::WORDS[self.index()]
+    }
 }
 
 macro_rules! label {

@@ -1,6 +1,6 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`, how they are printed
-//! (`json`), how metrics and log lines are written (`metrics`, `log`), and how to recognise a server
-//! that does not speak the contract (`peer`).
+//! (`json`), how metrics and log lines are written (`metrics`, `log`), how traces are sent
+//! (`traces`), and how to recognise a server that does not speak the contract (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto`, so
 //! builds do not need the generator.
@@ -9,6 +9,7 @@ pub mod json;
 pub mod log;
 pub mod metrics;
 pub mod peer;
+pub mod traces;
 
 /// Package `landfall.v1`, documented by the comments of the .proto files.
 #[expect(clippy::large_enum_variant, reason = "a header is sent once, before the chunks it is compared with")]

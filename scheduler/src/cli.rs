@@ -16,7 +16,7 @@ use crate::app::exit::{self, usage};
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
-use crate::telemetry::{self, LogArgs};
+use crate::telemetry::{self, TelemetryArgs};
 
 pub(crate) mod agents;
 mod backup;
@@ -297,7 +297,7 @@ struct RunArgs {
     #[command(flatten)]
     scheduler: SchedulerArgs,
     #[command(flatten)]
-    log: LogArgs,
+    telemetry: TelemetryArgs,
     /// Replace the secrets of a shared database by those of this data directory, if the former ones
     /// are lost
     #[arg(long)]
@@ -312,8 +312,11 @@ pub fn main() -> ExitCode {
         Err(error) => return exit::report(Err(error)),
     };
     defaults::set_colors(cli.color);
-    let log = if let Command::Up(args) | Command::Serve(args) = &cli.command { args.log } else { LogArgs::default() };
-    telemetry::start(log);
+    let told = match &cli.command {
+        Command::Up(args) | Command::Serve(args) => args.telemetry.clone(),
+        _ => TelemetryArgs::default(),
+    };
+    telemetry::start(&told);
     tls::install_crypto();
     exit::report(cli.run())
 }
@@ -394,8 +397,8 @@ fn arranged(mut command: clap::Command) -> clap::Command {
 
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
     connection.refuse("this command runs one itself")?;
-    let RunArgs { scheduler, replace_secrets, .. } = run;
-    Ok(up::Options { own_database, replace_secrets, ..scheduler.options(connection) })
+    let RunArgs { scheduler, telemetry, replace_secrets } = run;
+    Ok(up::Options { own_database, replace_secrets, otlp: telemetry.otlp, ..scheduler.options(connection) })
 }
 
 #[cfg(test)]

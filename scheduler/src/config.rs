@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use landfall_proto::traces::Collector;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 
@@ -57,6 +58,8 @@ pub struct Config {
     pub contact_url: Option<String>,
     /// A MaxMind DB of positions, for sites whose list gives no position. Read at start.
     pub geoip: Option<PathBuf>,
+    /// The OTLP collector that gets a trace for each site.
+    pub otlp: Option<Collector>,
     pub lease: LeaseConfig,
     pub term: TermConfig,
     pub measure: MeasureConfig,
@@ -79,6 +82,7 @@ impl Default for Config {
             database_url: None,
             contact_url: None,
             geoip: None,
+            otlp: None,
             lease: LeaseConfig::default(),
             term: TermConfig::default(),
             measure: MeasureConfig::default(),

@@ -15,6 +15,7 @@ pub mod prune;
 pub mod reap;
 pub mod recrawl;
 pub mod totals;
+pub mod traces;
 #[cfg(test)]
 mod trial;
 #[cfg(test)]

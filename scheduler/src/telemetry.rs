@@ -5,6 +5,7 @@ use std::fmt;
 
 use clap::{Args, ValueEnum};
 use landfall_proto::log::JsonLines;
+use landfall_proto::traces::Collector;
 use sha2::{Digest, Sha256};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
@@ -28,19 +29,23 @@ pub enum LogFormat {
     Json,
 }
 
-/// How a program that runs for long logs.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub struct LogArgs {
+/// How a program that runs for long tells what it does.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TelemetryArgs {
     /// The format of log lines on standard error: for people, or one JSON object per line
     #[arg(long, env = "LANDFALL_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
+    /// Send traces to the OTLP collector at this URL, such as http://127.0.0.1:4318 [default: the
+    /// configuration's]
+    #[arg(long, env = "LANDFALL_OTLP", value_name = "URL")]
+    pub otlp: Option<Collector>,
 }
 
 /// The variables that set the filter; the first that is set counts.
 pub const VARIABLES: [&str; 2] = ["LANDFALL_LOG", "RUST_LOG"];
 
 /// Starts logging. An invalid filter is reported and replaced by the default.
-pub fn start(args: LogArgs) {
+pub fn start(args: &TelemetryArgs) {
     let asked = |variable: &'static str| {
         std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text))
     };

@@ -221,6 +221,7 @@ impl Started {
     fn outcome(self, verdict: Verdict, origin: Option<&Origin>) -> CrawlEnd {
         let Verdict { kind, trouble, pages, bytes, errors, message } = verdict;
         CrawlEnd::Outcome(Outcome {
+            requests: 0,
             kind,
             pages,
             bytes,

@@ -120,6 +120,7 @@ pub(super) struct Fetcher {
     politeness: Politeness,
     rng: ChaCha8Rng,
     deadline: Instant,
+    requests: u32,
     connection: Option<SocketAddr>,
     /// Whether the name for the newest connection is still being resolved.
     resolving: Arc<AtomicBool>,
@@ -150,6 +151,7 @@ impl Fetcher {
             politeness,
             rng: rand::make_rng(),
             deadline,
+            requests: 0,
             connection: None,
             resolving,
             connect_delay,
@@ -158,6 +160,10 @@ impl Fetcher {
             site_address,
             recorder: None,
         })
+    }
+
+    pub(super) const fn requests(&self) -> u32 {
+        self.requests
     }
 
     /// The product token that names the crawler in robots.txt.
@@ -193,6 +199,7 @@ impl Fetcher {
         }
         let started = Instant::now();
         self.politeness.start(started);
+        self.requests = self.requests.saturating_add(1);
         let answer = timeout_at(started + self.timeouts.first_byte, self.client.get(url.clone()).send()).await;
         let took = started.elapsed();
         let answer = match answer {

@@ -28,6 +28,8 @@ pub enum Blocker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: OutcomeKind,
+    /// Number of requests that this process sent; 0 if another crawler sent them.
+    pub requests: u32,
     /// Number of complete pages with status 200.
     pub pages: u32,
     /// Decoded body bytes of pages, including cut pages, but without error responses, redirects and

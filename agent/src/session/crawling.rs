@@ -1,6 +1,9 @@
 //! Runs the crawl of one lease, which ends with an outcome on the disk, or with a state from which
 //! another agent can resume.
 
+use std::time::SystemTime;
+
+use landfall_proto::traces::{Attribute, Span, SpanKey, TraceSender};
 use tokio_util::sync::CancellationToken;
 
 use super::crawler::{Crawler, LeasedCrawl};
@@ -8,23 +11,28 @@ use super::event::WorkEvent;
 use super::wire;
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::outbox::{LeaseKey, OutcomeWriter};
-use crate::metrics::{CrawlResult, METRICS};
+use crate::metrics::{CrawlResult, Label as _, METRICS};
+use crate::session::clock;
 
 pub(super) struct LeaseCrawl {
     pub(super) crawl: LeasedCrawl,
     pub(super) crawler: Crawler,
     pub(super) writer: OutcomeWriter,
+    pub(super) traces: Option<TraceSender>,
 }
 
 impl LeaseCrawl {
     /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the lease has ended.
     /// After `closing` is cancelled, does not wait for an outcome that cannot be written.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
-        let Self { crawl, crawler, writer } = self;
-        let key = crawl.key;
+        let Self { crawl, crawler, writer, traces } = self;
+        let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());
         let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| wire::checkpoint(key, snapshot));
         let end = crawler.crawl(crawl, stop).await;
         METRICS.crawl_ended(result_of(&end));
+        if let Some(traces) = traces {
+            traces.send(span(key, site, began, &end));
+        }
         Some(match end {
             CrawlEnd::Outcome(outcome) => match writer.keep(wire::outcome(key, outcome), &closing).await {
                 Some(report) => {
@@ -42,6 +50,38 @@ impl LeaseCrawl {
             }
             CrawlEnd::Broken(reason) => broken(key, &reason),
         })
+    }
+}
+
+/// The span of a crawl, in the span of its lease.
+fn span(key: LeaseKey, site: String, began: SystemTime, end: &CrawlEnd) -> Span {
+    let result = result_of(end);
+    let mut attributes =
+        vec![("landfall.site", Attribute::Text(site)), ("landfall.result", Attribute::Text(result.word().to_owned()))];
+    if let CrawlEnd::Outcome(Outcome { requests, pages, bytes, errors, .. }) = end {
+        let numbers = [
+            ("landfall.requests", (*requests).into()),
+            ("landfall.pages", (*pages).into()),
+            ("landfall.bytes", *bytes),
+            ("landfall.errors", (*errors).into()),
+        ];
+        attributes.extend(numbers.map(|(key, number)| (key, Attribute::Number(number))));
+    }
+    let failed = matches!(result, CrawlResult::Unreachable | CrawlResult::Crashed | CrawlResult::Broken);
+    let failure = match end {
+        CrawlEnd::Outcome(outcome) => outcome.message.clone(),
+        CrawlEnd::Crashed(reason) | CrawlEnd::Broken(reason) => reason.clone(),
+        CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => String::new(),
+    };
+    Span {
+        task: key.task_id,
+        key: SpanKey::Crawl(key.token),
+        parent: Some(SpanKey::Lease(key.token)),
+        name: "crawl".to_owned(),
+        began,
+        ended: clock::wall(),
+        attributes,
+        failure: failed.then_some(failure),
     }
 }
 

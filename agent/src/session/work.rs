@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use landfall_proto::traces::TraceSender;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, Welcome};
 use tokio::sync::{Semaphore, mpsc};
@@ -80,6 +81,7 @@ pub struct Work {
     store: Option<Store>,
     /// Crawls instead of the agent's own crawler.
     external: Option<ExternalCrawler>,
+    traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) claims: AddressClaims,
     /// Why the agent takes no lease, according to the last check of the disk.
@@ -112,6 +114,7 @@ impl Work {
             kept,
             store: None,
             external: None,
+            traces: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
             claims: AddressClaims::default(),
             paused: None,
@@ -131,6 +134,12 @@ impl Work {
     #[must_use]
     pub fn crawling_with(self, external: Option<ExternalCrawler>) -> Self {
         Self { output_disk: external.as_ref().map(ExternalCrawler::disk), external, ..self }.watching_disks()
+    }
+
+    /// Sends a span for each crawl; none if `None`.
+    #[must_use]
+    pub fn tracing_with(self, traces: Option<TraceSender>) -> Self {
+        Self { traces, ..self }
     }
 
     fn watching_disks(self) -> Self {
@@ -381,7 +390,8 @@ impl Work {
         let permits = claims::permits(key, self.claims.sender(), self.deadline.silence().clone());
         let (stores_pages, preempted) = (store, preempt.clone());
         let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
-        let crawling = LeaseCrawl { crawl, crawler: self.crawler(), writer: self.outbox.writer() };
+        let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
+        let crawling = LeaseCrawl { crawl, crawler, writer, traces };
         let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
         self.running.insert(key, RunningCrawl { task, stop, preempt });
         None

@@ -19,7 +19,7 @@ use crate::jobs::assign::{Assign, balance, confirm};
 use crate::jobs::fit::{Fit, landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
-use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic, totals};
+use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic, totals, traces};
 use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
@@ -41,6 +41,11 @@ pub async fn run(
     let terms = HeldTerms::new(&scheduler, &identity.scheduler_url);
     spawn_keepers(&mut parts, &scheduler, &terms, &stop);
     spawn_jobs(&mut parts, &scheduler, &terms, &stop);
+    let traces = traces::run(scheduler.clone(), terms, identity.scheduler_url.clone(), stop.clone());
+    parts.spawn(async move {
+        traces.await;
+        ("traces", Ok(()))
+    });
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
     if let Some(ServerTls { leaf, .. }) = tls {
         let leaf = leaf.keep(crate::app::up::now, tls::RENEWAL_PERIOD, stop.clone());

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
+use landfall_proto::traces::Collector;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 use tokio::net::TcpListener;
@@ -50,6 +51,8 @@ pub struct Options {
     pub contact_url: Option<ContactUrl>,
     /// The file with positions by address; `None`: the configuration's.
     pub geoip: Option<PathBuf>,
+    /// The collector of traces; `None`: the configuration's.
+    pub otlp: Option<Collector>,
     /// The address that agents connect to; `None`: derived from the listening address.
     pub advertise: Option<AdvertisedAddress>,
     /// Whether the data directory's secrets replace those known to the database.
@@ -184,6 +187,9 @@ pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> 
     }
     if options.geoip.is_some() {
         config.geoip.clone_from(&options.geoip);
+    }
+    if options.otlp.is_some() {
+        config.otlp.clone_from(&options.otlp);
     }
     if options.advertise.is_some() && config.listen.ip().is_loopback() {
         let listen = config.listen;

@@ -14,6 +14,7 @@ mod planted_bugs;
 mod prometheus;
 mod python;
 mod restore;
+mod traces;
 mod tutorial;
 mod waiting;
 mod wrong_invocations;

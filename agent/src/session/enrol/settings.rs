@@ -138,6 +138,7 @@ fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Conf
         extra_ca: None,
         metrics: None,
         metrics_public: false,
+        otlp: None,
         beacon: BeaconConfig::default(),
         outbox: OutboxConfig::default(),
         crawls: CrawlsConfig::default(),

@@ -1,0 +1,184 @@
+//! Traces: follows the log of tasks' transitions, and sends a span for each state that a task left,
+//! and one for the whole task when it ends. Nothing else waits for this, and a task's path knows
+//! nothing of it.
+//!
+//! Only the leader follows the log, from its newest event on. What it knows of unfinished tasks is
+//! bounded; a task beyond has no trace.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use landfall_proto::traces::{Attribute, Service, Span, SpanKey, TraceSender, exporter};
+use tokio::sync::{Mutex, Notify};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::model::TaskId;
+use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
+use crate::store::schedulers::terms::Role;
+
+use super::leadership::{HeldTerms, Leader, NotLeader};
+use super::{Period, run_periodic};
+
+/// Time between two readings of the log.
+const PERIOD: Period = Period::Steady(Duration::from_secs(1));
+/// Maximum number of unfinished tasks that are known, of about 100 bytes each.
+const MOST_TASKS: usize = 100_000;
+
+/// Sends traces until `stop`, if the configuration names a collector.
+pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: CancellationToken) {
+    let Some(collector) = scheduler.config.otlp.clone() else { return stop.cancelled().await };
+    let service = Service { name: "landfall", version: crate::VERSION, instance: &url };
+    let (sender, exporter) = exporter(collector, service);
+    let followed = Mutex::new(Followed::default());
+    let leader = terms.on(Role::Reap, &scheduler);
+    let follow = async {
+        let sender = sender;
+        let pass = || follow(&leader, &followed, &sender);
+        run_periodic("traces", PERIOD, &Notify::new(), &scheduler.wakes, stop.clone(), pass).await;
+    };
+    tokio::join!(follow, exporter.run(stop.cancelled()));
+}
+
+/// How far the log was read.
+#[derive(Debug, Default)]
+struct Followed {
+    next: Option<Cursor>,
+    tasks: UnfinishedTasks,
+}
+
+/// One pass: reads the log to its end.
+async fn follow(leader: &Leader, followed: &Mutex<Followed>, sender: &TraceSender) -> anyhow::Result<()> {
+    let mut followed = followed.lock().await;
+    let filter = Filter { kinds: Some(vec!["task".to_owned()]), ..Filter::default() };
+    loop {
+        let mut tx = match leader.begin().await {
+            Ok(tx) => tx,
+            Err(error) => {
+                if error.is::<NotLeader>() {
+                    *followed = Followed::default();
+                }
+                return Err(error);
+            }
+        };
+        let Some(next) = followed.next else {
+            followed.next = Some(events::newest(&mut tx, &filter, 0).await.context("find the end of the log")?.next);
+            return Ok(());
+        };
+        let page = events::after(&mut tx, &filter, next).await.context("read the log")?;
+        followed.next = Some(page.next);
+        page.events.iter().flat_map(|event| followed.tasks.moved(event)).for_each(|span| sender.send(span));
+        if i64::try_from(page.events.len()).is_ok_and(|count| count < PAGE) {
+            return Ok(());
+        }
+    }
+}
+
+/// The newest state of each unfinished task.
+#[derive(Debug, Default)]
+struct UnfinishedTasks(HashMap<TaskId, Task>);
+
+#[derive(Debug)]
+struct Task {
+    /// When it was submitted, or first seen.
+    began: DateTime<Utc>,
+    state: String,
+    key: SpanKey,
+    since: DateTime<Utc>,
+    agent: Option<String>,
+}
+
+impl UnfinishedTasks {
+    /// The spans that an event of a task ends.
+    fn moved(&mut self, event: &Event) -> Vec<Span> {
+        let Some(of) = &event.task else { return Vec::new() };
+        let former = self.0.remove(&of.id);
+        let ended = matches!(event.what.as_str(), "done" | "failed" | "cancelled");
+        let agent = event.agent.clone().or_else(|| former.as_ref()?.agent.clone());
+        let began = former.as_ref().map_or(event.at, |former| former.began);
+        if !ended && self.0.len() < MOST_TASKS {
+            let key = match (event.what.as_str(), event.token) {
+                ("leased", Some(token)) => SpanKey::Lease(token.get()),
+                _ => SpanKey::State(event.cursor.id()),
+            };
+            let task = Task { began, state: event.what.clone(), key, since: event.at, agent: agent.clone() };
+            self.0.insert(of.id, task);
+        }
+        let Some(former) = former else { return Vec::new() };
+        let agent = agent.map(|agent| ("landfall.agent", Attribute::Text(agent)));
+        let span = |key, parent, name: String, began: DateTime<Utc>, more: Vec<(&'static str, Attribute)>| Span {
+            task: of.id.get(),
+            key,
+            parent,
+            name,
+            began: began.into(),
+            ended: event.at.into(),
+            attributes: more.into_iter().chain(agent.clone()).collect(),
+            failure: None,
+        };
+        let mut spans = vec![span(former.key, Some(SpanKey::Task), former.state, former.since, Vec::new())];
+        if ended {
+            let text = |key, text: &str| (key, Attribute::Text(text.to_owned()));
+            let round = ("landfall.round", Attribute::Number(of.round.into()));
+            let more = vec![
+                text("landfall.site", &of.site),
+                text("landfall.batch", &of.batch),
+                round,
+                text("landfall.state", &event.what),
+            ];
+            let mut whole = span(SpanKey::Task, None, "site".to_owned(), began, more);
+            whole.failure = (event.what == "failed").then(|| event.cause.clone().unwrap_or_default());
+            spans.push(whole);
+        }
+        spans
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::LeaseToken;
+    use crate::store::reports::events::TaskOf;
+
+    use super::*;
+
+    fn event(at: i64, what: &str, token: Option<i64>) -> Event {
+        Event {
+            cursor: Cursor::default(),
+            at: DateTime::from_timestamp(at, 0).expect("a time"),
+            noun: "task".to_owned(),
+            what: what.to_owned(),
+            task: Some(TaskOf { id: TaskId::new(5), batch: "b".to_owned(), site: "s".to_owned(), round: 1 }),
+            token: token.map(LeaseToken::new),
+            agent: (what == "assigned").then(|| "a".to_owned()),
+            session: None,
+            incarnation: None,
+            cause: (what == "failed").then(|| "unreachable".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_span_covers_each_state_and_one_the_task() {
+        let mut tasks = UnfinishedTasks::default();
+        let mut spans = Vec::new();
+        for (at, what, token) in [
+            (1, "submitted", None),
+            (2, "measuring", None),
+            (4, "assigned", None),
+            (7, "leased", Some(3)),
+            (9, "failed", Some(3)),
+        ] {
+            spans.extend(tasks.moved(&event(at, what, token)));
+        }
+        let seconds = |span: &Span| span.ended.duration_since(span.began).expect("in order").as_secs();
+        let seen: Vec<(&str, u64)> = spans.iter().map(|span| (span.name.as_str(), seconds(span))).collect();
+        assert_eq!(seen, [("submitted", 1), ("measuring", 2), ("assigned", 3), ("leased", 2), ("site", 8)]);
+        assert_eq!((spans[3].key, spans[3].parent), (SpanKey::Lease(3), Some(SpanKey::Task)));
+        assert_eq!((spans[4].key, spans[4].parent), (SpanKey::Task, None));
+        assert_eq!(spans[4].failure.as_deref(), Some("unreachable"));
+        let agent = ("landfall.agent", Attribute::Text("a".to_owned()));
+        assert!(spans[2..].iter().all(|span| span.attributes.contains(&agent)), "{spans:?}");
+        assert!(tasks.0.is_empty());
+    }
+}

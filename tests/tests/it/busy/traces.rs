@@ -1,0 +1,122 @@
+//! Follows each site from its submission to its outcome, as a collector of traces sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use landfall_lab::cluster::process::until;
+use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
+use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::{Grade, World};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::harness::{ENDED, PATIENCE, beside, small_scenario, submit};
+
+const SITES: usize = 4;
+
+/// The requests that a collector got.
+type Received = Arc<Mutex<Vec<Value>>>;
+
+/// Takes traces on loopback until the test ends.
+async fn collector() -> (SocketAddr, Received) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, received) = (listener.local_addr().unwrap(), Received::default());
+    let taken = Arc::clone(&received);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let taken = Arc::clone(&taken);
+            let service = service_fn(move |request| take(request, Arc::clone(&taken)));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, received)
+}
+
+async fn take(request: Request<Incoming>, received: Received) -> Result<Response<Full<Bytes>>, Infallible> {
+    assert_eq!(request.uri().path(), "/v1/traces");
+    assert_eq!(request.headers()["content-type"], "application/json");
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    received.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+    Ok(Response::new(Full::from("{}")))
+}
+
+/// The spans of each trace, each with the name of the service that sent it.
+fn traces(received: &Received) -> BTreeMap<String, Vec<(String, Value)>> {
+    let mut traces: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
+    for resource in received.lock().unwrap().iter().flat_map(|body| body["resourceSpans"].as_array().unwrap().clone()) {
+        let service = attribute(&resource["resource"], "service.name").unwrap();
+        for span in resource["scopeSpans"][0]["spans"].as_array().unwrap() {
+            traces
+                .entry(span["traceId"].as_str().unwrap().to_owned())
+                .or_default()
+                .push((service.clone(), span.clone()));
+        }
+    }
+    traces
+}
+
+fn attribute(of: &Value, key: &str) -> Option<String> {
+    let attributes = of["attributes"].as_array().unwrap();
+    let value = &attributes.iter().find(|attribute| attribute["key"] == key)?["value"];
+    value["stringValue"].as_str().or(value["intValue"].as_str()).map(str::to_owned)
+}
+
+fn nanos(span: &Value, key: &str) -> u64 {
+    span[key].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn one_trace_follows_a_site_over_scheduler_and_agent() {
+    let _beside = beside().await;
+    let (address, received) = collector().await;
+    let world = World::start_on(Grade::Rootless, small_scenario(SMALL, 1, SITES)).await.unwrap();
+    let scheduler = format!("otlp = 'http://{address}'\n{HURRIED}");
+    let options = ClusterOptions { scheduler, capacity: 4, logs: None, sharing: 0 };
+    let mut cluster = Cluster::start(world, &options).await.unwrap();
+    cluster.environment.insert(0, vec![("LANDFALL_OTLP".to_owned(), format!("http://{address}"))]);
+    cluster.kill_agent(0).await.unwrap();
+    cluster.restart_agent(0).unwrap();
+    let sessions = "select count(*) from sessions";
+    cluster.await_count("the agent to connect again", sessions, 2, PATIENCE).await.unwrap();
+
+    submit(&cluster, &[]).await;
+    cluster.await_count("the sites to end", ENDED, SITES, PATIENCE).await.unwrap();
+    let whole = |spans: &[(String, Value)]| {
+        let names: BTreeSet<&str> = spans.iter().map(|(_, span)| span["name"].as_str().unwrap()).collect();
+        ["site", "submitted", "leased", "crawl"].iter().all(|name| names.contains(name))
+    };
+    let all = async || Ok((traces(&received).values().filter(|spans| whole(spans)).count() == SITES).then_some(()));
+    until("every site's trace", PATIENCE, all).await.unwrap();
+
+    let mut sites = BTreeSet::new();
+    for spans in traces(&received).values() {
+        let named = |name: &str| spans.iter().filter(|(_, span)| span["name"] == name).collect::<Vec<_>>();
+        let [(service, site)] = named("site")[..] else { panic!("{spans:?}") };
+        assert!(service == "landfall" && site["parentSpanId"].is_null(), "{site}");
+        let site_name = attribute(site, "landfall.site").unwrap();
+        let [(service, crawl)] = named("crawl")[..] else { panic!("{spans:?}") };
+        let [(_, leased)] = named("leased")[..] else { panic!("{spans:?}") };
+        assert_eq!((service.as_str(), &crawl["parentSpanId"]), ("landfall-agent", &leased["spanId"]));
+        assert_eq!(attribute(crawl, "landfall.site").unwrap(), site_name);
+        let requests: u32 = attribute(crawl, "landfall.requests").unwrap().parse().unwrap();
+        let pages: u32 = attribute(crawl, "landfall.pages").unwrap().parse().unwrap();
+        assert!(requests >= pages, "{crawl}");
+        for (service, span) in spans.iter().filter(|(_, span)| span["name"] != "site") {
+            let inside = nanos(span, "startTimeUnixNano") >= nanos(site, "startTimeUnixNano");
+            assert!(inside && nanos(span, "endTimeUnixNano") <= nanos(site, "endTimeUnixNano"), "{service}: {spans:?}");
+            assert!(!span["parentSpanId"].is_null(), "{span}");
+        }
+        sites.insert(site_name);
+    }
+    assert_eq!(sites, cluster.site_names().into_iter().collect());
+    cluster.stop().await.unwrap();
+}
