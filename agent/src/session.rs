@@ -53,7 +53,6 @@ const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
 const JITTER: f64 = 0.2;
 /// When the agent stops, the time limit for crawls to end and outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
-
 /// The first delay between two attempts to connect. Randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Maximum delay. A restarted scheduler waits this long until its last agent reconnects, and must

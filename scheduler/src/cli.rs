@@ -12,11 +12,12 @@ use anyhow::Context;
 use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::app::address::AdvertisedAddress;
-use crate::app::exit::{self, usage};
+use crate::app::exit;
 use crate::app::{tls, up};
 use crate::model::contact::ContactUrl;
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
 use crate::telemetry::{self, TelemetryArgs};
+use client::{CONNECTION, ConnectionArgs};
 
 pub(crate) mod agents;
 mod backup;
@@ -74,52 +75,6 @@ Examples:
   landfall sites submit list.txt --batch autumn --watch
   landfall explain www.example.cn                          says why this agent was chosen
   landfall report assignments --batch autumn --format csv";
-
-/// The help heading of the flags that every command has.
-const CONNECTION: &str = "Connection";
-
-/// How a command finds its scheduler.
-#[derive(Debug, Clone, Default, Args)]
-struct ConnectionArgs {
-    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else
-    /// ~/.local/share/landfall]
-    #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
-    data_dir: Option<PathBuf>,
-    /// The scheduler to use, or several separated by commas: the first that answers is used
-    /// [default: those in the data directory's client.toml]
-    #[arg(
-        long,
-        global = true,
-        env = "LANDFALL_SCHEDULER",
-        value_name = "URL",
-        value_delimiter = ',',
-        help_heading = CONNECTION
-    )]
-    scheduler: Vec<String>,
-    /// The certificate of the scheduler's authority, PEM
-    #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = CONNECTION)]
-    ca: Option<PathBuf>,
-    /// A file that holds the operator's token
-    #[arg(long, global = true, env = "LANDFALL_TOKEN_FILE", value_name = "FILE", help_heading = CONNECTION)]
-    token_file: Option<PathBuf>,
-}
-
-impl ConnectionArgs {
-    /// Fails if a flag was given that is only for commands that contact a scheduler.
-    fn refuse(&self, instead: &str) -> anyhow::Result<()> {
-        let Self { scheduler, ca, token_file, .. } = self;
-        let flags = [
-            ("--scheduler", "LANDFALL_SCHEDULER", !scheduler.is_empty()),
-            ("--ca", "LANDFALL_CA", ca.is_some()),
-            ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
-        ];
-        // Environment variables may be set for all commands, so only flags are refused.
-        match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
-            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
-            None => Ok(()),
-        }
-    }
-}
 
 #[derive(Debug, Subcommand)]
 enum Command {

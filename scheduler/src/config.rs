@@ -15,7 +15,6 @@ use serde::{Deserialize, Deserializer};
 use crate::gnp::Tier;
 use crate::model::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit};
-use crate::store::schema::retention::RetainedKind;
 use crate::strategy::learned::confidence;
 use crate::web::DashboardConfig;
 
@@ -204,7 +203,7 @@ macro_rules! section {
         }
 
         impl $section {
-            fn check_bounds(&self) -> Result<(), ConfigError> {
+            pub(in crate::config) fn check_bounds(&self) -> Result<(), ConfigError> {
                 $(within(concat!($key, ".", stringify!($setting)), self.$setting, &($bounds))?;)+
                 Ok(())
             }
@@ -327,73 +326,9 @@ section! {
     }
 }
 
-section! {
-    /// How long old rows are kept.
-    KeepConfig "keep" {
-        /// Events of the log, counted from their creation. In each round a site creates about eight
-        /// events of some 150 bytes, so a million sites a day take 1.2 GB a day. With a week,
-        /// events of last Monday can still be looked up.
-        events: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Rounds, counted from the creation of a newer round of the same site and batch, with
-        /// their assignments, leases and outcomes. Deleted rounds no longer appear in reports and
-        /// `sites show`. A round takes about 2 KB.
-        rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases, counted from a newer assignment of the same task. `sites show`
-        /// then lists only the later ones.
-        moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites, counted from the measuring; at least `measure.site_max_age`. A
-        /// site that still waits is then assigned only by its placement on the map.
-        measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions, counted from their end. Then the cause of a crawl lost in them is unknown.
-        sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Results of submissions. After this time, a submission with the same key counts as new.
-        submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Quarantines, and alarms of the map, counted from their end.
-        quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// The history of embeddings, counted from their fit. `embedding history` lists only these.
-        embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. So long
-        /// `agents tokens --all` lists them, and an agent that uses one learns why it is invalid.
-        enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Throughput by the minute, counted from the minute. A batch adds a row of some 60 bytes in
-        /// each minute in which one of its crawls ends.
-        minutes: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-    }
-}
+mod keep;
 
-impl KeepConfig {
-    /// How long rows of this kind are kept.
-    pub const fn of(&self, subject: RetainedKind) -> Duration {
-        match subject {
-            RetainedKind::Rounds => self.rounds,
-            RetainedKind::Moves => self.moves,
-            RetainedKind::Measurements => self.measurements,
-            RetainedKind::Sessions => self.sessions,
-            RetainedKind::Submissions => self.submissions,
-            RetainedKind::Quarantines => self.quarantines,
-            RetainedKind::Embeddings => self.embeddings,
-            RetainedKind::Enrolments => self.enrolments,
-            RetainedKind::Minutes => self.minutes,
-        }
-    }
-
-    /// Checks that rows are kept for at least the life and grace of a lease, and measurements for
-    /// at least as long as they are used.
-    fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
-        let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
-        let all = [("keep.events", self.events)].into_iter().chain(rows);
-        let lived = lease.life + lease.grace;
-        if let Some((key, keep)) = all.into_iter().find(|(_, keep)| *keep < lived) {
-            let rule = format!("at least lease.life and lease.grace together ({})", lived.said());
-            return Err(value(key, rule, keep.said()));
-        }
-        if self.measurements < measure.site_max_age {
-            let rule = format!("at least measure.site_max_age ({})", measure.site_max_age.said());
-            return Err(value("keep.measurements", rule, self.measurements.said()));
-        }
-        Ok(())
-    }
-}
+pub use keep::KeepConfig;
 
 /// Parses `[crawl]` like any policy request, with the same bounds.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {

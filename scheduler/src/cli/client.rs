@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use landfall_proto::peer::{self, Stranger};
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::event_service_client::EventServiceClient;
@@ -22,7 +23,6 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use url::Url;
 
-use super::ConnectionArgs;
 use crate::app::data_dir::DataDir;
 use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
@@ -36,6 +36,52 @@ const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of HTTP/2 keep-alive pings on a silent connection.
 const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// The help heading of the flags that every command has.
+pub(super) const CONNECTION: &str = "Connection";
+
+/// How a command finds its scheduler.
+#[derive(Debug, Clone, Default, Args)]
+pub(in crate::cli) struct ConnectionArgs {
+    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else
+    /// ~/.local/share/landfall]
+    #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
+    pub(super) data_dir: Option<PathBuf>,
+    /// The scheduler to use, or several separated by commas: the first that answers is used
+    /// [default: those in the data directory's client.toml]
+    #[arg(
+        long,
+        global = true,
+        env = "LANDFALL_SCHEDULER",
+        value_name = "URL",
+        value_delimiter = ',',
+        help_heading = CONNECTION
+    )]
+    pub(super) scheduler: Vec<String>,
+    /// The certificate of the scheduler's authority, PEM
+    #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = CONNECTION)]
+    pub(super) ca: Option<PathBuf>,
+    /// A file that holds the operator's token
+    #[arg(long, global = true, env = "LANDFALL_TOKEN_FILE", value_name = "FILE", help_heading = CONNECTION)]
+    pub(super) token_file: Option<PathBuf>,
+}
+
+impl ConnectionArgs {
+    /// Fails if a flag was given that is only for commands that contact a scheduler.
+    pub(super) fn refuse(&self, instead: &str) -> anyhow::Result<()> {
+        let Self { scheduler, ca, token_file, .. } = self;
+        let flags = [
+            ("--scheduler", "LANDFALL_SCHEDULER", !scheduler.is_empty()),
+            ("--ca", "LANDFALL_CA", ca.is_some()),
+            ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
+        ];
+        // Environment variables may be set for all commands, so only flags are refused.
+        match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
+            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
+            None => Ok(()),
+        }
+    }
+}
 
 /// A channel that adds the operator's token to every call.
 pub(super) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
