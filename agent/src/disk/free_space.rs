@@ -96,6 +96,14 @@ impl LimitedDisk {
         self.check.ended().await;
     }
 
+    /// As [`LimitedDisk::ended`]; never without a disk.
+    pub(crate) async fn one_ended(disk: Option<&mut Self>) {
+        match disk {
+            Some(disk) => disk.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Why the agent should take no lease, by the last reading.
     pub(crate) fn paused(&mut self) -> Option<String> {
         let folder = self.check.folder.display();

@@ -181,7 +181,7 @@ impl Work {
                         return WorkEvent::SpaceChecked;
                     }
                 }
-                Some(()) = async { Some(self.output_disk.as_mut()?.ended().await) } => {
+                () = LimitedDisk::one_ended(self.output_disk.as_mut()) => {
                     if self.note_space() {
                         return WorkEvent::SpaceChecked;
                     }

@@ -193,7 +193,7 @@ mod tests {
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
             // This map has no odd pairs for the robust loss, and the first constants in the list
             // may be the best; its predictions need no penalty.
-            if !["robust", "constants", "penalty"].contains(&name) {
+            if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }
         }

@@ -5,21 +5,17 @@ use crate::model::words;
 
 words!(
     /// The map that predicts.
+    #[derive(Default)]
     Tier {
         /// The published system: landmarks alone place every host, by squared relative errors.
         Gnp = "gnp",
         /// One point per host, with all of [`PlainSwitches`].
         Plain = "plain",
         /// A cloud of points per site, corrected by the map's errors between agents.
+        #[default]
         Refined = "refined",
     }
 );
-
-impl Default for Tier {
-    fn default() -> Self {
-        Self::Refined
-    }
-}
 
 /// Declares a struct of switches that are on by default, with their names.
 macro_rules! switches {
