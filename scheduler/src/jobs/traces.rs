@@ -11,11 +11,13 @@ use std::time::Duration;
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use landfall_proto::traces::{Attribute, Service, Span, SpanKey, TraceSender, exporter};
+use sqlx::PgPool;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::model::TaskId;
+use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
 use crate::store::schedulers::terms::Role;
 
@@ -36,7 +38,7 @@ pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: Canc
     let leader = terms.on(Role::Reap, &scheduler);
     let follow = async {
         let sender = sender;
-        let pass = || follow(&leader, &followed, &sender);
+        let pass = || follow(&leader, &scheduler.pool, &followed, &sender);
         run_periodic("traces", PERIOD, &Notify::new(), &scheduler.wakes, stop.clone(), pass).await;
     };
     tokio::join!(follow, exporter.run(stop.cancelled()));
@@ -50,7 +52,12 @@ struct Followed {
 }
 
 /// One pass: reads the log to its end.
-async fn follow(leader: &Leader, followed: &Mutex<Followed>, sender: &TraceSender) -> anyhow::Result<()> {
+async fn follow(
+    leader: &Leader,
+    pool: &PgPool,
+    followed: &Mutex<Followed>,
+    sender: &TraceSender,
+) -> anyhow::Result<()> {
     let mut followed = followed.lock().await;
     let filter = Filter { kinds: Some(vec!["task".to_owned()]), ..Filter::default() };
     loop {
@@ -58,7 +65,8 @@ async fn follow(leader: &Leader, followed: &Mutex<Followed>, sender: &TraceSende
             Ok(tx) => tx,
             Err(error) => {
                 if error.is::<NotLeader>() {
-                    *followed = Followed::default();
+                    // So that a scheduler that takes the role misses nothing of that moment.
+                    *followed = Followed { next: Some(end(pool, &filter).await?), ..Followed::default() };
                 }
                 return Err(error);
             }
@@ -74,6 +82,12 @@ async fn follow(leader: &Leader, followed: &Mutex<Followed>, sender: &TraceSende
             return Ok(());
         }
     }
+}
+
+/// The present end of the log.
+async fn end(pool: &PgPool, filter: &Filter) -> anyhow::Result<Cursor> {
+    let mut conn = store::acquire(pool).await?;
+    Ok(events::newest(&mut conn, filter, 0).await.context("find the end of the log")?.next)
 }
 
 /// The newest state of each unfinished task.
