@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Uri};
@@ -29,6 +29,8 @@ const AT_ONCE: usize = 512;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time limit of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of an answer in bytes. A collector's answer is some ten bytes, or an error's text.
+const MOST_ANSWERED: usize = 64 << 10;
 /// Time for the last spans when the process stops.
 const LAST: Duration = Duration::from_secs(2);
 /// OTLP's numbers for a span inside a process, and for the status of a failure.
@@ -275,7 +277,7 @@ impl TraceExporter {
             let answer = self.client.request(request).await.map_err(|error| innermost(&error))?;
             let status = answer.status();
             // Read to its end, so that the connection can be used again.
-            answer.into_body().collect().await.map_err(|error| error.to_string())?;
+            Limited::new(answer.into_body(), MOST_ANSWERED).collect().await.map_err(|error| error.to_string())?;
             if status.is_success() { Ok(()) } else { Err(format!("answered {status}")) }
         };
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
@@ -294,6 +296,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
 
     fn span(task: i64, key: SpanKey) -> Span {
@@ -336,6 +340,24 @@ mod tests {
         for url in ["", "127.0.0.1:4318", "https://127.0.0.1", "http://", "/v1", "http://x/?a=b"] {
             assert!(url.parse::<Collector>().is_err(), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_not_read() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let collector = format!("http://{}", listener.local_addr().expect("an address")).parse().expect("a URL");
+        let answering = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000000\r\n\r\n").await.expect("a head");
+            while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+        });
+        let (sender, exporter) = exporter(collector, Service { name: "a", version: "b", instance: "c" });
+        sender.send(span(1, SpanKey::Task));
+        let lost = Arc::clone(&sender.lost);
+        drop(sender);
+        exporter.run(std::future::pending()).await;
+        answering.await.expect("the connection is closed");
+        assert_eq!(lost.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
