@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::model::TaskId;
+use crate::model::{TaskId, TaskState};
 use crate::store;
 use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
 use crate::store::schedulers::terms::Role;
@@ -98,7 +98,7 @@ struct UnfinishedTasks(HashMap<TaskId, Task>);
 struct Task {
     /// When it was submitted, or first seen.
     began: DateTime<Utc>,
-    state: String,
+    state: TaskState,
     key: SpanKey,
     since: DateTime<Utc>,
     agent: Option<String>,
@@ -107,17 +107,17 @@ struct Task {
 impl UnfinishedTasks {
     /// The spans that an event of a task ends.
     fn moved(&mut self, event: &Event) -> Vec<Span> {
-        let Some(of) = &event.task else { return Vec::new() };
+        let (Some(of), Some(state)) = (&event.task, TaskState::named(&event.what)) else { return Vec::new() };
         let former = self.0.remove(&of.id);
-        let ended = matches!(event.what.as_str(), "done" | "failed" | "cancelled");
+        let ended = matches!(state, TaskState::Done | TaskState::Failed | TaskState::Cancelled);
         let agent = event.agent.clone().or_else(|| former.as_ref()?.agent.clone());
         let began = former.as_ref().map_or(event.at, |former| former.began);
         if !ended && self.0.len() < MOST_TASKS {
-            let key = match (event.what.as_str(), event.token) {
-                ("leased", Some(token)) => SpanKey::Lease(token.get()),
+            let key = match (state, event.token) {
+                (TaskState::Leased, Some(token)) => SpanKey::Lease(token.get()),
                 _ => SpanKey::State(event.cursor.id()),
             };
-            let task = Task { began, state: event.what.clone(), key, since: event.at, agent: agent.clone() };
+            let task = Task { began, state, key, since: event.at, agent: agent.clone() };
             self.0.insert(of.id, task);
         }
         let Some(former) = former else { return Vec::new() };
@@ -132,7 +132,8 @@ impl UnfinishedTasks {
             attributes: more.into_iter().chain(agent.clone()).collect(),
             failure: None,
         };
-        let mut spans = vec![span(former.key, Some(SpanKey::Task), former.state, former.since, Vec::new())];
+        let mut spans =
+            vec![span(former.key, Some(SpanKey::Task), former.state.name().to_owned(), former.since, Vec::new())];
         if ended {
             let text = |key, text: &str| (key, Attribute::Text(text.to_owned()));
             let round = ("landfall.round", Attribute::Number(of.round.into()));
@@ -140,10 +141,10 @@ impl UnfinishedTasks {
                 text("landfall.site", &of.site),
                 text("landfall.batch", &of.batch),
                 round,
-                text("landfall.state", &event.what),
+                text("landfall.state", state.name()),
             ];
             let mut whole = span(SpanKey::Task, None, "site".to_owned(), began, more);
-            whole.failure = (event.what == "failed").then(|| event.cause.clone().unwrap_or_default());
+            whole.failure = (state == TaskState::Failed).then(|| event.cause.clone().unwrap_or_default());
             spans.push(whole);
         }
         spans
