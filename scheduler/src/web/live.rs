@@ -114,7 +114,14 @@ pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
         Err(error) => error.into_response(),
         Ok((receiver, first)) => {
             if let Some(sender) = first {
-                tokio::spawn(draw(web.clone(), name, sender));
+                let web = web.clone();
+                tokio::spawn(async move {
+                    let drawing = tokio::spawn(draw(web.clone(), name.clone(), sender));
+                    // After a panic its viewers connect anew, and the page is drawn by another task.
+                    if drawing.await.is_err() {
+                        web.hub.forget(&name);
+                    }
+                });
             }
             Sse::new(events(web, receiver)).into_response()
         }

@@ -70,7 +70,9 @@ fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
 /// Rates over time as a chart.
 pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
     let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
-        return html! { p { "No crawl has ended within the last six hours, or the first ones only now." } };
+        return html! { p {
+            "Nothing to draw: no crawl ended within the last six hours, or the three minutes of the first point are not over."
+        } };
     };
     let minutes = |rate: &Rate| (rate.from - first.from).as_seconds_f64() / 60.0;
     let most = |of: fn(&Rate) -> f64| rates.iter().map(of).fold(1.0, f64::max);
@@ -111,8 +113,12 @@ fn accuracy(epochs: &[Epoch]) -> Markup {
     let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
     let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index, per_cent(epoch)?)));
     let points: Vec<(f64, f64)> = points.map(|(index, error)| (crate::model::stats::count(index), error)).collect();
-    if points.is_empty() {
-        return html! { p { "No map with measured round trips has been fitted yet." } };
+    match points[..] {
+        [] => return html! { p { "No map with measured round trips has been fitted yet." } },
+        [(_, error)] => {
+            return html! { p { "One map has been fitted; the median error of its predicted round trips is " (format!("{error:.1}")) " %." } };
+        }
+        _ => {}
     }
     let most = points.iter().map(|(_, error)| *error).fold(1.0, f64::max);
     let last = points.last().map_or(1.0, |(index, _)| index.max(1.0));
