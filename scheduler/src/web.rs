@@ -18,6 +18,7 @@ use crate::grpc::operator::Desks;
 
 use self::live::Hub;
 use self::metrics::Scrape;
+use self::pages::map::EpochErrors;
 
 mod api;
 mod assets;
@@ -49,12 +50,22 @@ pub(crate) struct Web {
     hub: Arc<Hub>,
     /// The last scrape of the metrics.
     scrape: Arc<Mutex<Option<Scrape>>>,
+    /// The map's errors as last computed.
+    map_errors: Arc<Mutex<Option<EpochErrors>>>,
     shutdown: CancellationToken,
 }
 
 impl Web {
     pub(crate) fn new(scheduler: Scheduler, desks: Desks, tls: bool, shutdown: CancellationToken) -> Self {
-        Self { scheduler, desks, tls, hub: Arc::default(), scrape: Arc::default(), shutdown }
+        Self {
+            scheduler,
+            desks,
+            tls,
+            hub: Arc::default(),
+            scrape: Arc::default(),
+            map_errors: Arc::default(),
+            shutdown,
+        }
     }
 }
 

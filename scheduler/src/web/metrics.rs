@@ -11,9 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use landfall_proto::json::moment;
 use landfall_proto::metrics::{self, MetricsText, label, words};
-use landfall_proto::v1::status_service_server::StatusService as _;
-use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusRequest, ShowStatusResponse};
-use tonic::Request;
+use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusResponse};
 
 use super::Web;
 use super::error::PageError;
@@ -37,8 +35,7 @@ pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError
     let text = match &*last {
         Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
         _ => {
-            let request = Request::new(ShowStatusRequest { batches: BATCHES });
-            let text = text(web.desks.status.show_status(request).await?.get_ref());
+            let text = text(&web.desks.status.read(BATCHES, false).await?);
             last.insert(Scrape { at: Instant::now(), text }).text.clone()
         }
     };

@@ -39,6 +39,26 @@ impl StatusDesk {
     pub(in crate::grpc) fn server(self) -> StatusServiceServer<Self> {
         StatusServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }
+
+    /// The state, with this many batches. Batches have an estimate only if `estimated`, which may take
+    /// [`ESTIMATE_PATIENCE`].
+    pub(crate) async fn read(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
+        let Scheduler { pool, estimates, .. } = &self.scheduler;
+        let mut tx = store::begin_snapshot(pool).await?;
+        let mut status = status::read(&mut tx, batches).await?;
+        drop(tx);
+        if estimated {
+            let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, ESTIMATE_PATIENCE));
+            let estimated = join_all(estimated).await;
+            for (batch, estimate) in status.batches.iter_mut().zip(estimated) {
+                batch.estimate = estimate.flatten();
+            }
+        }
+        let attention = attention(&status);
+        let response = v1::ShowStatusResponse::from(status);
+        let attention = attention.into_iter().map(Into::into).collect();
+        Ok(v1::ShowStatusResponse { answering_url: self.url.clone(), attention, ..response })
+    }
 }
 
 #[tonic::async_trait]
@@ -52,18 +72,6 @@ impl StatusService for StatusDesk {
             batches @ 1..=MOST_BATCHES => batches,
             _ => return Err(InvalidField::new("batches", format!("must be at most {MOST_BATCHES}")).into()),
         };
-        let Scheduler { pool, estimates, .. } = &self.scheduler;
-        let mut tx = store::begin_snapshot(pool).await?;
-        let mut status = status::read(&mut tx, batches).await?;
-        drop(tx);
-        let estimated = status.batches.iter().map(|batch| estimates.of(pool, batch.id, ESTIMATE_PATIENCE));
-        let estimated = join_all(estimated).await;
-        for (batch, estimate) in status.batches.iter_mut().zip(estimated) {
-            batch.estimate = estimate.flatten();
-        }
-        let attention = attention(&status);
-        let response = v1::ShowStatusResponse::from(status);
-        let attention = attention.into_iter().map(Into::into).collect();
-        Ok(Response::new(v1::ShowStatusResponse { answering_url: self.url.clone(), attention, ..response }))
+        Ok(Response::new(self.read(batches, true).await?))
     }
 }

@@ -11,8 +11,8 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, section, table};
 
-/// Number of agents on the page.
-const MOST: u64 = 1_000;
+/// Number of agents on the page, of some 450 bytes each.
+const MOST: u64 = 500;
 
 pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     let request = ListAgentsRequest { limit: MOST, ..ListAgentsRequest::default() };

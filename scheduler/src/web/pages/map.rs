@@ -1,6 +1,8 @@
 //! The map: the embedding in a plane, or the known positions on the globe.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use maud::html;
@@ -20,8 +22,13 @@ use crate::web::layout::{Page, section};
 
 mod drawing;
 
-/// Maximum number of sites that are drawn: more would cover each other, and make the page heavy.
-const SITES: u32 = 1_500;
+/// Maximum number of agents and sites that are drawn: more would cover each other, and make the page
+/// heavy. At least so many sites are drawn whatever the number of agents.
+const MARKS: usize = 1_500;
+const LEAST_SITES: usize = 300;
+/// For this time the errors of an epoch are not computed again: few measurements change meanwhile, and
+/// of a thousand agents they take half a second.
+const FRESH: Duration = Duration::from_secs(60);
 /// Number of pairs with the largest errors that an agent's tooltip names.
 const WORST: usize = 3;
 
@@ -83,12 +90,16 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
         "" => None,
         text => Some(text.parse().map(EmbeddingEpoch::new).map_err(|_| unknown_epoch(text))?),
     };
+    // One map is read at a time, and those who wait hold no connection to the database.
+    let mut known_errors = web.map_errors.lock().await;
     let mut tx = store::begin_snapshot(&web.scheduler.pool).await?;
     let epochs = embeddings::stored_epochs(&mut tx).await?.into_iter().map(EmbeddingEpoch::get).collect();
     let Some(embedding) = embeddings::stored(&mut tx, wanted).await? else {
         return if epoch.is_empty() { Ok(MapData::default()) } else { Err(unknown_epoch(epoch)) };
     };
-    let (sites, placed_sites) = map::sites(&mut tx, embedding.epoch(), SITES).await?;
+    let wanted = MARKS.saturating_sub(embedding.agents().len()).max(LEAST_SITES);
+    let (sites, placed_sites) =
+        map::sites(&mut tx, embedding.epoch(), u32::try_from(wanted).unwrap_or(u32::MAX)).await?;
     let dimensions = embedding.dimensions();
     let sites: Vec<PlacedSite> = sites.into_iter().filter(|site| site.coordinate.len() > dimensions).collect();
     let places =
@@ -102,10 +113,10 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
         .into_iter()
         .filter_map(|one| Some((one.agent, (one.position?.latitude(), one.position?.longitude()))))
         .collect();
-    let mut errors = residuals(&mut tx, &embedding, &known).await?;
+    let errors = errors(&mut known_errors, &mut tx, &embedding, &known).await?;
     let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
         let known = known.get(&id);
-        let (median_error, worst) = errors.remove(&id).unwrap_or_default();
+        let (median_error, worst) = errors.get(&id).cloned().unwrap_or_default();
         MapAgent {
             name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
             city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
@@ -148,6 +159,29 @@ fn unknown_epoch(epoch: &str) -> PageError {
 }
 
 type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
+
+/// The errors of one epoch, and when they were computed.
+#[derive(Debug)]
+pub(in crate::web) struct EpochErrors {
+    epoch: EmbeddingEpoch,
+    at: Instant,
+    errors: Arc<AgentErrors>,
+}
+
+/// The errors of an epoch, at most [`FRESH`] old.
+async fn errors(
+    last: &mut Option<EpochErrors>,
+    conn: &mut PgConnection,
+    embedding: &crate::gnp::Embedding,
+    known: &BTreeMap<AgentId, Agent>,
+) -> Result<Arc<AgentErrors>, PageError> {
+    if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
+        return Ok(Arc::clone(&last.errors));
+    }
+    let errors = Arc::new(residuals(conn, embedding, known).await?);
+    *last = Some(EpochErrors { epoch: embedding.epoch(), at: Instant::now(), errors: Arc::clone(&errors) });
+    Ok(errors)
+}
 
 /// The errors of each agent's pairs, by the present measurements.
 async fn residuals(
