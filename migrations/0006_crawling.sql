@@ -14,9 +14,8 @@ create table batches (
     name text collate "C" not null constraint batches_name_unique unique,
     -- How agents are chosen.
     strategy text not null constraint batches_strategy_known check (strategy in (
-        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-top1', 'gnp-top3', 'gnp-balanced',
-        'gnp-confirmed', 'earliest-finish'
-    )),
+        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish'
+    ) or strategy ~ '^gnp-top[1-9][0-9]?$'),
     -- Which of the two ways that is.
     choice choice_kind not null
         generated always as (case when strategy = 'earliest-finish' then 'planned'::choice_kind else 'alone'::choice_kind end) stored,
@@ -336,9 +335,8 @@ create table assignments (
     agent_id bigint not null references agents (id),
     -- The strategy that chose; differs from the batch's where `fallback` is set.
     strategy text not null constraint assignments_strategy_known check (strategy in (
-        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-top1', 'gnp-top3', 'gnp-balanced',
-        'gnp-confirmed', 'earliest-finish'
-    )),
+        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish'
+    ) or strategy ~ '^gnp-top[1-9][0-9]?$'),
     -- The seed of the draw.
     seed bigint not null,
     -- The candidates, best first.

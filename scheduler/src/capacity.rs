@@ -26,7 +26,7 @@ pub use suggest::{Suggestions, suggest};
 
 /// Sites per part: large enough for low overhead, small enough that all threads end together.
 const PART: usize = 8_192;
-/// Number of agents from which `gnp-top3` draws.
+/// Maximum K of a plan for `gnp-topK`.
 const TOP: usize = 3;
 /// Maximum predicted time, in seconds; longer times are equally bad.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
@@ -43,8 +43,8 @@ pub enum SiteSplit {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CapacityError {
     /// The strategy uses more than distances, so its choices cannot be predicted.
-    #[error("a plan supports random, gnp-top1 and gnp-top3, but not {0}")]
-    Unforeseen(&'static str),
+    #[error("a plan supports random and gnp-top1 to gnp-top{TOP}, but not {0}")]
+    Unforeseen(Strategy),
     #[error(
         "no agent has a place in embedding {0} yet: `landfall embedding show` lists the agents once they are measured"
     )]
@@ -70,16 +70,16 @@ impl TryFrom<Strategy> for SiteSplit {
     fn try_from(strategy: Strategy) -> Result<Self, CapacityError> {
         match strategy {
             Strategy::Random => Ok(Self::All),
-            Strategy::GnpTop1 => Ok(Self::Nearest(1)),
-            Strategy::GnpTop3 => Ok(Self::Nearest(TOP)),
+            Strategy::GnpTop(k) if k.get() <= TOP => Ok(Self::Nearest(k.get())),
             Strategy::Hash
             | Strategy::Kademlia
             | Strategy::Domain
             | Strategy::Geographic
             | Strategy::Prefix
+            | Strategy::GnpTop(_)
             | Strategy::GnpBalanced
             | Strategy::GnpConfirmed
-            | Strategy::EarliestFinish => Err(CapacityError::Unforeseen(strategy.name())),
+            | Strategy::EarliestFinish => Err(CapacityError::Unforeseen(strategy)),
         }
     }
 }

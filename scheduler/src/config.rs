@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::gnp::Tier;
 use crate::model::contact::ContactUrl;
-use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit};
+use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit, words};
 use crate::strategy::learned::confidence;
 use crate::web::DashboardConfig;
 
@@ -64,6 +64,8 @@ pub struct Config {
     pub measure: MeasureConfig,
     /// The map that predicts distances. A change of or to `gnp` takes effect with the next fit.
     pub map: Tier,
+    /// What decides a draw among candidates.
+    pub draws: Draws,
     pub landmarks: LandmarksConfig,
     pub confirm: ConfirmConfig,
     /// The crawl policy for batches that set none.
@@ -86,6 +88,7 @@ impl Default for Config {
             term: TermConfig::default(),
             measure: MeasureConfig::default(),
             map: Tier::default(),
+            draws: Draws::default(),
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
             crawl: CrawlPolicy::default(),
@@ -210,6 +213,20 @@ macro_rules! section {
         }
     };
 }
+
+words!(
+    /// What decides a draw among the candidates of a task.
+    #[derive(Default)]
+    Draws {
+        /// Agents with room come first, results of crawls correct distances, and a task that waits
+        /// for a slot moves to an agent that would end it sooner.
+        #[default]
+        Balanced = "balanced",
+        /// Only the distances, as in the paper: a full agent is as likely as an idle one, and no
+        /// waiting task moves.
+        Static = "static",
+    }
+);
 
 /// What a round trip measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

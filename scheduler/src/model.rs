@@ -186,56 +186,103 @@ impl fmt::Display for Rtt {
     }
 }
 
-words!(
-    /// How an agent is chosen for a site.
-    #[derive(Default)]
-    Strategy {
-        /// Any agent, with equal probability.
-        Random = "random",
-        /// Chosen by a hash of the site's name: the same agent while it is available. If the fleet
-        /// changes, few sites get another agent.
-        Hash = "hash",
-        /// The agent whose identifier has the smallest XOR distance to the site's key, as in
-        /// distributed hash tables.
-        Kademlia = "kademlia",
-        /// Chosen by the suffix of the site's name: all sites of a suffix go to one agent, in the
-        /// suffix's country if possible.
-        Domain = "domain",
-        /// The geographically nearest agent.
-        Geographic = "geographic",
-        /// The agent whose address has the longest common prefix with the site's address.
-        Prefix = "prefix",
-        /// The agent with the shortest round trip.
-        GnpTop1 = "gnp-top1",
-        /// One of the three nearest agents at random, as in the paper. The default.
-        #[default]
-        GnpTop3 = "gnp-top3",
-        /// One of the nearest agents, drawn with weights for free slots and nearness.
-        GnpBalanced = "gnp-balanced",
-        /// The nearest agent by measurement: a few agents that may be nearest measure the site
-        /// first.
-        GnpConfirmed = "gnp-confirmed",
-        /// The agent that is predicted to end the crawl first, including the wait for a slot.
-        EarliestFinish = "earliest-finish",
-    }
-);
-
-/// An unknown strategy name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy '{name}': the strategies are {known}{question}")]
-pub struct UnknownStrategy {
-    name: String,
-    known: String,
-    /// Whether one of the nearest strategies was meant.
-    question: String,
+/// How an agent is chosen for a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Strategy {
+    /// Any agent, with equal probability.
+    Random,
+    /// Chosen by a hash of the site's name: the same agent while it is available. If the fleet
+    /// changes, few sites get another agent.
+    Hash,
+    /// The agent whose identifier has the smallest XOR distance to the site's key, as in
+    /// distributed hash tables.
+    Kademlia,
+    /// Chosen by the suffix of the site's name: all sites of a suffix go to one agent, in the
+    /// suffix's country if possible.
+    Domain,
+    /// The geographically nearest agent.
+    Geographic,
+    /// The agent whose address has the longest common prefix with the site's address.
+    Prefix,
+    /// One of the K nearest agents at random (the paper 2.2.3).
+    GnpTop(TopK),
+    /// One of the nearest agents, drawn with weights for free slots and nearness.
+    GnpBalanced,
+    /// The nearest agent by measurement: a few agents that may be nearest measure the site
+    /// first.
+    GnpConfirmed,
+    /// The agent that is predicted to end the crawl first, including the wait for a slot.
+    EarliestFinish,
 }
 
+/// The number of nearest agents among which `gnp-topK` draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TopK(u8);
+
+impl TopK {
+    /// Two digits: names stay short, and a draw among more agents is hardly one of near agents.
+    pub const MOST: u8 = 99;
+
+    /// `None` for 0 and above [`Self::MOST`].
+    pub const fn new(k: u8) -> Option<Self> {
+        if 1 <= k && k <= Self::MOST { Some(Self(k)) } else { None }
+    }
+
+    pub const fn get(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A name that is not a strategy's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownStrategy {
+    #[error("unknown strategy '{name}': the strategies are {known}{question}")]
+    Name {
+        name: String,
+        known: String,
+        /// Whether one of the nearest strategies was meant.
+        question: String,
+    },
+    #[error("'{name}' is not gnp-topK: K must be a whole number from 1 to {}", TopK::MOST)]
+    TopK { name: String },
+}
+
+/// Before K in the names of [`Strategy::GnpTop`].
+const GNP_TOP: &str = "gnp-top";
+
 impl Strategy {
+    /// The nearest agent.
+    pub const GNP_TOP1: Self = Self::GnpTop(TopK(1));
+    /// One of the three nearest agents at random, as in the paper.
+    pub const GNP_TOP3: Self = Self::GnpTop(TopK(3));
+
+    /// The strategies that are listed: of `gnp-topK` the two of the paper.
+    pub const ALL: &'static [Self] = &[
+        Self::Random,
+        Self::Hash,
+        Self::Kademlia,
+        Self::Domain,
+        Self::Geographic,
+        Self::Prefix,
+        Self::GNP_TOP1,
+        Self::GNP_TOP3,
+        Self::GnpBalanced,
+        Self::GnpConfirmed,
+        Self::EarliestFinish,
+    ];
+
+    /// Every strategy, with every K.
+    pub fn each() -> impl Iterator<Item = Self> {
+        let named = Self::ALL.iter().copied().filter(|one| !matches!(one, Self::GnpTop(_)));
+        named.chain((1..=TopK::MOST).filter_map(TopK::new).map(Self::GnpTop))
+    }
+
     /// Whether the strategy uses round trips between agents and sites.
     pub const fn needs_distance(self) -> bool {
         match self {
             Self::Random | Self::Hash | Self::Kademlia | Self::Domain | Self::Geographic | Self::Prefix => false,
-            Self::GnpTop1 | Self::GnpTop3 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish => true,
+            Self::GnpTop(_) | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish => true,
         }
     }
 
@@ -248,7 +295,12 @@ impl Strategy {
     /// Whether the strategy chooses the agent that it considers nearest, apart from load. The
     /// others draw at random or ignore distance.
     pub const fn prefers_the_nearest(self) -> bool {
-        matches!(self, Self::GnpTop1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
+        matches!(self, Self::GNP_TOP1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
+    }
+
+    /// Whether the strategy weighs the agents' loads, so that it needs them.
+    pub const fn needs_load(self) -> bool {
+        matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
     /// Whether the strategy confirms a site with uncertain distances while its task waits for a
@@ -264,9 +316,28 @@ impl Strategy {
     }
 }
 
+/// `gnp-top3`.
+impl Default for Strategy {
+    fn default() -> Self {
+        Self::GNP_TOP3
+    }
+}
+
+/// The name in the store, on the command line and in reports. It never changes.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(match self {
+            Self::Random => "random",
+            Self::Hash => "hash",
+            Self::Kademlia => "kademlia",
+            Self::Domain => "domain",
+            Self::Geographic => "geographic",
+            Self::Prefix => "prefix",
+            Self::GnpTop(k) => return f.pad(&format!("{GNP_TOP}{}", k.0)),
+            Self::GnpBalanced => "gnp-balanced",
+            Self::GnpConfirmed => "gnp-confirmed",
+            Self::EarliestFinish => "earliest-finish",
+        })
     }
 }
 
@@ -274,11 +345,31 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::named(name).ok_or_else(|| {
-            let known: Vec<String> = Self::ALL.iter().map(|strategy| strategy.name().to_owned()).collect();
+        // Only the digits that are printed: `gnp-top03` is no other name of `gnp-top3`.
+        if let Some(k) = name.strip_prefix(GNP_TOP) {
+            let top = k.parse().ok().and_then(TopK::new).map(Self::GnpTop);
+            let top = top.filter(|top| top.to_string() == name);
+            return top.ok_or_else(|| UnknownStrategy::TopK { name: name.to_owned() });
+        }
+        let known: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
+        Self::ALL.iter().copied().find(|strategy| strategy.to_string() == name).ok_or_else(|| {
             let (listed, near) = (known.join(", "), nearest::nearest(name, known));
-            UnknownStrategy { name: name.to_owned(), known: listed, question: nearest::question(near) }
+            UnknownStrategy::Name { name: name.to_owned(), known: listed, question: nearest::question(near) }
         })
+    }
+}
+
+impl From<Strategy> for String {
+    fn from(strategy: Strategy) -> Self {
+        strategy.to_string()
+    }
+}
+
+impl TryFrom<String> for Strategy {
+    type Error = UnknownStrategy;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
     }
 }
 
@@ -298,9 +389,20 @@ mod tests {
 
     #[test]
     fn strategies_are_known_by_their_names() {
-        for &strategy in Strategy::ALL {
-            assert_eq!(strategy.name().parse(), Ok(strategy));
+        for strategy in Strategy::each() {
+            assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
-        assert!("top3".parse::<Strategy>().is_err());
+        assert!(Strategy::ALL.iter().all(|strategy| Strategy::each().any(|one| one == *strategy)));
+        assert_eq!(Strategy::each().count(), 9 + 99);
+        let error = "top3".parse::<Strategy>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("unknown strategy 'top3': the strategies are random, ") && error.contains("gnp-top3")
+        );
+        for name in
+            ["gnp-top", "gnp-top0", "gnp-top03", "gnp-top+3", "gnp-top100", "gnp-top-1", "gnp-topK", "gnp-top3 "]
+        {
+            let error = name.parse::<Strategy>().unwrap_err().to_string();
+            assert_eq!(error, format!("'{name}' is not gnp-topK: K must be a whole number from 1 to 99"));
+        }
     }
 }

@@ -101,7 +101,7 @@ impl Axis {
 /// One line of a plot; its class in the style sheet determines its colour and dashes.
 pub struct Curve {
     pub name: String,
-    pub class: &'static str,
+    pub class: String,
     pub points: Vec<(f64, f64)>,
     /// Whether its points are marked.
     pub marked: bool,
@@ -151,7 +151,7 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
 
 pub(crate) struct Bar {
     pub(crate) name: String,
-    pub(crate) class: &'static str,
+    pub(crate) class: String,
     /// `None` if there is no figure.
     pub(crate) value: Option<f64>,
 }

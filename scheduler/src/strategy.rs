@@ -184,8 +184,7 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
         Strategy::Domain => rules::by_name::domain(site, &ordered),
         Strategy::Geographic => rules::by_place::geographic(site, &ordered, &mut rng),
         Strategy::Prefix => rules::by_place::prefix(site, &ordered, &mut rng),
-        Strategy::GnpTop1 => nearest(&ordered, 1, &mut rng),
-        Strategy::GnpTop3 => nearest(&ordered, 3, &mut rng),
+        Strategy::GnpTop(k) => nearest(&ordered, k.get(), &mut rng),
         Strategy::GnpBalanced => rules::balanced::choose(&ordered, &mut rng),
         Strategy::GnpConfirmed => return rules::confirmed::choose(&ordered, &mut rng),
         Strategy::EarliestFinish => rules::earliest::choose(site, &ordered),
@@ -203,7 +202,7 @@ fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-top1` and `gnp-top3`: one of the k nearest at random (the paper 2.2.3: drawing among
+/// `gnp-topK`: one of the k nearest at random (the paper 2.2.3: drawing among
 /// several spreads the load). If some of them have room, only those take part in the draw.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);

@@ -204,7 +204,7 @@ async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output
         targets: &targets,
         checks: &checks,
         sites: &input.sites,
-        strategy: args.strategy.name(),
+        strategy: args.strategy,
         took: stages.took(),
         busy: busy.as_deref(),
     });
@@ -252,7 +252,13 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     }
     let list = cluster.write_site_list()?;
     let mut submit = cluster.landfall();
-    submit.args(["sites", "submit"]).arg(&list).args(["--batch", BATCH, "--watch", "--strategy", args.strategy.name()]);
+    submit.args(["sites", "submit"]).arg(&list).args([
+        "--batch",
+        BATCH,
+        "--watch",
+        "--strategy",
+        &args.strategy.to_string(),
+    ]);
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;

@@ -140,10 +140,10 @@ fn questions_without_an_answer_are_refused_with_a_sentence() {
     assert_eq!(suggest(&sites, &agents, SiteSplit::All, 1, 1, TWO), Err(CapacityError::NothingToSuggest));
     agents[0].coordinate.pop();
     assert_eq!(compare(&sites, &agents, SiteSplit::All, TWO), Err(CapacityError::Coordinate(2)));
-    let foreseen = Strategy::ALL.iter().copied().filter(|one| SiteSplit::try_from(*one).is_ok()).map(Strategy::name);
+    let foreseen = Strategy::ALL.iter().copied().filter(|one| SiteSplit::try_from(*one).is_ok()).map(String::from);
     assert_eq!(foreseen.collect::<Vec<_>>(), ["random", "gnp-top1", "gnp-top3"]);
     let refused = SiteSplit::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
-    assert_eq!(refused, "a plan supports random, gnp-top1 and gnp-top3, but not earliest-finish");
+    assert_eq!(refused, "a plan supports random and gnp-top1 to gnp-top3, but not earliest-finish");
 }
 
 #[test]

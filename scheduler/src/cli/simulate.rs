@@ -188,8 +188,8 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
          each seed: {agents} agents, {landmarks} of them landmarks ({election}), {each} sites that only landmarks measured\n\
          map: {map}\n\n"
     );
-    let yardstick = |name, mean_rtt_ms: Option<f64>| ContenderScore {
-        name,
+    let yardstick = |name: &str, mean_rtt_ms: Option<f64>| ContenderScore {
+        name: name.to_owned(),
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, oracle)| mean / oracle),
         ..ContenderScore::default()
@@ -268,7 +268,7 @@ fn estimate_text(report: &Report) -> String {
 
 impl Row for ContenderScore {
     const COLUMNS: &'static [Column<Self>] = &[
-        ("strategy", |row, _| row.name.to_owned()),
+        ("strategy", |row, _| row.name.clone()),
         (">mean rtt ms", |row, _| figure(row.mean_rtt_ms, 1)),
         (">stretch", |row, _| figure(row.stretch, 3)),
         (">probes a site", |row, _| figure(row.probes_per_site, 1)),

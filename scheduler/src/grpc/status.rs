@@ -189,7 +189,12 @@ codes! {
     }
     SubmitError {
         E::Policy(_) | E::KeyOfOtherBatch { .. } => Code::InvalidArgument,
-        E::NoContactUrl | E::BeingRemoved(_) | E::OtherStrategy { .. } | E::Differs { .. } => Code::FailedPrecondition,
+        E::NoContactUrl
+        | E::BeingRemoved(_)
+        | E::OtherStrategy { .. }
+        | E::TooFewAgents { .. }
+        | E::IgnoresLoad(_)
+        | E::Differs { .. } => Code::FailedPrecondition,
         // An immediate retry does not help, in contrast to an absent database.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));

@@ -200,7 +200,7 @@ impl Assign {
         let (mut unsure, mut made) = (Vec::new(), Vec::new());
         let (confirming, max_age) = (self.scheduler.config.confirming(), self.scheduler.config.measure.site_max_age);
         for task in &waiting {
-            let mut candidates = known.candidates(task.site, &agents);
+            let mut candidates = known.candidates(task.site, &agents, self.scheduler.config.draws);
             candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
             if candidates.is_empty() {
                 unmet.entry(task.batch).or_default().push(task.task);

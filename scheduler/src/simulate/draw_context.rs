@@ -71,7 +71,7 @@ impl DrawContext<'_> {
         nearest.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
         let mut ranked: Vec<AgentId> = nearest.into_iter().map(|candidate| candidate.agent).collect();
         if ranked.is_empty() {
-            ranked.extend(choose(Strategy::GnpTop1, &Site::default(), candidates, seed).map(|choice| choice.agent));
+            ranked.extend(choose(Strategy::GNP_TOP1, &Site::default(), candidates, seed).map(|choice| choice.agent));
         }
         for (rank, id) in (1..).zip(ranked) {
             let node = self.node(id);
@@ -101,7 +101,7 @@ impl DrawContext<'_> {
         // fallback is judged by the agent drawn, which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
-            (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
+            (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
             _ => chosen.collect(),
         };
         let truths: Vec<f64> =

@@ -131,8 +131,7 @@ pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
         Strategy::Random
         | Strategy::Hash
         | Strategy::Kademlia
-        | Strategy::GnpTop1
-        | Strategy::GnpTop3
+        | Strategy::GnpTop(_)
         | Strategy::GnpBalanced
         | Strategy::GnpConfirmed
         | Strategy::EarliestFinish => return None,

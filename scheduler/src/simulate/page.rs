@@ -89,15 +89,18 @@ fn why(left: &LeftOut) -> String {
 }
 
 /// Draws a sorted list of quantiles as a line: for each value, the percentage of values up to it.
-fn curve(name: &str, class: &'static str, quantiles: &[f64]) -> Option<Curve> {
+fn curve(name: &str, class: &str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();
-    Some(Curve { name: name.to_owned(), class, points, marked: false })
+    Some(Curve { name: name.to_owned(), class: class.to_owned(), points, marked: false })
 }
 
 fn round_trips(page: &Page<'_>) -> Markup {
     let Page { settings, distributions, .. } = page;
-    let of = |(strategy, quantiles): (&Strategy, &Vec<f64>)| curve(strategy.name(), strategy.name(), quantiles);
+    let of = |(strategy, quantiles): (&Strategy, &Vec<f64>)| {
+        let name = strategy.to_string();
+        curve(&name, &name, quantiles)
+    };
     let mut curves: Vec<Curve> = settings.strategies.iter().zip(&distributions.taken).filter_map(of).collect();
     curves.extend(curve(NEAREST, "nearest", &distributions.nearest));
     let all = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
@@ -117,7 +120,7 @@ fn excess(page: &Page<'_>) -> Markup {
     let report = page.report;
     let bar = |score: &ContenderScore| {
         let value = score.mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, nearest)| mean - nearest);
-        Bar { name: score.name.to_owned(), class: score.name, value }
+        Bar { name: score.name.clone(), class: score.name.clone(), value }
     };
     let drawn: Vec<Bar> = report.strategies.iter().map(bar).collect();
     let most = drawn.iter().filter_map(|bar| bar.value).fold(0.0, f64::max);
@@ -160,7 +163,7 @@ fn learning(page: &Page<'_>) -> Markup {
     let learned = |score: &&ContenderScore| score.excess_ms.len() > 1;
     let curve = |score: &ContenderScore| {
         let points = (1..).zip(&score.excess_ms).map(|(crawl, excess)| (count(crawl), *excess)).collect();
-        Curve { name: score.name.to_owned(), class: score.name, points, marked: true }
+        Curve { name: score.name.clone(), class: score.name.clone(), points, marked: true }
     };
     let curves: Vec<Curve> = page.report.strategies.iter().filter(learned).map(curve).collect();
     if curves.is_empty() {

@@ -62,7 +62,7 @@ pub struct Report {
 /// A strategy that was not judged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    pub name: &'static str,
+    pub name: Strategy,
     /// The strategy's input that no node has; `None` if the strategy was not requested.
     pub lacks: Option<&'static str>,
 }
@@ -88,7 +88,7 @@ pub struct Estimate {
 /// The results of a contender.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
-    pub name: &'static str,
+    pub name: String,
     /// The mean over sites of the true round trip to the chosen agent, in milliseconds; for an even
     /// draw, its expected value.
     pub mean_rtt_ms: Option<f64>,
@@ -165,7 +165,7 @@ impl Report {
             left_out: Strategy::ALL
                 .iter()
                 .filter(|strategy| !settings.strategies.contains(strategy))
-                .map(|strategy| LeftOut { name: strategy.name(), lacks: lacks(*strategy, &settings.nodes) })
+                .map(|strategy| LeftOut { name: *strategy, lacks: lacks(*strategy, &settings.nodes) })
                 .collect(),
         }
     }
@@ -182,7 +182,7 @@ fn contender_score(
     let mean_rtt_ms = mean(&taken().map(|taken| taken.truth).collect::<Vec<f64>>());
     let loads: Vec<f64> = judged.iter().filter_map(|seed| load_cv(seed, index, settings.agents)).collect();
     ContenderScore {
-        name: strategy.name(),
+        name: strategy.to_string(),
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(oracle).map(|(mean, oracle)| mean / oracle),
         probes_per_site: mean(&taken().map(|taken| count(taken.probes)).collect::<Vec<f64>>()),

@@ -119,7 +119,11 @@ impl Settings {
             let (told, nodes) = (self.nodes.len(), matrix.nodes());
             return Err(SettingsError::Nodes(format!("nodes: the file describes {told}, but the matrix has {nodes}")));
         }
-        let lacking = |strategy: &Strategy| Some((strategy.name(), lacks(*strategy, &self.nodes)?));
+        let beyond = |strategy: &&Strategy| matches!(strategy, Strategy::GnpTop(k) if k.get() > agents);
+        if let Some(strategy) = self.strategies.iter().find(beyond) {
+            return nonsense(format!("strategy {strategy}: K must be at most the number of agents, {agents}"));
+        }
+        let lacking = |strategy: &Strategy| Some((*strategy, lacks(*strategy, &self.nodes)?));
         if let Some((name, lacks)) = self.strategies.iter().find_map(lacking) {
             return nonsense(format!(
                 "strategy {name}: it needs {lacks}, which the matrix does not contain: give the nodes' in --nodes FILE"

@@ -105,7 +105,7 @@ fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<DumpRow
     let oracle = mean(&sites.values().map(|site| best_of_all(site)).collect::<Vec<f64>>());
     let measured = |site: &Vec<DumpRow>| mean(&site.iter().map(|row| row.measured).collect::<Vec<f64>>());
     let random = mean(&sites.values().map(measured).collect::<Vec<f64>>());
-    let score = report.strategies.iter().find(|score| score.name == "gnp-top1").unwrap();
+    let score = report.strategies.iter().find(|score| score.name == Strategy::GNP_TOP1.to_string()).unwrap();
     let estimate = &report.estimate;
     for (name, reported, recomputed) in [
         ("re50", estimate.re50, at(50)),
@@ -194,7 +194,7 @@ fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
     let report = run(&plane(20, |_, _| false), &settings, &nothing_watched).unwrap();
     assert_eq!(report.estimate.re50, None);
     assert_eq!(report.estimate.top1_hit, Some(1.0));
-    assert_eq!(score_of(&report, Strategy::GnpTop1).stretch, Some(1.0));
+    assert_eq!(score_of(&report, Strategy::GNP_TOP1).stretch, Some(1.0));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn the_report_depends_on_neither_threads_nor_company() {
 
 #[test]
 fn strategies_rank_as_they_should_and_their_probes_are_counted() {
-    let strategies = vec![Strategy::Random, Strategy::GnpTop1, Strategy::GnpTop3, Strategy::GnpConfirmed];
+    let strategies = vec![Strategy::Random, Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
     let settings = Settings { seeds: 4, strategies, ..small() };
     let report = run(&plane(60, |_, _| false), &settings, &nothing_watched).unwrap();
     let [random, top1, top3, confirmed] = &report.strategies[..] else { panic!("{report:?}") };
@@ -268,10 +268,10 @@ fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     for (strategy, lacks) in elsewhere {
         let settings = Settings { strategies: vec![strategy], ..small() };
         let refused = settings.check(&matrix).unwrap_err().to_string();
-        assert!(refused.starts_with(&format!("strategy {}: it needs {lacks}, ", strategy.name())), "{refused}");
+        assert!(refused.starts_with(&format!("strategy {strategy}: it needs {lacks}, ")), "{refused}");
     }
-    let left: Vec<(&str, Option<&str>)> = report.left_out.iter().map(|left| (left.name, left.lacks)).collect();
-    assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy.name(), Some(lacks))));
+    let left: Vec<(Strategy, Option<&str>)> = report.left_out.iter().map(|left| (left.name, left.lacks)).collect();
+    assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy, Some(lacks))));
 }
 
 /// Nodes on a line around the globe, in two countries; for every tenth there are no data.
@@ -336,7 +336,7 @@ fn the_page_holds_every_strategy_and_escapes_names() {
         let nodes = Some("<nodes> & \"more\".csv");
         let text = page(&Page { matrix: "<b>.csv", nodes, settings: &settings, report, distributions });
         assert_well_formed(&text);
-        assert!(Strategy::ALL.iter().all(|strategy| text.contains(&format!("<td>{}</td>", strategy.name()))));
+        assert!(Strategy::ALL.iter().all(|strategy| text.contains(&format!("<td>{strategy}</td>"))));
         assert_eq!(text.matches("left out: it needs").count(), lacking);
         assert_eq!(text.matches("role=\"img\"").count(), plots);
         assert!(text.contains("&lt;b&gt;.csv") && text.contains("&lt;nodes&gt; &amp;"), "{text}");
@@ -350,7 +350,7 @@ fn the_page_holds_every_strategy_and_escapes_names() {
 }
 
 fn score_of(report: &Report, strategy: Strategy) -> &ContenderScore {
-    report.strategies.iter().find(|score| score.name == strategy.name()).unwrap()
+    report.strategies.iter().find(|score| score.name == strategy.to_string()).unwrap()
 }
 
 /// A measured matrix; if it is absent, prints a line and returns `None`.
@@ -371,7 +371,7 @@ fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
     assert!(
-        score_of(&report, Strategy::GnpTop3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
+        score_of(&report, Strategy::GNP_TOP3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
         "{report:?}"
     );
 }
@@ -446,7 +446,7 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         stats::mean(&truths[..3])
     };
     let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
-    let top3 = report.strategies.iter().find(|score| score.name == Strategy::GnpTop3.name()).unwrap();
+    let top3 = report.strategies.iter().find(|score| score.name == Strategy::GNP_TOP3.to_string()).unwrap();
     let ratio = top3.mean_rtt_ms.unwrap() / stats::mean(&three).unwrap();
     println!("{ratio:.4} of the three truly nearest");
     assert!(ratio <= 1.02, "{ratio} in {report:?}");

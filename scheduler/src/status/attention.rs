@@ -376,7 +376,7 @@ mod tests {
         BatchStatus {
             id: BatchId::new(1),
             name: name.to_owned(),
-            strategy: Strategy::GnpTop3,
+            strategy: Strategy::GNP_TOP3,
             sites: 5,
             ended: 1,
             failed: 0,

@@ -196,7 +196,7 @@ impl Assignment {
 struct AssignmentRow<'a> {
     task_id: i64,
     agent_id: i64,
-    strategy: &'a str,
+    strategy: Strategy,
     seed: i64,
     candidates: Vec<i64>,
     predicted_us: Vec<Option<i64>>,
@@ -220,7 +220,7 @@ impl<'a> AssignmentRow<'a> {
         Self {
             task_id: made.task.get(),
             agent_id: made.agent.get(),
-            strategy: made.strategy.name(),
+            strategy: made.strategy,
             seed: made.seed.cast_signed(),
             candidates: made.candidates.iter().map(|one| one.agent.get()).collect(),
             predicted_us: of(|one| one.predicted),
@@ -358,7 +358,7 @@ mod tests {
             let site = fixtures::site(&mut conn, host).await;
             let task = fixtures::task(&mut conn, batch, site, "located").await;
             let near = Candidate { measured: Rtt::try_from_micros(7).ok(), ..Candidate::new(agent, 2) };
-            let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GnpTop3, fallback };
+            let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GNP_TOP3, fallback };
             let takes = Some(Duration::from_millis(9));
             made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, ChoiceReasons { parted, ..why }) });
         }

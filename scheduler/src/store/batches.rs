@@ -88,7 +88,7 @@ pub async fn lock_or_create(
     sqlx::query!(
         "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
         name,
-        strategy.name(),
+        strategy.to_string(),
         Json(policy) as _,
     )
     .run(conn)

@@ -158,6 +158,5 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
 
 /// The names of strategies that need distances. Tasks of other strategies start as located.
 pub(super) fn distanced() -> Vec<String> {
-    let names = Strategy::ALL.iter().copied().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
-    names.map(str::to_owned).collect()
+    Strategy::each().filter(|strategy| strategy.needs_measuring()).map(String::from).collect()
 }

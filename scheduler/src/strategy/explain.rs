@@ -191,10 +191,10 @@ fn drawn(choice: &ExplainedChoice) -> String {
 /// How a strategy other than `random` chose.
 fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     let ExplainedChoice { strategy, seed, .. } = choice;
-    match (strategy, choice.candidates.len()) {
-        (Strategy::GnpTop1, 1) => format!("it is the nearest{}", of_it(choice)),
+    match (*strategy, choice.candidates.len()) {
+        (Strategy::GNP_TOP1, 1) => format!("it is the nearest{}", of_it(choice)),
         (Strategy::GnpConfirmed, _) => format!("of those that measured the site it is {rank}"),
-        (Strategy::GnpTop3, count) if count > 1 => {
+        (Strategy::GnpTop(_), count) if count > 1 => {
             format!("it was drawn among the {count} nearest, with the seed {seed}: it is {rank}")
         }
         (Strategy::Hash, _) => format!("the site's name hashes to it: it is {rank}"),
@@ -426,7 +426,7 @@ mod tests {
             assert!(said.starts_with("chosen because "), "{said}");
         }
         assert_eq!(
-            because(&choice(Strategy::GnpTop3)),
+            because(&choice(Strategy::GNP_TOP3)),
             "chosen because it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted"
         );
         assert_eq!(
@@ -436,7 +436,7 @@ mod tests {
         let alone = ExplainedChoice {
             agent: "a".into(),
             candidates: vec![considered("a", None, Some(10.0))],
-            ..choice(Strategy::GnpTop1)
+            ..choice(Strategy::GNP_TOP1)
         };
         assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
         let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
@@ -456,13 +456,13 @@ mod tests {
     fn what_was_not_as_usual_is_said() {
         let no_map = || ExplainedChoice {
             strategy: Strategy::Random,
-            asked: Strategy::GnpTop3,
+            asked: Strategy::GNP_TOP3,
             why: fell_back(FallbackCause::NoDistance),
             available: None,
             ..choice(Strategy::Random)
         };
         let nearest = ExplainedChoice {
-            strategy: Strategy::GnpTop1,
+            strategy: Strategy::GNP_TOP1,
             asked: Strategy::GnpConfirmed,
             why: ChoiceReasons { fallback: Some(FallbackCause::Unmeasured.into()), ..ChoiceReasons::default() },
             candidates: vec![considered("b", None, Some(12.0))],
@@ -472,7 +472,7 @@ mod tests {
         let waited = why(ChoiceCause::Rebalanced { from: "a".into(), gain: Gain::BeginsAtOnce });
         let next = ChoiceReasons { cause: ChoiceCause::NextCandidate, parted: lost(), fallback: None };
         let explores = ChoiceReasons { cause: ChoiceCause::Explores, parted: lost(), fallback: None };
-        let top3 = |why: ChoiceReasons| ExplainedChoice { why, ..choice(Strategy::GnpTop3) };
+        let top3 = |why: ChoiceReasons| ExplainedChoice { why, ..choice(Strategy::GNP_TOP3) };
         for (recorded, said) in [
             (
                 nearest,
@@ -503,7 +503,7 @@ mod tests {
                  may be nearer than the best known agent; a, chosen before, was lost with its crawl",
             ),
             (
-                ExplainedChoice { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
+                ExplainedChoice { agent: "x".into(), excluded: 1, ..choice(Strategy::GNP_TOP3) },
                 "it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints",
             ),
         ] {

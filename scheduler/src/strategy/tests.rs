@@ -21,7 +21,7 @@ fn nobody_is_chosen_among_nobody() {
 #[test]
 fn top1_takes_the_nearest_and_a_measured_distance_beats_a_predicted_one() {
     let agents = [candidate(1, Some(10.0), Some(90.0)), candidate(2, Some(50.0), None), candidate(3, None, None)];
-    let choice = choose(Strategy::GnpTop1, &Site::default(), &agents, 9).unwrap();
+    let choice = choose(Strategy::GNP_TOP1, &Site::default(), &agents, 9).unwrap();
     assert_eq!(choice.agent, AgentId::new(2));
     assert_eq!(choice.candidates, [agents[1]]);
     assert_eq!(choice.fallback, None);
@@ -31,7 +31,7 @@ fn top1_takes_the_nearest_and_a_measured_distance_beats_a_predicted_one() {
 fn an_agent_that_might_be_far_ranks_by_what_is_expected_of_it() {
     let risky = Candidate { expected: Rtt::try_from_millis_f64(60.0).ok(), ..candidate(1, Some(10.0), None) };
     let sure = candidate(2, Some(50.0), None);
-    assert_eq!(choose(Strategy::GnpTop1, &Site::default(), &[risky, sure], 1).unwrap().agent, AgentId::new(2));
+    assert_eq!(choose(Strategy::GNP_TOP1, &Site::default(), &[risky, sure], 1).unwrap().agent, AgentId::new(2));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn top3_draws_each_of_the_three_nearest_and_ranks_them() {
     let agents = fleet(10);
     let mut seen = BTreeSet::new();
     for seed in 0..100 {
-        let choice = choose(Strategy::GnpTop3, &Site::default(), &agents, seed).unwrap();
+        let choice = choose(Strategy::GNP_TOP3, &Site::default(), &agents, seed).unwrap();
         assert_eq!(choice.candidates, agents[..3]);
         seen.insert(choice.agent.get());
     }
@@ -48,9 +48,9 @@ fn top3_draws_each_of_the_three_nearest_and_ranks_them() {
 
 #[test]
 fn fewer_agents_than_the_strategy_ranks_are_all_candidates() {
-    let choice = choose(Strategy::GnpTop3, &Site::default(), &fleet(2), 5).unwrap();
+    let choice = choose(Strategy::GNP_TOP3, &Site::default(), &fleet(2), 5).unwrap();
     assert_eq!(choice.candidates.len(), 2);
-    assert_eq!(choose(Strategy::GnpTop3, &Site::default(), &fleet(1), 5).unwrap().agent, AgentId::new(1));
+    assert_eq!(choose(Strategy::GNP_TOP3, &Site::default(), &fleet(1), 5).unwrap().agent, AgentId::new(1));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn without_any_distance_any_agent_is_drawn_and_the_choice_says_why() {
     let agents: Vec<Candidate> = (1..=5).map(|i| candidate(i, None, None)).collect();
     let drawn: BTreeSet<i64> = (0..200)
         .map(|seed| {
-            let choice = choose(Strategy::GnpTop3, &Site::default(), &agents, seed).unwrap();
+            let choice = choose(Strategy::GNP_TOP3, &Site::default(), &agents, seed).unwrap();
             assert!(choice.fallback.is_some());
             choice.agent.get()
         })

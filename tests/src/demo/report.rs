@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use landfall_scheduler::model::Strategy;
 use landfall_scheduler::plot::map::Groups;
 use landfall_scheduler::plot::{STYLE as PLOTS, document};
 use maud::{Markup, html};
@@ -34,7 +35,7 @@ pub struct ReportInput<'a> {
     pub checks: &'a [Check],
     /// The names of the sites as submitted, by index.
     pub sites: &'a [String],
-    pub strategy: &'a str,
+    pub strategy: Strategy,
     /// The duration of the run.
     pub took: Duration,
     /// Why the run's times are unreliable; `None` if they are reliable.
@@ -251,7 +252,7 @@ mod tests {
             targets: &targets,
             checks: &[],
             sites: &sites,
-            strategy: "gnp-top3",
+            strategy: Strategy::GNP_TOP3,
             took: Duration::from_secs(5),
             busy: Some("the machine was busy <here>"),
         };

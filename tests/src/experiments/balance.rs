@@ -155,8 +155,8 @@ async fn crawl(args: &BalanceArgs, cluster: &mut Cluster) -> anyhow::Result<RunR
     for name in &names {
         cluster.operate(&["agents", "resume", name]).await?;
     }
-    let strategy = args.strategy.name();
-    let submit = ["sites", "submit", list, "--batch", BATCH, "--strategy", strategy, "--request-interval", "10ms"];
+    let strategy = args.strategy.to_string();
+    let submit = ["sites", "submit", list, "--batch", BATCH, "--strategy", &strategy, "--request-interval", "10ms"];
     cluster.operate(&submit).await?;
     let ended = "select count(*) from tasks where state in ('done', 'failed')";
     cluster.await_count("every site to be crawled", ended, sites, PATIENCE).await?;

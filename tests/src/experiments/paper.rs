@@ -132,7 +132,7 @@ fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> a
             for point in points {
                 for &strategy in &settings.strategies {
                     let takes = simulation.simulate(point, strategy, 0)?.makespan;
-                    cells.push(PlannedCell { cell: cell(layout, point, strategy.name(), seed), strategy, takes });
+                    cells.push(PlannedCell { cell: cell(layout, point, &strategy.to_string(), seed), strategy, takes });
                 }
             }
             plans.push(LayoutPlan { layout, seed, cells });
@@ -264,7 +264,7 @@ fn print(
     }
     println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
     lines.iter().for_each(|line| println!("{line}"));
-    let names: Vec<&str> = settings.strategies.iter().map(|strategy| strategy.name()).collect();
+    let names: Vec<String> = settings.strategies.iter().map(Strategy::to_string).collect();
     println!("\nMedians over seeds; in brackets the ratio to random's.\n{}", grid::table(&groups, &names));
     verdict.iter().for_each(|line| println!("{line}"));
     println!("open {}", file.display());

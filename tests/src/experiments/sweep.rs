@@ -257,7 +257,7 @@ fn simulate_field(
     let mut simulation = None;
     for &point in points {
         for method in methods(strategies) {
-            let cell = cell(layout, point, method.name(), seed);
+            let cell = cell(layout, point, &method.name(), seed);
             if store().find(&cell).is_some() {
                 continue;
             }
@@ -291,11 +291,11 @@ fn methods(strategies: &[Strategy]) -> Vec<Method> {
 }
 
 impl Method {
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::First(strategy) => strategy.name(),
-            Self::Again => AGAIN,
-            Self::List => LIST,
+            Self::First(strategy) => strategy.to_string(),
+            Self::Again => AGAIN.to_owned(),
+            Self::List => LIST.to_owned(),
         }
     }
 
@@ -340,7 +340,7 @@ fn rows(
         for &point in points {
             for method in methods(strategies) {
                 for &seed in seeds {
-                    let cell = cell(layout, point, method.name(), seed);
+                    let cell = cell(layout, point, &method.name(), seed);
                     let Some(result) = store.find(&cell) else { continue };
                     let source = Some("sweep".to_owned());
                     let SimulatedResult { mb_per_min, makespan_s, busy_variation, .. } = *result;
@@ -359,7 +359,7 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
         return Ok(());
     }
     let groups = grid::groups(rows);
-    let names: Vec<&str> = methods(strategies).into_iter().map(Method::name).collect();
+    let names: Vec<String> = methods(strategies).into_iter().map(Method::name).collect();
     println!("Medians over seeds; in brackets the ratio to random's.\n{}", grid::table(&groups, &names));
     grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
     Ok(())

@@ -81,11 +81,11 @@ fn growth(told: &v1::ThroughputResponse) -> Markup {
         _ => ("days", 86_400.0),
     };
     let across = Axis::linear(format!("{unit} since the first crawl began"), end / seconds);
-    let curve = |name: &str, class, first: f64, figure: &dyn Fn(&v1::GrowthSlice) -> f64| {
+    let curve = |name: &str, class: &str, first: f64, figure: &dyn Fn(&v1::GrowthSlice) -> f64| {
         let points = told.growth.iter().map(|slice| (hours(slice) / seconds, figure(slice)));
         Curve {
             name: name.to_owned(),
-            class,
+            class: class.to_owned(),
             points: [(0.0, first)].into_iter().chain(points).collect(),
             marked: false,
         }
@@ -133,9 +133,9 @@ fn left_out(rows: usize, shown: usize) -> Markup {
 }
 
 /// Bars of the greatest figures; rows without a figure come last.
-fn greatest(mut rows: Vec<(String, Option<f64>)>, class: &'static str) -> Vec<Bar> {
+fn greatest(mut rows: Vec<(String, Option<f64>)>, class: &str) -> Vec<Bar> {
     rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
-    rows.into_iter().take(MOST_BARS).map(|(name, value)| Bar { name, class, value }).collect()
+    rows.into_iter().take(MOST_BARS).map(|(name, value)| Bar { name, class: class.to_owned(), value }).collect()
 }
 
 fn most(bars: &[Bar]) -> f64 {

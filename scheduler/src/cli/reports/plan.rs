@@ -47,7 +47,7 @@ impl PlanArgs {
         let request = PlanRequest {
             add: add.into_iter().map(|Addition(agent)| agent).collect(),
             remove,
-            strategy: strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
+            strategy: strategy.map(|strategy| strategy.to_string()).unwrap_or_default(),
             suggest: suggest.unwrap_or_default(),
         };
         let plan = client.answer(client.reports().plan(request).await)?;

@@ -71,7 +71,7 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
     let mut client = Client::connect(connection).await?;
     let header = SubmitHeader {
         batch: args.batch.clone(),
-        strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
+        strategy: args.strategy.map(|strategy| strategy.to_string()).unwrap_or_default(),
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
         policy: Some(policy.into()),
         constraints: Some(constraints.into()),

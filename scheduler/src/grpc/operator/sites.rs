@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
+use crate::config::Draws;
 use crate::gnp::Position;
 use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::site_list::SiteName;
-use crate::model::{AssignmentId, BatchId, SiteId};
-use crate::store;
+use crate::model::{AssignmentId, BatchId, SiteId, Strategy};
 use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::batches::submissions::{self, Submission, SubmitError};
 use crate::store::batches::{self, BatchFilter, Progress, constraints, removal};
@@ -25,6 +25,7 @@ use crate::store::reports::explain;
 use crate::store::sites::alarms::{self, AlarmFilter};
 use crate::store::sites::positions::{self, Source};
 use crate::store::sites::{self, Site, verdicts};
+use crate::store::{self, agents};
 use crate::throughput::Estimate;
 
 use super::convert::filters::{Places, TimeRange};
@@ -74,6 +75,7 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<v1::SubmitResponse>, Status> {
         let (submission, dry_run) = self.receive(request.into_inner()).await?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
+        self.check_strategy(&mut tx, submission.strategy.unwrap_or_default()).await?;
         let submitted = submissions::submit(&mut tx, &submission).await?;
         let warnings = unheard_of(&mut tx, &submission.batch).await?;
         if dry_run {
@@ -300,6 +302,23 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 }
 
 impl SiteDesk {
+    /// Refuses a strategy that this fleet or this configuration cannot follow. A fleet may be too
+    /// small for the default, which operators did not choose.
+    async fn check_strategy(&self, conn: &mut PgConnection, strategy: Strategy) -> Result<(), Status> {
+        if strategy.needs_load() && self.scheduler.config.draws == Draws::Static {
+            return Err(SubmitError::IgnoresLoad(strategy).into());
+        }
+        if let Strategy::GnpTop(k) = strategy
+            && strategy != Strategy::default()
+        {
+            let agents = agents::list(conn).await?.len();
+            if k.get() > agents {
+                return Err(SubmitError::TooFewAgents { strategy, agents }.into());
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a complete submission; nothing is stored before the end of the stream.
     async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
         let header = convert::header(self.next(&mut stream).await?)?;

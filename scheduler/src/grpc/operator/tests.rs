@@ -20,7 +20,7 @@ use tonic::{Code, Request, Status};
 
 use crate::Scheduler;
 use crate::app::secret::Secret;
-use crate::config::{Config, TermConfig};
+use crate::config::{Config, Draws, TermConfig};
 use crate::grpc::Identity;
 use crate::grpc::wrong_tokens::WrongTokens;
 use crate::jobs::assign::Assign;
@@ -64,13 +64,17 @@ struct OperatorServer {
 
 impl OperatorServer {
     async fn open(pool: PgPool) -> Self {
+        Self::with(pool, Config::default()).await
+    }
+
+    async fn with(pool: PgPool, config: Config) -> Self {
         let token = Secret::generate().expect("randomness");
         let mut conn = pool.acquire().await.expect("a connection");
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
         // No background task renews the term here, so it must last.
-        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
+        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let wrong_tokens = Arc::new(WrongTokens::delaying(Duration::from_millis(1)));
         let scheduler = Scheduler { wrong_tokens, ..Scheduler::new(pool.clone(), config) };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };

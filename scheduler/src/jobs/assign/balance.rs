@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
+use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
 use crate::store::agents;
 use crate::store::assignments::loads::{self, AvailableAgent, QueuedTask};
@@ -46,6 +47,9 @@ struct BalanceInput {
 }
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
+    if scheduler.config.draws == Draws::Static {
+        return Ok(());
+    }
     let Some(mut input) = look(scheduler).await? else { return Ok(()) };
     let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
     let moves = balance::plan(&fleet, &input.queued, MOVES);
@@ -88,7 +92,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     // and two thousand tasks would need two thousand lists.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
-        Some(known) => known.candidates(task.site, &agents).into(),
+        Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
         None => Arc::clone(&plain),
     });
     let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
@@ -168,6 +172,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::config::Config;
     use crate::jobs::trial::Trial;
     use crate::model::{FormerAgent, Parting, TaskId};
     use crate::store::agents::drains;
@@ -175,8 +180,8 @@ mod tests {
 
     /// Three agents with two slots each, and `count` located tasks whose sites are 10, 20 and 30 ms
     /// away from them.
-    async fn located(pool: PgPool, count: usize) -> (Trial, Vec<TaskId>) {
-        let trial = Trial::new(pool, 3).await;
+    async fn located(pool: PgPool, count: usize, draws: Draws) -> (Trial, Vec<TaskId>) {
+        let trial = Trial::with(pool, 3, Config { draws, ..Config::default() }).await;
         let batch = trial.batch("b", "gnp-top3").await;
         let mut tasks = Vec::new();
         for number in 0..count {
@@ -199,7 +204,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_full_candidate_is_passed_over_and_beyond_that_queues_are_even(pool: PgPool) {
-        let (trial, _) = located(pool, 6).await;
+        let (trial, _) = located(pool, 6, Draws::Balanced).await;
         trial.assign().await;
         assert_eq!(loads(&trial).await, [2, 2, 2], "six slots for six tasks");
         let batch = trial.batch("more", "gnp-top3").await;
@@ -213,7 +218,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_waits_at_a_full_agent_goes_to_a_candidate_that_idles(pool: PgPool) {
-        let (trial, tasks) = located(pool, 9).await;
+        let (trial, tasks) = located(pool, 9, Draws::Balanced).await;
         trial.assign().await;
         for place in 0..3 {
             assert_eq!(trial.grant(place).await.len(), 2);
@@ -245,8 +250,26 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn static_draws_ignore_loads_and_move_nothing(pool: PgPool) {
+        let (trial, _) = located(pool, 0, Draws::Static).await;
+        for (strategy, tasks) in [("gnp-top1", 5), ("gnp-top2", 40)] {
+            let batch = trial.batch(strategy, strategy).await;
+            for number in 0..tasks {
+                trial.located(batch, &format!("{strategy}-{number}.cn")).await;
+            }
+        }
+        trial.assign().await;
+        let drawn = loads(&trial).await;
+        assert_eq!((drawn.iter().sum::<u32>(), drawn[2]), (45, 0), "only the two nearest");
+        assert!(drawn[0] > 5 + 8 && drawn[1] > 8 && drawn[0] - 5 != drawn[1], "even in the mean: {drawn:?}");
+        // The third agent idles, and the queues of the others differ.
+        trial.balance().await;
+        assert_eq!(loads(&trial).await, drawn);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn who_joins_gets_what_waits_and_it_is_a_candidate_for(pool: PgPool) {
-        let (mut trial, _) = located(pool, 12).await;
+        let (mut trial, _) = located(pool, 12, Draws::Balanced).await;
         trial.assign().await;
         for place in 0..3 {
             trial.grant(place).await;
@@ -272,7 +295,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_a_leaving_agent_has_goes_to_its_next_candidate(pool: PgPool) {
-        let (trial, tasks) = located(pool, 6).await;
+        let (trial, tasks) = located(pool, 6, Draws::Balanced).await;
         trial.assign().await;
         assert_eq!(trial.grant(0).await.len(), 2);
         assert_eq!(loads(&trial).await, [2, 2, 2]);
@@ -298,7 +321,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_became_of_the_agent_chosen_before_is_told_by_what_is_stored(pool: PgPool) {
-        let (mut trial, _) = located(pool, 0).await;
+        let (mut trial, _) = located(pool, 0, Draws::Balanced).await;
         let batch = trial.batch("c", "gnp-top3").await;
         let lose = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where state = 'active' and agent_id = $1";
         let leave = "update sessions set state = 'closed', end_cause = 'left' where state = 'active' and agent_id = $1";

@@ -223,7 +223,7 @@ mod tests {
         }
 
         async fn located_by(&self, batch: &str, strategy: Strategy) -> TaskId {
-            let batch = self.trial.batch(batch, strategy.name()).await;
+            let batch = self.trial.batch(batch, &strategy.to_string()).await;
             fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
         }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
+use crate::config::Draws;
 use crate::gnp::{Placement, Position, PredictedRtt, SitePlace};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::facts::{self, CrawledSite};
@@ -107,8 +108,9 @@ impl Known {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
-    /// The agents as candidates for a site.
-    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent]) -> Vec<Candidate> {
+    /// The agents as candidates for a site; for static draws without their loads and without what
+    /// crawls taught.
+    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent], draws: Draws) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
         let mut candidates: Vec<Candidate> = agents
@@ -121,14 +123,14 @@ impl Known {
                     expected: predicted.and_then(|predicted| predicted.expected),
                     measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
                     spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
-                    load: available.load,
+                    load: if draws == Draws::Static { 0 } else { available.load },
                     pace: available.pace,
                     home: available.home,
                     ..Candidate::new(available.agent, available.capacity)
                 }
             })
             .collect();
-        if !self.suspicions.contains_key(&site) {
+        if draws == Draws::Balanced && !self.suspicions.contains_key(&site) {
             let crawled = self.crawled.get(&site);
             let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
             let nothing = SimilarCrawls::default();

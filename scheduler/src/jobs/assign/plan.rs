@@ -194,7 +194,7 @@ mod tests {
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
-        let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+        let batch = trial.batch("b", &Strategy::EarliestFinish.to_string()).await;
         let mut tasks = Vec::new();
         for index in 0..count {
             tasks.push(trial.task_of(batch, &format!("{index}.cn"), "located").await);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
 
+use crate::config::Draws;
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
 use crate::store::assignments::facts;
@@ -106,7 +107,7 @@ async fn lasting<'a>(
     let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
     let (speeds, usual) = (speeds(&taught), usual_size(&taught));
     let lasting = crawls.iter().filter_map(|crawl| {
-        let mut candidates = with_speeds(known.candidates(crawl.site, agents), &speeds);
+        let mut candidates = with_speeds(known.candidates(crawl.site, agents, Draws::Balanced), &speeds);
         let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;
         candidates.retain(|one| admission.admits(crawl.batch, one.agent) && !crawl.crashed_at.contains(&one.agent));
         let facts: &SiteFacts = facts.get(&crawl.task)?;
@@ -148,7 +149,7 @@ mod tests {
     impl Scene {
         async fn new(pool: PgPool) -> Self {
             let trial = Trial::new(pool, 3).await;
-            let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+            let batch = trial.batch("b", &Strategy::EarliestFinish.to_string()).await;
             trial
                 .execute(
                     r#"update batches set policy = policy
@@ -312,7 +313,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_waits_for_one_agent_keeps_no_other_from_a_straggler(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        let only = scene.trial.batch("only", Strategy::EarliestFinish.name()).await;
+        let only = scene.trial.batch("only", &Strategy::EarliestFinish.to_string()).await;
         scene
             .trial
             .execute("update agents set capacity = 1, tags = case when name = 'a0' then '{only}'::text[] else '{}' end")

@@ -145,8 +145,8 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 /// The crawl residuals of the connected agents' newest crawls. Omits crawls whose agent had neither
 /// a measured nor a predicted round trip to the site.
 pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Error> {
-    let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
-    let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
+    let preferring = Strategy::each().filter(|strategy| strategy.prefers_the_nearest());
+    let preferring: Vec<String> = preferring.map(String::from).collect();
     let rows = sqlx::query!(
         r#"
         select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", s.address,

@@ -323,7 +323,7 @@ mod tests {
         assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
         assert_eq!(hold_on(&mut conn, &[&waiting[0]]).await.expect("hold on"), BTreeSet::from([task]));
         let candidates = vec![Candidate::new(waiting[0].former.listed[0].agent, 1)];
-        let choice = Choice { agent: to, candidates, strategy: Strategy::GnpTop3, fallback: None };
+        let choice = Choice { agent: to, candidates, strategy: Strategy::GNP_TOP3, fallback: None };
         let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
         let moved = Assignment::new(task, waiting[0].seed, choice, ChoiceReasons { cause, ..ChoiceReasons::default() });
         assignments::insert(&mut conn, &[moved]).await.expect("rebalance");

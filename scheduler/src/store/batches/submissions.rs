@@ -75,6 +75,10 @@ pub enum SubmitError {
         "batch {batch} has the strategy {has}, but {asked} was requested: choose another batch or leave out --strategy"
     )]
     OtherStrategy { batch: String, has: Strategy, asked: Strategy },
+    #[error("strategy: {strategy} draws among more agents than the {agents} that are enrolled")]
+    TooFewAgents { strategy: Strategy, agents: usize },
+    #[error("strategy: {0} chooses by load, which this scheduler ignores: its configuration has draws = \"static\"")]
+    IgnoresLoad(Strategy),
     /// The batch has another policy, or other constraints.
     #[error("batch {batch} has {}: choose another batch or leave out that setting", listed(.differences))]
     Differs {
@@ -446,7 +450,7 @@ mod tests {
         other.strategy = Some(Strategy::Random);
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
         assert!(refused.contains("gnp-top3") && refused.contains("random was requested"), "{refused}");
-        other.strategy = Some(Strategy::GnpTop3);
+        other.strategy = Some(Strategy::GNP_TOP3);
         other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
         assert!(

@@ -87,7 +87,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         ) desc, l.task_id
         limit $3
         "#,
-        Strategy::EarliestFinish.name(),
+        Strategy::EarliestFinish.to_string(),
         Interval(least),
         limit,
     )

@@ -73,7 +73,7 @@ pub struct TaskMove {
 ///
 /// For `random` every agent is a candidate, for `gnp-confirmed` only agents as near as the best,
 /// and for strategies that use only the name no other agent. Newcomers must be nearer, so only
-/// `gnp-top1`, `gnp-top3` and `gnp-balanced` accept them.
+/// `gnp-topK` and `gnp-balanced` accept them.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -87,7 +87,7 @@ pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[Age
             return others(&listed);
         }
         Strategy::GnpConfirmed => return others(&listed[..anycast::near(&listed).unwrap_or(0).min(listed.len())]),
-        Strategy::GnpTop1 | Strategy::GnpTop3 | Strategy::GnpBalanced => {}
+        Strategy::GnpTop(_) | Strategy::GnpBalanced => {}
     }
     let mut takers = others(&listed);
     let Some(worst) = listed.iter().map(Candidate::distance).max().flatten() else { return takers };

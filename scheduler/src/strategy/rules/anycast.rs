@@ -55,7 +55,7 @@ mod tests {
     use crate::model::AgentId;
     use crate::strategy::fixture;
 
-    const STRATEGY: Strategy = Strategy::GnpTop3;
+    const STRATEGY: Strategy = Strategy::GNP_TOP3;
 
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
         Candidate { load, capacity, ..fixture::candidate(agent, None, millis) }

@@ -27,7 +27,7 @@ pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -
         return match nearest(ordered, 3, rng) {
             Ok((agent, candidates)) => {
                 let fallback = Some(FallbackCause::NobodyMeasured.into());
-                Some(Choice { agent, candidates, strategy: Strategy::GnpTop3, fallback })
+                Some(Choice { agent, candidates, strategy: Strategy::GNP_TOP3, fallback })
             }
             Err(cause) => random(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
         };
@@ -35,7 +35,7 @@ pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -
     let agent = best.agent;
     let mapped = measured.len() == ordered.len() || ordered.iter().any(|candidate| candidate.predicted.is_some());
     let (strategy, fallback) =
-        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GnpTop1, Some(FallbackCause::NoMap.into())) };
+        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GNP_TOP1, Some(FallbackCause::NoMap.into())) };
     Some(Choice { agent, candidates: measured, strategy, fallback })
 }
 
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn without_a_map_the_nearest_that_measured_is_taken_and_it_says_so() {
         let choice = chosen(&[(None, Some(40.0)), (None, None), (None, Some(30.0))]);
-        assert_eq!((choice.agent, choice.strategy), (AgentId::new(3), Strategy::GnpTop1));
+        assert_eq!((choice.agent, choice.strategy), (AgentId::new(3), Strategy::GNP_TOP1));
         assert_eq!(choice.fallback, Some(FallbackCause::NoMap.into()));
     }
 
@@ -83,7 +83,7 @@ mod tests {
         let choice = chosen(&[(Some(5.0), None), (Some(90.0), None), (Some(6.0), None), (Some(7.0), None)]);
         assert_ne!(choice.agent, AgentId::new(2));
         let fallback = Some(FallbackCause::NobodyMeasured.into());
-        assert_eq!((choice.strategy, choice.fallback), (Strategy::GnpTop3, fallback));
+        assert_eq!((choice.strategy, choice.fallback), (Strategy::GNP_TOP3, fallback));
         let choice = chosen(&[(None, None), (None, None)]);
         assert_eq!(choice.strategy, Strategy::Random);
         assert!(choice.fallback.is_some());

@@ -83,7 +83,7 @@ mod tests {
         });
         RecordedChoice {
             agent: AgentId::new(agent),
-            strategy: Strategy::GnpTop3,
+            strategy: Strategy::GNP_TOP3,
             fallback: None,
             listed: listed.collect(),
         }

@@ -58,7 +58,7 @@ fn drawn(choice: &ExplainedChoice) -> Markup {
     let most = choice.candidates.iter().filter_map(distance).fold(1.0, f64::max);
     let bar = |one: &ExplainedCandidate| Bar {
         name: one.agent.clone(),
-        class: if one.agent == choice.agent { "chosen" } else { "other" },
+        class: if one.agent == choice.agent { "chosen" } else { "other" }.to_owned(),
         value: distance(one),
     };
     let shown: Vec<Bar> = choice.candidates.iter().map(bar).collect();

@@ -76,14 +76,14 @@ pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
     };
     let minutes = |rate: &Rate| (rate.from - first.from).as_seconds_f64() / 60.0;
     let most = |of: fn(&Rate) -> f64| rates.iter().map(of).fold(1.0, f64::max);
-    let curve = |name: &str, class, of: fn(&Rate) -> f64| Curve {
+    let curve = |name: &str, class: &str, of: fn(&Rate) -> f64| Curve {
         name: name.to_owned(),
-        class,
+        class: class.to_owned(),
         points: rates.iter().map(|rate| (minutes(rate), of(rate))).collect(),
         marked: rates.len() == 1,
     };
     let across = || Axis::linear(format!("minutes since {} UTC", first.from.format("%H:%M")), minutes(last).max(1.0));
-    let drawn = |class, label: &str, of: fn(&Rate) -> f64| {
+    let drawn = |class: &str, label: &str, of: fn(&Rate) -> f64| {
         layout::chart(label, &lines(title, &across(), &Axis::linear(label, most(of)), &[curve(label, class, of)]))
     };
     html! {
@@ -124,7 +124,7 @@ fn accuracy(epochs: &[Epoch]) -> Markup {
     let last = points.last().map_or(1.0, |(index, _)| index.max(1.0));
     let curve = Curve {
         name: "median error of predicted round trips, %".to_owned(),
-        class: "c1",
+        class: "c1".to_owned(),
         marked: points.len() < 50,
         points,
     };

@@ -38,7 +38,7 @@ const STEPS: [Step; 8] = [
     step("+ penalty: refined", Tier::Refined, &[]),
 ];
 
-const STRATEGIES: [Strategy; 3] = [Strategy::GnpTop1, Strategy::GnpTop3, Strategy::GnpConfirmed];
+const STRATEGIES: [Strategy; 3] = [Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
 
 /// Runs the section.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
@@ -67,8 +67,9 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
 /// Errors, and how much farther the chosen agents are than the nearest.
 fn figures(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
-    let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)];
-    let stretches = report.strategies.iter().map(|score| (score.name, score.stretch));
+    let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)]
+        .map(|(name, figure)| (name.to_owned(), figure));
+    let stretches = report.strategies.iter().map(|score| (score.name.clone(), score.stretch));
     let all = errors.into_iter().chain(stretches).map(|(name, figure)| format!("{name} {}", number(figure)));
     all.collect::<Vec<_>>().join(", ")
 }

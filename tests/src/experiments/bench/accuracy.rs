@@ -107,12 +107,18 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
     let (best70, best80) = target.accuracy.unzip();
     lines.push(Line::at_least(what("acc70", None), number(estimate.acc70), best70));
     lines.push(Line::at_least(what("acc80", None), number(estimate.acc80), best80));
-    let stretch = |name: &str| {
-        number(report.strategies.iter().find(|standing| standing.name == name).and_then(|standing| standing.stretch))
+    let stretch = |strategy: Strategy| {
+        number(
+            report
+                .strategies
+                .iter()
+                .find(|standing| standing.name == strategy.to_string())
+                .and_then(|standing| standing.stretch),
+        )
     };
-    let top1 = stretch(Strategy::GnpTop1.name());
+    let top1 = stretch(Strategy::GNP_TOP1);
     lines.push(Line::at_most(what("Top-1 stretch", target.top1_reach), top1, target.top1));
-    let confirmed = stretch(Strategy::GnpConfirmed.name());
+    let confirmed = stretch(Strategy::GnpConfirmed);
     let (must, reach) = target.confirmed.unzip();
     lines.push(Line::at_most(what("confirmed k=3 stretch", reach), confirmed, must));
     lines

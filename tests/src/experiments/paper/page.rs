@@ -89,9 +89,9 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
 fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
     let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
     let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));
-    let curve = |((name, points), class)| {
+    let curve = |((name, points), class): (_, &str)| {
         let points = [vec![(0.0, 0.0)], points].concat();
-        Curve { name, class, points, marked: false }
+        Curve { name, class: class.to_owned(), points, marked: false }
     };
     let curves: Vec<Curve> = curves.into_iter().zip(CLASSES.into_iter().cycle()).map(curve).collect();
     lines(title, &axes.0, &axes.1, &curves)

@@ -160,14 +160,14 @@ mod tests {
         let mapped = LayoutMeasurements::emulated(&scenario, settings.landmarks).unwrap();
         let mut simulator = Simulator::new(&settings);
         let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
-            let FinishedCell { cell, mut result } = finished(strategy.name(), seed, 100.0, None);
+            let FinishedCell { cell, mut result } = finished(&strategy.to_string(), seed, 100.0, None);
             result.measurements = LayoutMeasurements { epoch, ..mapped.clone() };
             let planned = PlannedCell { cell, strategy, takes: Duration::ZERO };
             simulator.simulate(layout, &planned, &result).unwrap()
         };
         let random = simulated(Strategy::Random, None);
-        assert_eq!(simulated(Strategy::GnpTop1, None), random);
+        assert_eq!(simulated(Strategy::GNP_TOP1, None), random);
         assert_eq!(simulated(Strategy::EarliestFinish, None), random);
-        assert_ne!(simulated(Strategy::GnpTop1, mapped.epoch), random);
+        assert_ne!(simulated(Strategy::GNP_TOP1, mapped.epoch), random);
     }
 }

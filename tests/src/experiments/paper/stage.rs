@@ -164,7 +164,8 @@ impl<'a> SurveyedCluster<'a> {
         let interval = format!("{}ms", interval.as_millis());
         let depth = self.settings.web.max_depth.to_string();
         let busy_from = CpuTime::now();
-        let mut submit = vec!["sites", "submit", list, "--batch", BATCH, "--strategy", strategy.name()];
+        let strategy = strategy.to_string();
+        let mut submit = vec!["sites", "submit", list, "--batch", BATCH, "--strategy", &strategy];
         submit.extend(["--request-interval", &interval, "--max-depth", &depth]);
         cluster.operate(&submit).await?;
         let ended = "select count(*) from tasks t join batches b on b.id = t.batch_id \

@@ -434,7 +434,7 @@ pub(super) mod tests {
 
     fn simulated(scenario: &Scenario, requests: &[Vec<SiteRequest>], slots: u32, interval: Duration) -> BatchResult {
         let survey = survey(scenario);
-        run(Batch { strategy: Strategy::GnpTop1, slots, interval, ..batch(scenario, &survey, requests) }).unwrap()
+        run(Batch { strategy: Strategy::GNP_TOP1, slots, interval, ..batch(scenario, &survey, requests) }).unwrap()
     }
 
     pub(in super::super) fn ms(millis: u64) -> Duration {
@@ -518,7 +518,7 @@ pub(super) mod tests {
         requests.insert(0, long);
         let survey = survey(&scenario);
         let batch =
-            Batch { strategy: Strategy::GnpTop3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
+            Batch { strategy: Strategy::GNP_TOP3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
         // The long crawl takes 400 requests. If two other crawls had waited for it, they would end
         // later.

@@ -418,21 +418,21 @@ mod tests {
     #[test]
     fn the_strategy_assigns_sites_and_they_are_granted_in_order() {
         let survey = survey(4, 6);
-        let mut fleet = Fleet::assign(&survey, Strategy::GnpTop1, (4, 6), 2, NO_SIZES, 1).unwrap();
+        let mut fleet = Fleet::assign(&survey, Strategy::GNP_TOP1, (4, 6), 2, NO_SIZES, 1).unwrap();
         assert_eq!(waiting(&fleet), [6, 0, 0, 0]);
         assert_eq!(fleet.grant(0, Duration::ZERO), [0, 1]);
         assert_eq!(fleet.grant(0, Duration::ZERO), Vec::<usize>::new());
         fleet.complete(0, 0, stats(Duration::from_secs(3)));
         assert_eq!(fleet.grant(0, Duration::ZERO), [2]);
         assert_eq!(fleet.rebalance(), BTreeSet::new(), "there is one candidate");
-        let fleet = Fleet::assign(&survey, Strategy::GnpTop3, (4, 6), 1, NO_SIZES, 1).unwrap();
+        let fleet = Fleet::assign(&survey, Strategy::GNP_TOP3, (4, 6), 1, NO_SIZES, 1).unwrap();
         assert_eq!(waiting(&fleet), [2, 2, 2, 0], "one with room first, then where it ends first");
     }
 
     #[test]
     fn waiting_sites_move_to_an_idle_candidate() {
         let survey = survey(3, 6);
-        let mut fleet = Fleet::assign(&survey, Strategy::GnpTop3, (3, 6), 1, NO_SIZES, 1).unwrap();
+        let mut fleet = Fleet::assign(&survey, Strategy::GNP_TOP3, (3, 6), 1, NO_SIZES, 1).unwrap();
         for agent in 0..3 {
             assert_eq!(fleet.grant(agent, Duration::ZERO).len(), 1);
         }

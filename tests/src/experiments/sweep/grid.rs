@@ -116,12 +116,12 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
 }
 
 /// Makes a table of all cells with each strategy's medians, and their ratios to random in brackets.
-pub fn table(groups: &[Group], strategies: &[&str]) -> String {
+pub fn table(groups: &[Group], strategies: &[String]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
     // For the list scheduler only a makespan is known.
-    let growing: Vec<&str> = strategies.iter().copied().filter(|name| *name != LIST).collect();
+    let growing: Vec<&String> = strategies.iter().filter(|name| *name != LIST).collect();
     let growth = growing.iter().map(|name| format!("{name}\nMB/min"));
     let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
     table.set_header(fixed.into_iter().chain(growth).chain(makespan));
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(groups[0].of("random").map(|one| one.mb_per_min), Some(150.0));
         assert_eq!(groups[0].growth_ratio("gnp-top3"), Some(2.0));
         assert_eq!(groups[0].growth_ratio("gnp-top1"), None);
-        let printed = table(&groups, &["random", "gnp-top1", "gnp-top3"]);
+        let printed = table(&groups, &["random", "gnp-top1", "gnp-top3"].map(str::to_owned));
         assert!(printed.contains("300.0 (2.00)") && printed.contains("void"), "{printed}");
         let verdict = verdict(&groups, 0.9);
         assert_eq!(verdict, ["paper: gnp-top3 / random, median of 1 unthrottled cells: 2.000; target >= 1.361: met"]);

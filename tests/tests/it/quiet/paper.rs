@@ -40,7 +40,7 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
     let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL).await.unwrap();
-    for strategy in [Strategy::GnpTop3, Strategy::Random] {
+    for strategy in [Strategy::GNP_TOP3, Strategy::Random] {
         let result = surveyed.crawl_cell(settings.base, strategy).await.unwrap();
         let mut simulation =
             LayoutSimulation::surveyed(&settings, &layouts[0], 1, &result.measurements, result.first_task).unwrap();

@@ -55,7 +55,7 @@ fn explained(choice: &TaskChoice, constraints: &Constraints) -> v1::ExplainedCho
         chosen_at: Some(timestamp(choice.at)),
         newest: choice.newest,
         agent: recorded.agent.clone(),
-        strategy: recorded.strategy.name().to_owned(),
+        strategy: recorded.strategy.to_string(),
         seed: recorded.seed,
         because: explain::because(recorded),
         candidates: candidates.collect(),

@@ -84,7 +84,7 @@ impl From<Plan> for v1::PlanResponse {
         let loads = before.loads.iter().zip(&after.loads);
         Self {
             epoch: plan.located.epoch.get(),
-            strategy: plan.strategy.name().to_owned(),
+            strategy: plan.strategy.to_string(),
             sites: whole(plan.sites),
             sites_elsewhere: plan.located.elsewhere,
             sites_in_several_places: plan.suspects,

@@ -122,7 +122,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             message.agent = choice.agent;
             message.city = choice.city;
             message.carrier = choice.carrier;
-            message.strategy = choice.strategy.name().to_owned();
+            message.strategy = choice.strategy.to_string();
             message.note = explain::note(&choice.why).unwrap_or_default();
             message.rank = choice.rank.unwrap_or_default();
             message.predicted = rtt(choice.predicted);

@@ -183,7 +183,7 @@ impl From<BatchSummary> for v1::Batch {
     fn from(batch: BatchSummary) -> Self {
         Self {
             name: batch.name,
-            strategy: batch.strategy.name().to_owned(),
+            strategy: batch.strategy.to_string(),
             created_at: Some(timestamp(batch.created_at)),
             open: batch.open,
             done: batch.done,
@@ -202,7 +202,7 @@ pub(in crate::grpc) fn shown_batch(
 ) -> v1::ShowBatchResponse {
     v1::ShowBatchResponse {
         name: batch.name,
-        strategy: batch.strategy.name().to_owned(),
+        strategy: batch.strategy.to_string(),
         policy: Some(PolicyRequest::from(batch.policy).into()),
         progress: Some(progress),
         endings: endings.into_iter().map(Into::into).collect(),
@@ -338,7 +338,7 @@ impl From<SiteTask> for v1::SiteTask {
             state: task.state.name().to_owned(),
             reason: explain::reason(task.reason, task.waits.as_ref(), Some(&task.why), task.message),
             agent: task.agent.clone().unwrap_or_default(),
-            strategy: task.strategy.map_or("", Strategy::name).to_owned(),
+            strategy: task.strategy.map_or_else(String::new, String::from),
             candidates: task.candidates.into_iter().map(Into::into).collect(),
             outcome: outcome.map_or("", |outcome| outcome.kind.name()).to_owned(),
             pages: outcome.map_or(0, |outcome| outcome.pages),

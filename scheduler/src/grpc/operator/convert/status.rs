@@ -89,7 +89,7 @@ impl From<BatchStatus> for v1::BatchStatus {
     fn from(batch: BatchStatus) -> Self {
         Self {
             name: batch.name,
-            strategy: batch.strategy.name().to_owned(),
+            strategy: batch.strategy.to_string(),
             sites: batch.sites,
             ended: batch.ended,
             failed: batch.failed,

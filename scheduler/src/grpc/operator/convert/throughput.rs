@@ -80,7 +80,7 @@ fn row(Agent { name, city, carrier }: Agent, part: &CrawlTotals, bytes: u64, spa
 
 fn strategy(strategy: Strategy, part: &CrawlTotals, span: Duration) -> v1::StrategyThroughput {
     v1::StrategyThroughput {
-        strategy: strategy.name().to_owned(),
+        strategy: strategy.to_string(),
         sites: part.total.sites,
         pages: part.total.pages,
         bytes: part.total.bytes,

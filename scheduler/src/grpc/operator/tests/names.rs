@@ -161,3 +161,30 @@ async fn a_change_takes_names_in_full_only_and_says_so(pool: PgPool) {
     .expect("a count");
     assert_eq!(changed, 0);
 }
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_strategy_that_the_fleet_or_the_configuration_cannot_follow_is_refused(pool: PgPool) {
+    let desk = OperatorServer::with(pool, Config { draws: Draws::Static, ..Config::default() }).await;
+    let submit = async |strategy: &str| {
+        let header = v1::SubmitHeader { batch: strategy.into(), strategy: strategy.into(), ..Default::default() };
+        desk.submit_to(header, &["a.cn"])
+            .await
+            .map(|_| ())
+            .map_err(|status| (status.code(), status.message().to_owned()))
+    };
+    assert_eq!(submit("gnp-top3").await, Ok(()), "the default, though no agent is enrolled yet");
+    desk.agents(4).await;
+    assert_eq!(submit("gnp-top4").await, Ok(()));
+    let refused = |code, message: &str| Err((code, message.to_owned()));
+    let few = "strategy: gnp-top5 draws among more agents than the 4 that are enrolled";
+    assert_eq!(submit("gnp-top5").await, refused(Code::FailedPrecondition, few));
+    let load = "strategy: earliest-finish chooses by load, which this scheduler ignores: its configuration has draws = \"static\"";
+    assert_eq!(submit("earliest-finish").await, refused(Code::FailedPrecondition, load));
+    let none = "strategy: 'gnp-top0' is not gnp-topK: K must be a whole number from 1 to 99";
+    assert_eq!(submit("gnp-top0").await, refused(Code::InvalidArgument, none));
+    assert_eq!(batches_stored(&desk).await, 2, "nothing is left of refused batches");
+}
+
+async fn batches_stored(desk: &OperatorServer) -> i64 {
+    sqlx::query_scalar("select count(*) from batches").fetch_one(&desk.pool).await.expect("counted")
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
+use crate::config::Draws;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
@@ -59,7 +60,7 @@ pub(super) struct PathDistances {
 impl PathDistances {
     /// The agents as candidates for one waiting task.
     pub(super) fn candidates(&self, task: &WaitingTask) -> Vec<Candidate> {
-        with_speeds(self.known.candidates(task.site, &self.agents), &self.speeds)
+        with_speeds(self.known.candidates(task.site, &self.agents, Draws::Balanced), &self.speeds)
     }
 }
 

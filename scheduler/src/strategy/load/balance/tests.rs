@@ -80,7 +80,7 @@ fn the_queue_that_ends_last_gives_first_and_of_the_idle_the_best_takes_first() {
 
 #[test]
 fn a_newcomer_is_a_taker_where_it_would_be_a_candidate() {
-    let former = former(Strategy::GnpTop3, 5, &[(4, 10.0), (5, 40.0), (6, 50.0)]);
+    let former = former(Strategy::GNP_TOP3, 5, &[(4, 10.0), (5, 40.0), (6, 50.0)]);
     let of = |newcomer: f64, known: &[i64]| -> Vec<(i64, bool)> {
         let available = [at_distance(4, 9, 10.0), at_distance(7, 0, newcomer)];
         let newcomers: Vec<AgentId> = known.iter().map(|&agent| AgentId::new(agent)).collect();
@@ -115,7 +115,7 @@ fn at_random_everybody_is_a_candidate_and_of_the_confirmed_only_the_near() {
     };
     assert_eq!(of(Strategy::Random, &[(1, 9.0)]), [2, 3]);
     assert_eq!(of(Strategy::GnpConfirmed, &[(1, 9.0), (2, 10.0), (3, 90.0)]), [2]);
-    assert_eq!(of(Strategy::GnpTop1, &[(1, 9.0)]), Vec::<i64>::new());
+    assert_eq!(of(Strategy::GNP_TOP1, &[(1, 9.0)]), Vec::<i64>::new());
 }
 
 proptest! {
