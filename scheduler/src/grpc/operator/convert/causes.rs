@@ -1,5 +1,5 @@
-//! Converts the causes of waiting and the reasons for choices, with their details, to protobuf
-//! messages.
+//! Converts to protobuf messages: the causes of waiting and the reasons for choices, with their
+//! details.
 
 use std::time::Duration;
 
