@@ -66,8 +66,8 @@ pub enum ChoiceError {
     Store(#[from] crate::store::Error),
 }
 
-/// The message names the number of landmarks and `--count`, because the operator may have left both
-/// at the default.
+/// The message names the number of landmarks, because the operator may have used the default number
+/// without giving `--count`.
 fn too_few_beacons(asked: u32, there: usize) -> String {
     let remedy = match u32::try_from(there) {
         Ok(there) if there >= FEWEST_ELECTED => format!("; elect at most {there} with --count"),

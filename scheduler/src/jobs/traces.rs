@@ -65,8 +65,8 @@ async fn follow(
             Ok(tx) => tx,
             Err(error) => {
                 if error.is::<NotLeader>() {
-                    // Remembers the end of the log, so that this scheduler misses no event when it takes
-                    // the role.
+                    // Remembers the end of the log, so that this scheduler misses no event when it
+                    // takes the role.
                     *followed = Followed { next: Some(end(pool, &filter).await?), ..Followed::default() };
                 }
                 return Err(error);

@@ -52,9 +52,9 @@ struct Entry {
 }
 
 impl Estimates {
-    /// The remaining time of a batch, which may be outdated by a little more than the pause. Waits
-    /// up to `patience` for an estimate that is being computed, then returns the former one; `None`
-    /// if there is none yet.
+    /// The remaining time of a batch, by an estimate at most a little older than the pause between
+    /// two estimates. Waits up to `patience` for an estimate that is being computed, then returns
+    /// the former one; `None` if there is none yet.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
         let computing = self.begin(pool, batch);
         if let Some(computing) = computing {

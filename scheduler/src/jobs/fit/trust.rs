@@ -26,8 +26,9 @@ const SITES: i64 = 40;
 /// Number of consecutive judgements that must find an agent consistent, each by newer measurements,
 /// before the agent is trusted again.
 const CONSISTENT: i32 = 3;
-/// Number of sites that an agent must measure again if it was quarantined for its reports about sites.
-/// This is half as many more than the minimum for a judgement, because some sites do not answer.
+/// Number of sites that an agent must measure again if it was quarantined for its reports about
+/// sites. This is half as many more than the minimum for a judgement, because some sites do not
+/// answer.
 const PROBATION_SITES: i64 = 12;
 /// Age after which such an agent repeats these measurements. It is short enough to release the
 /// agent within an hour, and long enough not to burden sites.
