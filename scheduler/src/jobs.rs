@@ -67,7 +67,7 @@ impl Period {
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until
 /// `shutdown`.
 ///
-/// After a pass it rests for the duration of the pass, at least `LEAST_REST`, so that a task with
+/// After a pass the task rests for the duration of the pass, at least `LEAST_REST`. So a task with
 /// much work occupies the database at most half of the time. A signal during the rest is handled
 /// after the rest. The first pass waits a random part of `period / 10`, so that schedulers started
 /// together do not work at the same moments.

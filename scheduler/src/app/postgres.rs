@@ -1,12 +1,12 @@
 //! The private Postgres of `landfall up`: finds the programs, initialises the cluster, and starts,
 //! watches and stops the server.
 //!
-//! In the data directory it uses `postgres/` (the cluster), `run/` (the socket, mode 0700; the
-//! server does not listen on TCP) and `postgres.log` (since the newest start). The server never
+//! In the data directory, Postgres uses `postgres/` (the cluster), `run/` (the socket, mode 0700;
+//! the server does not listen on TCP) and `postgres.log` (since the newest start). The server never
 //! outlives the scheduler: when the scheduler ends for any reason, the kernel sends the server
 //! SIGINT (a fast shutdown), see `postgres/server.rs`. `fsync` stays on, so that committed rows
-//! survive a crash. Not this module but `data_dir` ensures that only one process uses the data
-//! directory.
+//! survive a crash. The module `data_dir`, not this one, ensures that only one process uses the
+//! data directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -305,7 +305,7 @@ mod tests {
         let said = down(&log, "ended (signal 6)").to_string();
         assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
         std::fs::write(&log, "PANIC:  something else\n").unwrap();
-        // If the disk is nearly full, the other message is correct.
+        // If the disk is nearly full, the error names the full disk instead.
         if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
             let said = down(&log, "ended (signal 6)").to_string();
             assert!(said.ends_with("ends with: PANIC:  something else"), "{said}");

@@ -142,11 +142,11 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         // Each slot has one more task assigned in advance. So an agent is idle only if its crawls
         // are shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
-        // Readers add the changes that are not added yet, so the period affects only the readers'
-        // effort.
+        // Readers of totals add the changes that this job has not added yet, so its period affects
+        // only the readers' effort.
         Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;
-        // A cheap query that usually finds nothing, because the recrawl interval of a batch is an
-        // hour or more.
+        // This pass is a cheap query that usually finds nothing, because the recrawl interval of a
+        // batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Rows are kept for days, so seconds do not matter.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;

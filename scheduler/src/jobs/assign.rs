@@ -300,7 +300,7 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// An agent that may be nearer than the chosen one. `None` unless this task explores.
+/// The choice of an agent that may be nearer than the chosen one; `None` unless this task explores.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,

@@ -42,8 +42,7 @@ pub struct Fit {
     /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
     /// locked across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// When the fit that is now to be made began to wait for the mesh. Never locked across an
-    /// await.
+    /// When the fit that is needed now began to wait for the mesh. Never locked across an await.
     due_since: Mutex<Option<Instant>>,
     patience: Duration,
 }

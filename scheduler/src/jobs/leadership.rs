@@ -5,7 +5,6 @@
 //! transaction ends. If the scheduler has lost the role, the pass ends without an error and its
 //! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row and takes
 //! free roles; see decision 9.
-//! decision 9.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

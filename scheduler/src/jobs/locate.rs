@@ -1,9 +1,9 @@
 //! Locating: when every prober has answered for a site, computes the site's placement in the
 //! embedding and moves its tasks to the state located.
 //!
-//! Every wait is bounded. The tasks of a site that no prober could measure become located with the
-//! reason. If a site has too few measurements, or the fleet has no map, they become located without
-//! a placement. The wait for an embedding has a time limit.
+//! Every wait is bounded. If no prober could measure a site, its tasks become located and store the
+//! reason. If a site has too few measurements, or the fleet has no map, its tasks become located,
+//! but the site gets no placement. The wait for an embedding has a time limit.
 
 pub(super) mod judge;
 pub mod refined;

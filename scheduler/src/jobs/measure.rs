@@ -1,10 +1,10 @@
 //! Measuring: orders each agent to measure the beacons of others, and one prober after another to
 //! measure a site.
 //!
-//! Each pass ends overdue orders, creates the orders that are to be made now within every prober's
-//! limits, and moves submitted tasks to measuring. A site has at most one open order, and an
-//! address too. This alone limits each of them to one probe per interval, over all probers. The
-//! address of a new site is unknown, so its first order only asks for the address.
+//! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
+//! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
+//! This alone limits each of them to one probe per interval, over all probers. The address of a new
+//! site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -123,7 +123,7 @@ pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration
 }
 
 /// Gives each site to the prober with the fewest open orders among those that have not measured the
-/// site yet. A prober gets at most `most` orders, and of the sites at an address one gets an order.
+/// site yet. A prober gets at most `most` orders, and at most one site per address gets an order.
 pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
@@ -246,8 +246,8 @@ mod tests {
         let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
         assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
 
-        // After a report, an agent can get further orders. At last the whole mesh is measured and
-        // no measurement is to be made.
+        // After a report, an agent can get further orders. After some passes the whole mesh is
+        // measured and no order is open.
         for _ in 0..4 {
             for agent in &trial.agents {
                 trial.answer(*agent, |_| Some(took(10))).await;

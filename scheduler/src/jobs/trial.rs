@@ -212,12 +212,12 @@ impl Trial {
         self.row_for("select state::text, reason from tasks where id = $1", task.get()).await
     }
 
-    /// The cause for which a task without an agent waits.
+    /// Why a task without an agent waits.
     pub(super) async fn waits(&self, task: TaskId) -> Option<WaitCause> {
         self.wait(task).await.map(|wait| wait.cause)
     }
 
-    /// The cause for which a task waits, with its details.
+    /// Why a task waits, with the details.
     pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
         waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }

@@ -31,7 +31,7 @@ pub enum Noun {
     Token,
 }
 
-/// Runs a statement on the names of a noun. The literals are what follows each `from` of the
+/// Runs a statement on the names of a noun. Each literal is the text after a `from` of the
 /// statement.
 macro_rules! of_noun {
     ($noun:expr, $statement:ident, $conn:expr, $($argument:expr),+) => {

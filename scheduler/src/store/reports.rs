@@ -21,7 +21,7 @@ pub(crate) mod minutes;
 pub(crate) mod status;
 pub(crate) mod throughput;
 
-/// Selects crawls. For sites, selects by the newest choice of an agent.
+/// Selects crawls, or selects sites by the agent of their newest choice.
 #[derive(Debug, Clone, Default)]
 pub struct CrawlFilter {
     /// `None` selects all batches.

@@ -1,9 +1,9 @@
 //! Schedulers: one row per running process. When the row expires, the other schedulers know that
 //! the process is gone.
 //!
-//! Each renewal of the row keeps all roles of the process, and only Postgres' clock decides whether
-//! the row has expired. An expired row is never renewed: its process has lost its terms, and must
-//! register again.
+//! Renewing the row keeps all roles of the process. Only Postgres' clock decides whether the row
+//! has expired. An expired row is never renewed: its process has lost its terms, and must register
+//! again.
 
 pub(crate) mod notices;
 pub(crate) mod terms;

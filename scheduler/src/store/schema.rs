@@ -82,8 +82,8 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time, and so from this number on.
-/// Releases count from 1.
+/// Builds before the first release numbered their migrations by time. Those numbers are at least
+/// this one; releases count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.
@@ -136,7 +136,7 @@ async fn place(conn: &mut PgConnection) -> Result<DatabaseRole, Error> {
     .await
 }
 
-/// Finds the obstacle from Postgres' error; `None` if the error is not about the schema (for
+/// Determines the obstacle from Postgres' error; `None` if the error is not about the schema (for
 /// example, a full disk).
 async fn obstacle(
     conn: &mut PgConnection,

@@ -26,8 +26,8 @@ pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The number of dimensions of the embedding, as set by the operator; `None`: min(8, landmarks −
-/// 1).
+/// The number of dimensions of the embedding, as set by the operator. `None` means min(8, landmarks
+/// − 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").one(conn).await?;
     Ok(stored.map(u32::from))
@@ -40,9 +40,9 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
 /// The valid operator's token, and the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
-    /// `None` until the first scheduler makes one.
+    /// The hash of the valid token; `None` until the first scheduler makes a token.
     pub in_force: Option<SecretHash>,
-    /// `None` if no token was replaced while schedulers ran.
+    /// The replaced token; `None` if no token was replaced while schedulers ran.
     pub former: Option<FormerToken>,
 }
 

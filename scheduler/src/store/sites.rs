@@ -56,7 +56,7 @@ pub struct SiteMeasurement {
     /// Number of requests that the prober sent to the site, in all measurements.
     pub requests: u64,
     pub measured_at: DateTime<Utc>,
-    /// Whether it was measured for a confirmation.
+    /// Whether the site was measured for a confirmation.
     pub confirming: bool,
 }
 

@@ -141,7 +141,7 @@ enum PidFile {
     Over,
     /// The PID in the file now belongs to another process.
     Outdated,
-    /// The server with this PID runs. Contains also the text of the file.
+    /// The server with this PID runs. Also contains the text of the file.
     Of(Pid, String),
 }
 

@@ -1,4 +1,5 @@
-//! Converts messages of operators to domain values and back. This file has what all services share.
+//! Converts messages of operators to domain values and back. This file contains the conversions
+//! that all services share.
 //!
 //! Requests are validated: an invalid field gives an [`InvalidField`] that names the field.
 //! Responses are not validated.
@@ -102,7 +103,7 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
 }
 
 /// Converts a time of the protocol; `None` if it is out of range. Postgres refuses times before
-/// 4713 BC, and a single one makes it refuse all rows of a statement.
+/// 4713 BC. If one row has such a time, Postgres refuses all rows of the statement.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
     let time = DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)?;
     (time.year() >= 0).then_some(time)

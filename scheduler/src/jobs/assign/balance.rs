@@ -145,8 +145,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether an agent that joined may get tasks from other queues: fewer tasks wait there than the
-/// agent has slots.
+/// Whether an agent that joined may get tasks from other queues: fewer tasks wait for the agent
+/// than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
@@ -222,8 +222,7 @@ mod tests {
         }
         trial.balance().await;
         assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
-        // The second agent finishes its tasks, and gets a lease for the task that waits at this
-        // agent.
+        // The second agent finishes its tasks, and gets a lease for the task that waits for it.
         let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
         for _ in 0..2 {
             trial.execute(done).await;
@@ -261,8 +260,8 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // Two of the tasks begin at once. One more waits at this agent, because it is clearly
-        // nearer and its queue is not longer than the others'.
+        // Two of the tasks begin at once. One more waits for the joined agent, because this agent
+        // is clearly nearer and its queue is not longer than the others'.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);

@@ -15,8 +15,9 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected if it contradicts the round trips of at least this many landmarks: their sum
-/// is shorter than light needs. One landmark is not enough, because one position may be wrong.
+/// A claim is rejected if it contradicts the round trips of at least this many landmarks: the sum
+/// of the claim and the round trip is shorter than light needs. One landmark is not enough, because
+/// one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
 /// Whether one of the measurements is a claim, that is, not by a landmark.

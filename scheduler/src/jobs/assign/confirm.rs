@@ -8,9 +8,9 @@
 //! skipped; the wait for each other confirmer is bounded.
 //!
 //! A confirmer's measurement is used like any other. It takes precedence over a prediction at once.
-//! Later it helps to locate the site, and helps much, because confirmers are the nearest agents.
-//! Physically impossible claims are rejected (`super::claims`). An agent that is excluded by all
-//! batches that wait for the site is not used as a confirmer.
+//! Later it helps much to locate the site, because confirmers are the nearest agents. Physically
+//! impossible claims are rejected (`super::claims`). An agent that is excluded by all batches that
+//! wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -115,7 +115,7 @@ struct PassTotals {
     decided: bool,
     /// Whether a task was decided, held, or taken by another transaction.
     moved: bool,
-    /// When the first undecided task begins, in time after the plan.
+    /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
     /// Whether an agent could only take over running crawls, because no task was decided and the
     /// agent is admitted to none of the waiting tasks.

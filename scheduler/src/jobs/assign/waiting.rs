@@ -66,8 +66,8 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full. Returns the other tasks, which now count at
-/// their address.
+/// Holds the tasks whose address is known to be full. Returns the other tasks; those at a known,
+/// shared address now have a place there.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

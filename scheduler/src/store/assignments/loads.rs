@@ -27,7 +27,7 @@ const MOST_COUNTED: i64 = 1000;
 /// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
 /// size, the mean of this many crawls has an error of about 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// Maximum length of a crawl in the computation of the pace: one day. Longer crawls are cut to it.
+/// Maximum length of a crawl in the computation of the pace. Longer crawls count as one day.
 const LONGEST_MS: i64 = 86_400_000;
 
 /// An agent's report of its load.

@@ -165,9 +165,9 @@ pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// Returns those of these sites whose confirmation is awaited only by batches with constraints,
-/// each with all of these batches. A site is absent if a batch without constraints also waits for
-/// its confirmation.
+/// Returns the sites among these whose confirmation is awaited only by batches with constraints,
+/// each with these batches. A site is absent if a batch without constraints also waits for its
+/// confirmation.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],

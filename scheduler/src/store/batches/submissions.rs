@@ -34,10 +34,11 @@ const FEW_ADDED: u64 = 1_000;
 pub struct Submission {
     /// The batch's name; a new name creates a batch.
     pub batch: String,
-    /// `None`: the default strategy for a new batch, or the existing batch's strategy.
+    /// The requested strategy. `None` means the default for a new batch, and the strategy of an
+    /// existing batch.
     pub strategy: Option<Strategy>,
-    /// The requested policy fields. The others come from `default_policy` for a new batch, else
-    /// from the existing batch.
+    /// The requested policy fields. The other fields come from `default_policy` for a new batch,
+    /// else from the existing batch.
     pub policy: PolicyRequest,
     /// The requested constraints. A new batch gets exactly these; an existing batch keeps its own.
     pub constraints: ConstraintsRequest,
@@ -48,7 +49,7 @@ pub struct Submission {
     pub sites: Vec<SiteName>,
     /// Positions of the sites for which the list gives one.
     pub positions: Vec<(SiteName, Position)>,
-    /// Number of repeated names that were dropped from the list before.
+    /// Number of repeated names that were already dropped from the list.
     pub duplicates: u64,
 }
 

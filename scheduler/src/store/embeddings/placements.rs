@@ -11,7 +11,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 
-/// A site's placement, and the number of measurements from which it was computed.
+/// A site with its new placement.
 #[derive(Debug, Clone)]
 pub struct LocatedSite {
     pub site: SiteId,

@@ -38,7 +38,7 @@ const POSTPONED_AGAIN: &str = "the name resolves to a different address each tim
 /// The failure stored when a prober postponed an order and gave no address.
 const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
-/// Stores a prober's report about a site. `had_lock`: whether its order locked an address.
+/// Stores a prober's report about a site. `had_lock` says whether its order locked an address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
@@ -174,8 +174,9 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Stores the address of a site that a prober did not measure. `had_lock`: whether its order locked
-/// an address. Returns the number of consecutive orders that locked an address without measuring.
+/// Stores the address of a site that a prober did not measure. `had_lock` says whether its order
+/// locked an address. Returns the number of consecutive orders that locked an address without
+/// measuring.
 async fn postponed(
     conn: &mut PgConnection,
     seen: ReportedAddress,

@@ -187,8 +187,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders the measurements between connected agents that are to be made now, first those of
-/// landmarks. Returns the probers that got orders.
+/// Orders the measurements between connected agents that must be made now. Those of landmarks come
+/// first. Returns the probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

@@ -153,7 +153,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
     Ok(ways)
 }
 
-/// The most frequent cause why connected agents do not reach each other.
+/// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachFailure {
     /// Number of agents that failed for this cause.
@@ -165,7 +165,7 @@ pub struct ReachFailure {
     pub failure: Failure,
 }
 
-/// The most frequent cause why an agent did not reach another agent; `None` if all attempts
+/// The most frequent reason why an agent did not reach another agent; `None` if all attempts
 /// succeeded.
 pub async fn trouble(conn: &mut PgConnection) -> Result<Option<ReachFailure>, Error> {
     let row = sqlx::query!(

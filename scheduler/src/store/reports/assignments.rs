@@ -15,8 +15,8 @@ use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, TaskRow};
 
-/// A page reads ranges of sites if the batch contains at least one of this many consecutive site
-/// numbers.
+/// A page reads ranges of sites if, on average, at least one of this many consecutive site numbers
+/// is in the batch.
 const SPARSEST: i64 = 4;
 
 /// Selects tasks of a batch: newest rounds that meet all of these conditions.

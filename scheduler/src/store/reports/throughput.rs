@@ -211,8 +211,8 @@ pub async fn slices(
 
 /// The recent crawls. Their window is the second half of the time since the first crawl began. It
 /// is longer if needed to include the ten crawls that ended last. Of more than a thousand crawls,
-/// any thousand are read. Also counts the crawls that began recently: in the last quarter of that
-/// time or, if that is longer, since the tenth newest crawl began.
+/// any thousand are read. Also counts the crawls that began recently: in the last quarter of the
+/// time since the first crawl began or, if that is longer, since the tenth newest crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"

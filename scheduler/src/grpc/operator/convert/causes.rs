@@ -1,5 +1,5 @@
-//! Converts to protobuf messages: the causes of waiting and the reasons for choices, with their
-//! details.
+//! Converts the causes of waiting and the reasons for choices, with their details, to messages of
+//! the protocol.
 
 use std::time::Duration;
 

@@ -82,7 +82,7 @@ pub(super) struct PlanDecisions {
     /// Sites to confirm while their tasks wait, because the tasks wait longer than a confirmation
     /// takes.
     pub(super) unsure: Vec<ConfirmationRequest>,
-    /// When the first undecided task begins, in time from now.
+    /// When the first undecided task begins, counted from now.
     pub(super) first: Option<Duration>,
 }
 
@@ -131,8 +131,8 @@ impl PlanInput {
     }
 
     /// Stores the decisions. Returns the agents that got a task, and whether a task has no agent. A
-    /// decided task whose address is full is held. A task that waits for a slot does not yet count
-    /// at its address.
+    /// decided task whose address is full is held. A task that still waits for a slot takes no
+    /// place at its address.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
