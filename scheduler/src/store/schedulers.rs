@@ -112,7 +112,8 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
     .await
 }
 
-/// Deletes the rows of processes that expired an hour ago and to which no term refers any more.
+/// Deletes the rows of processes that expired at least an hour ago and to which no term refers any
+/// more.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
