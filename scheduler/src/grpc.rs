@@ -39,16 +39,16 @@ pub(crate) mod plan;
 mod status;
 pub(crate) mod wrong_tokens;
 
-/// Maximum size in bytes of a message from an agent. A crawl's checkpoint holds up to 1 MiB, a
-/// registration with ten thousand held leases takes under 256 KiB, any other message under 4 KiB.
+/// Maximum size in bytes of a message from an agent. A crawl's checkpoint has up to 1 MiB, a
+/// registration with ten thousand held leases less than 256 KiB, any other message less than 4 KiB.
 const MAX_AGENT_MESSAGE: usize = 2 << 20;
-/// A connection counts as dead after interval + time-out without an answer.
+/// A connection is considered dead if it gives no answer for the interval plus the time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time in which streams must end at shutdown.
+/// Maximum time that a shutdown waits for streams to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The services that the health service reports one by one.
+/// The services whose state the health service reports separately.
 const SERVICES: [&str; 7] = [
     agent_service_server::SERVICE_NAME,
     embedding_service_server::SERVICE_NAME,
@@ -93,8 +93,9 @@ pub async fn serve(
         .build_v1()
         .context("read the descriptors of the services")?;
 
-    // The builder's setting does not affect a listener passed to it. Without TCP_NODELAY an order
-    // after an acknowledgement waits 40 ms for the agent's delayed TCP ACK.
+    // TCP_NODELAY is set here because the server builder's setting does not affect a listener
+    // passed to it. Without TCP_NODELAY, an order after an acknowledgement waits 40 ms for the
+    // agent's delayed ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let desks = Desks::new(&scheduler, &identity, &shutdown);
     let mut services = Routes::builder();

@@ -34,13 +34,13 @@ use crate::wake::Wakes;
 use leadership::NotLeader;
 
 /// The minimum rest between two passes. Busy agents report dozens of times a second; one pass
-/// handles everything that is due, so it covers all of these reports.
+/// handles all work that is due, so it covers all of these reports.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// Factor by which a quiet scheduler lengthens the period of a pass. Changes caused only by time
-/// (the end of a pause, a due recrawl) are handled later by the same factor.
+/// A quiet scheduler multiplies the period of a pass by this factor. Changes caused only by time
+/// (the end of a pause, a due recrawl) are then noticed later by the same factor.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs without a signal.
@@ -67,9 +67,9 @@ impl Period {
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until
 /// `shutdown`.
 ///
-/// After a pass it rests for the duration of the pass, at least `LEAST_REST`, so that a task with
+/// After a pass the task rests for the duration of the pass, at least `LEAST_REST`. So a task with
 /// much work occupies the database at most half of the time. A signal during the rest is handled
-/// after it. The first pass waits a random part of `period / 10`, so that schedulers started
+/// after the rest. The first pass waits a random part of `period / 10`, so that schedulers started
 /// together do not work at the same moments.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
@@ -82,7 +82,7 @@ pub async fn run_periodic<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    // Without system randomness every scheduler has the same phase, which is harmless.
+    // If the system provides no randomness, all schedulers have the same phase, which is harmless.
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
@@ -94,7 +94,7 @@ pub async fn run_periodic<F, Fut>(
         }
         let began = tokio::time::Instant::now();
         // A pass that would wait for an unresponsive database is dropped. Nothing is lost, because
-        // the next one starts from the stored state.
+        // the next pass starts from the stored state.
         if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
             && !error.is::<NotLeader>()
         {

@@ -1,8 +1,9 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy`, `simulate` (except the files it reads), `plot`, `throughput` and
-//! `capacity` are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
-//! `grpc` and `jobs` exchange data through the store, and wake each other through [`wake::Wakes`].
+//! The modules `model`, `gnp`, `strategy`, `simulate` (except where it reads files), `plot`,
+//! `throughput` and `capacity` are the pure core: they use no tokio, sqlx, tonic, clock or
+//! environment. Only `store` contains SQL. `grpc` and `jobs` exchange data through the store, and
+//! wake each other through [`wake::Wakes`].
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ mod web;
 pub use app::run::run;
 
 /// The version, with the commit if the build knows it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
-/// the commit; a build that read it from git would have to run again for every commit.
+/// the commit. The build does not read it from git, so a new commit alone causes no rebuild.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),

@@ -1,12 +1,12 @@
 //! The store: the only module that contains SQL.
 //!
-//! Each kind of thing (agents, tasks, leases, ...) has its own file. All functions take `&mut
-//! PgConnection`, so callers decide what is in one transaction. Expiry is judged by Postgres'
-//! `now()`. A row with an invalid value causes a typed error, never a panic.
+//! Each kind of entity (agents, tasks, leases, ...) has its own file. All functions take `&mut
+//! PgConnection`, so callers decide what is in one transaction. Only Postgres' `now()` decides
+//! whether something has expired. A row with an invalid value causes a typed error, never a panic.
 //!
-//! Task states change faster than Postgres' statistics. If the statistics show no rows in a state,
-//! the planner reads the whole index over states. To prevent this, statements that find tasks by
-//! key or by site compare `state::text`, or filter by state in an earlier step.
+//! Task states change faster than Postgres updates its statistics. If the statistics show no rows
+//! in a state, the planner scans the whole index on states. To prevent this, statements that find
+//! tasks by key or by site compare `state::text`, or filter by state in an earlier step.
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -101,11 +101,11 @@ impl Error {
     }
 }
 
-/// Postgres' error code for a full disk, when it creates, extends or writes any file.
+/// Postgres' error code if the disk is full when Postgres creates, extends or writes a file.
 const DISK_FULL: &str = "53100";
 
-/// Where the database's disk is, worded to follow "make room". Global, because a process uses one
-/// database, and an error has no connection with which to find out.
+/// The place of the database's disk, in words that follow "make room". It is global because an
+/// error has no connection with which to ask the database, and a process uses only one database.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {
@@ -116,7 +116,8 @@ fn place_of_disk() -> &'static str {
     PLACE.get().map_or("there", String::as_str)
 }
 
-/// Finds out where the database's disk is, as far as this database user may see it.
+/// Stores the place of the database's disk in `PLACE`, as precisely as this database user may see
+/// it.
 async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
     let directory = sqlx::query_scalar!(
         r#"
@@ -131,7 +132,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
         (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
         (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
     };
-    // `PLACE` may be set already if this process opened the database before.
+    // `PLACE` is already set if this process opened the database before.
     drop(PLACE.set(place));
     Ok(())
 }
@@ -169,11 +170,13 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
 
 /// Interval of the statements that keep a transaction open: a fifth of the shortest idle limit.
 const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of these statements, so that work without an end does not hold its locks for ever.
+/// Maximum number of these statements, so that work that never ends does not hold its locks
+/// forever.
 const MOST_KEPT_OPEN: u32 = 60;
 
-/// Awaits work without statements while a transaction is open. Sends a statement every second for a
-/// minute, so that Postgres does not abort the transaction as idle. A stopped process sends none.
+/// Awaits `work`, which runs no statements, while a transaction is open. Sends a statement every
+/// second for a minute, so that Postgres does not abort the transaction as idle. If the process is
+/// stopped, it sends none, and Postgres aborts the transaction.
 pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
     let mut work = pin!(work);
     for _ in 0..MOST_KEPT_OPEN {

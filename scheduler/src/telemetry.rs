@@ -16,7 +16,7 @@ use tracing_subscriber::prelude::*;
 
 use crate::app::secret::hex;
 
-/// The field of the statement in sqlx's lines.
+/// The field of sqlx's log lines that contains the SQL statement.
 const STATEMENT: &str = "db.statement";
 /// Hides the notices of Postgres: they concern its own commands ("relation exists, skipping") and
 /// do not help the operator.
@@ -41,7 +41,7 @@ pub struct TelemetryArgs {
     pub otlp: Option<Collector>,
 }
 
-/// The variables that set the filter; the first that is set counts.
+/// The environment variables for the log filter. The first one with a value is used.
 pub const VARIABLES: [&str; 2] = ["LANDFALL_LOG", "RUST_LOG"];
 
 /// Starts logging. An invalid filter is reported and replaced by the default.
@@ -71,8 +71,8 @@ pub fn start(args: &TelemetryArgs) {
     }
 }
 
-/// Skips empty parts, such as after a trailing comma; `Targets` would read them as the level
-/// `error`.
+/// Parses a log filter. Empty parts, such as after a trailing comma, are skipped, because `Targets`
+/// would read them as the level `error`.
 fn parse(text: &str) -> Result<Targets, ParseError> {
     text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
@@ -89,7 +89,8 @@ impl<'writer> FormatFields<'writer> for NamedStatements {
     }
 }
 
-/// Replaces the text of a field that is an SQL statement; `None` if there is nothing to print.
+/// Returns the text to print for a field, with an SQL statement replaced by its name. `None` if
+/// there is nothing to print.
 fn named_statement(field: &str, text: &str) -> Option<String> {
     if field != STATEMENT {
         return Some(text.to_owned());
@@ -115,7 +116,8 @@ impl Visit for StatementNames<'_> {
     }
 }
 
-/// The start of the statement's file name in `.sqlx`, which is the SHA-256 of its text.
+/// The name of a statement: the start of its file name in `.sqlx`, which contains the SHA-256 of
+/// its text.
 fn name(statement: &str) -> String {
     format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }
@@ -152,7 +154,7 @@ mod tests {
             tracing_subscriber::fmt().fmt_fields(NamedStatements).with_writer(move || written.clone()).with_ansi(false)
         }
 
-        /// The line of a slow statement.
+        /// Logs a slow statement and returns its log line.
         fn of(&self, subscriber: impl Into<tracing::Dispatch>) -> String {
             tracing::dispatcher::with_default(&subscriber.into(), || {
                 let text = format!("\n\n{SQL}\n");

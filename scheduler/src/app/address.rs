@@ -1,10 +1,10 @@
-//! The addresses of a scheduler: where it listens, where agents reach it, and the names in its
-//! certificate.
+//! The addresses of a scheduler: the one at which it listens, the one that agents connect to, and
+//! the names in its certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// HOST:PORT that agents connect to.
+/// The HOST:PORT that agents connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdvertisedAddress {
     pub(crate) host: String,
@@ -32,7 +32,7 @@ impl FromStr for AdvertisedAddress {
 }
 
 impl AdvertisedAddress {
-    /// The address that agents connect to: the advertised one, else one derived from the listening
+    /// The address that agents connect to. If none is advertised, it is derived from the listening
     /// address.
     pub(crate) fn of(listen: SocketAddr, advertise: Option<&Self>) -> Self {
         advertise.cloned().unwrap_or_else(|| {
@@ -60,7 +60,7 @@ pub(crate) fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) 
     names
 }
 
-/// The name of this machine, if the name is valid in a certificate and a URL.
+/// The name of this machine; `None` if the name is not valid in a certificate and a URL.
 fn host_name() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     match url::Host::parse(&name) {

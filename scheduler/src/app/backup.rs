@@ -1,8 +1,8 @@
 //! `landfall backup` and `landfall restore`: write a scheduler's database and secrets into one
-//! file, and restore them from it.
+//! file, and restore both from such a file.
 //!
 //! A backup contains a snapshot of the database, taken while schedulers run, and the secrets that
-//! belong to it. The file is a tar (`backup/archive.rs`) of `manifest.json`, the secrets,
+//! belong to the database. The file is a tar (`backup/archive.rs`) of `manifest.json`, the secrets,
 //! `database.dump` (from `pg_dump --format=custom`) and `SHA256SUMS`. The file is written
 //! completely or not at all. `store::schema::restores` handles agents that continued to work after
 //! the backup.
@@ -44,25 +44,25 @@ const DUMP: &str = "database.dump";
 /// The options of `landfall backup`.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// The scheduler's data directory; `None`: [`DataDir::default_path`].
+    /// The scheduler's data directory; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The operator's own Postgres server; `None`: the data directory's private one.
+    /// The operator's own Postgres server; the data directory's private one if `None`.
     pub database_url: Option<String>,
     /// The path of the backup.
     pub file: PathBuf,
-    /// Whether the backup is to contain the secrets.
+    /// Whether the backup contains the secrets.
     pub secrets: bool,
     /// Whether an existing file is replaced.
     pub force: bool,
-    /// Counts the bytes of the database.
+    /// Counts the bytes of the database as they are written.
     pub progress: ProgressBar,
 }
 
-/// Makes a backup; returns a text for people that says what was done.
+/// Makes a backup. Returns a text for people that describes the backup.
 ///
 /// # Errors
-/// When the backup cannot be made; the message names the obstacle. No file is written then, and an
-/// existing one stays.
+/// When the backup cannot be made; the message names the obstacle. Then no file is written, and an
+/// existing file stays.
 pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let began = Instant::now();
     ensure_free(&wanted)?;
@@ -73,7 +73,7 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let made = tokio::select! {
         made = make(&wanted, &data_dir, secrets, &database.options) => made,
         () = interrupted.cancelled() => {
-            // If the writer is still running, it writes to a deleted file.
+            // If the writer is still running, it continues to write to the deleted file.
             drop(fs::remove_file(temporary(&wanted.file)));
             Err(ended(Code::Interrupted, format!("interrupted: {} was not written", wanted.file.display())))
         }
@@ -204,12 +204,12 @@ async fn make(
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
-    // The snapshot needs this connection until here.
+    // This connection keeps the snapshot, so it is dropped only here.
     drop(conn);
     written
 }
 
-/// Checks that the database can be dumped; returns a `pg_dump` that can do it.
+/// Checks that the database can be dumped. Returns a `pg_dump` that is new enough for it.
 async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     if restores::under_way(conn).await? {
         return Err(store::Error::HalfRestored.into());
@@ -262,7 +262,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Ok(filled)
     })();
     filled.map_err(|error: anyhow::Error| {
-        // A file that cannot be removed only takes disk space.
+        // If the file cannot be removed, it only takes disk space.
         drop(fs::remove_file(&temporary));
         error.context(format!("write {}", file.display()))
     })

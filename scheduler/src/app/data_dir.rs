@@ -1,8 +1,8 @@
 //! The data directory of one scheduler, which only one process can use at a time.
 //!
-//! A lock on `LOCK_FILE` is held while the [`DataDir`] exists; the kernel releases it however the
-//! process ends. The same file marks a directory as Landfall's. Other directories are refused
-//! unless they are empty.
+//! `LOCK_FILE` is locked while the [`DataDir`] exists; the kernel releases the lock however the
+//! process ends. The same file marks a directory as Landfall's. A directory without the mark is
+//! refused unless it is empty.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The lock file, which also marks a Landfall directory. Contains the PID of the process that uses
-/// the directory.
+/// The lock file, which also marks a directory as Landfall's. It contains the PID of the process
+/// that uses the directory.
 pub(crate) const LOCK_FILE: &str = "landfall.lock";
-/// Files that may be in a directory before a scheduler first starts on it: the secrets of another
-/// scheduler of the same database, copied by the operator.
+/// Files that may be in a directory before a scheduler first starts on it. They are the secrets of
+/// another scheduler of the same database, copied by the operator.
 pub(crate) const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
@@ -29,17 +29,17 @@ pub enum DataDirError {
     )]
     InUse {
         path: PathBuf,
-        /// The PID of the process, or a text if it is unknown.
+        /// The PID of the process, or a text that says that it is unknown.
         holder: String,
     },
-    /// The directory belongs to the service's user. Files written by root would make it unusable
-    /// for the service.
+    /// The directory belongs to the service's user. Files written by root would make the directory
+    /// unusable for the service.
     #[error(
         "the data directory {path} belongs to {owner}, but you are root: start the service with `systemctl start \
          landfall`, run it here with `runuser -u {owner} -- landfall up`, or choose another directory with --data-dir"
     )]
     Others { path: PathBuf, owner: String },
-    /// The directory has files, but not Landfall's mark.
+    /// The directory has files, but does not have Landfall's mark.
     #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
     Foreign(PathBuf),
     #[error("{what} {path}")]
@@ -50,14 +50,14 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Never read; the lock is held while this file is open.
+    /// This file is never read. The lock lasts while the file is open.
     _lock: File,
 }
 
 impl DataDir {
-    /// The default directory: `/var/lib/landfall` for root and for the owner of that directory (the
-    /// Debian package creates it for the service's user); otherwise a folder in the user's data
-    /// home.
+    /// The default directory. For root and for the owner of `/var/lib/landfall`, it is that
+    /// directory (the Debian package creates it for the service's user). For other users, it is a
+    /// folder in the user's data home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
         let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
         if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {
@@ -71,8 +71,9 @@ impl DataDir {
             .ok_or(DataDirError::NoDefault)
     }
 
-    /// The default directory for running a scheduler. Refused to root if the directory belongs to
-    /// another user, because the service of that user could not read files written by root.
+    /// The default directory for running a scheduler. It is refused to root if the directory
+    /// belongs to another user, because the service of that user could not read files written by
+    /// root.
     pub fn default_to_run() -> Result<PathBuf, DataDirError> {
         let path = Self::default_path()?;
         let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
@@ -86,7 +87,7 @@ impl DataDir {
     /// Creates the directory if it is missing, and claims it for this process.
     pub fn claim(path: &Path) -> Result<Self, DataDirError> {
         let path = std::path::absolute(path).map_err(failed("find", path))?;
-        // Started by root, Postgres runs as another user, which must be able to enter this
+        // If root starts Landfall, Postgres runs as another user, which must be able to enter this
         // directory. Files with secrets have stricter modes.
         let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
         if !path.exists() {
@@ -110,7 +111,7 @@ impl DataDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The absolute path.
+    /// The absolute path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,11 +143,11 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
     Ok(lock)
 }
 
-/// Replaces a file in one step: readers, and any restart after a crash, find either the old content
-/// or the new one.
+/// Replaces a file in one step. Readers, also after a crash, find either the old content or the new
+/// one.
 pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
     let temporary = path.with_extension("new");
-    // Removed first, because an existing file would keep its old mode.
+    // An existing temporary file is removed first, because it would keep its old mode.
     if let Err(source) = fs::remove_file(&temporary)
         && source.kind() != io::ErrorKind::NotFound
     {
@@ -165,8 +166,8 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
 }
 
-/// Makes the folder's owner the owner of a file written by root, because the service could not read
-/// it otherwise.
+/// Makes the folder's owner the owner of a file written by root. Otherwise the service could not
+/// read the file.
 fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

@@ -1,12 +1,12 @@
 //! Detects whether the database answers.
 //!
-//! A database that refuses connections gives an error at once. A silent database (its machine is
-//! gone, the network is cut, or its process is stopped) would block every query, because statement
-//! time-outs are enforced by the server. Therefore one connection queries the database every
-//! second. From `PATIENCE` without an answer until the next answer, requests are refused as if the
-//! database were away, sessions end, and passes of background tasks are abandoned. The result of
-//! interrupted work is then unknown, as after any lost answer; submissions and outcomes have keys,
-//! so they can be repeated.
+//! A database that refuses connections gives an error at once. A silent database (its machine has
+//! failed, the network is cut, or its process is stopped) would block every query, because the
+//! server itself enforces statement time-outs. Therefore one connection queries the database every
+//! second. After `PATIENCE` without an answer, and until the next answer, requests are refused as
+//! if the database were away, sessions end, and passes of background tasks are abandoned. Whether
+//! interrupted work was committed is then unknown, as after any lost answer. Submissions and
+//! outcomes have keys, so they can be repeated.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval between two queries.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Maximum time for an answer or a connection. A healthy database takes a millisecond, a database
-/// on a swapping machine a second or two. The limit is well below the lifetime of a session (30 s),
-/// after which agents stop their crawls.
+/// Maximum time to wait for an answer or a connection. A healthy database takes a millisecond, a
+/// database on a swapping machine a second or two. The limit is well below the lifetime of a
+/// session (30 s), after which agents stop their crawls.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether the database answers. It counts as answering until [`Database::watch`] detects
-/// otherwise.
+/// Whether the database answers. It is assumed to answer until [`Database::watch`] detects that it
+/// does not.
 #[derive(Debug)]
 pub struct Database {
     silent: watch::Sender<bool>,
@@ -43,7 +43,7 @@ impl Database {
     }
 
     /// Runs work that queries the database. If the database is or becomes silent, drops the work
-    /// with its transaction and returns `None`.
+    /// and its transaction, and returns `None`.
     pub async fn while_it_answers<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -90,7 +90,7 @@ impl Database {
     }
 }
 
-/// Sends one query over the former connection, or over a new one; returns the connection.
+/// Sends one query over the former connection, or over a new one. Returns the connection.
 async fn ask(options: &PgConnectOptions, former: Option<PgConnection>) -> Result<PgConnection, sqlx::Error> {
     let mut connection = match former {
         Some(connection) => connection,

@@ -1,4 +1,4 @@
-//! The space of the disk on which the scheduler keeps its data.
+//! The free and total space of the disk with the scheduler's data.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl DiskWatch {
         Self { folder: folder.into(), newest, reading: Arc::default() }
     }
 
-    /// The space by the last reading. Starts the next reading, unless one is in progress.
+    /// The space at the last reading. Starts the next reading, unless one is in progress.
     pub fn look(&self) -> Option<DiskSpace> {
         if !self.reading.swap(true, Ordering::AcqRel) {
             let disk = self.clone();

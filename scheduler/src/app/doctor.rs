@@ -1,8 +1,8 @@
-//! `landfall doctor`: checks what a scheduler needs on its machine, and says what to do about each
-//! fault.
+//! `landfall doctor`: checks everything that a scheduler needs on its machine, and suggests a
+//! remedy for each fault.
 //!
-//! Each file reads facts about one subject and, separately, judges them. Nothing is changed and no
-//! lock is taken, so the checks may run before the first start and beside a scheduler. They run at
+//! Each file reads facts about one subject and, separately, judges them. Doctor changes nothing and
+//! takes no lock, so it may run before the first start and beside a scheduler. The checks run at
 //! the same time, each with a time limit.
 
 use std::path::{Path, PathBuf};
@@ -29,20 +29,20 @@ mod port;
 pub(crate) use certificates::of_scheduler;
 
 /// Maximum time of one check. A healthy server answers within milliseconds, a name server within a
-/// second or two; the whole command should take no more than 15 s even if nothing answers.
+/// second or two. Even if nothing answers, the whole command should take no more than 15 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The data directory and the configuration of the Debian package.
 const PACKAGE_FOLDER: &str = "/var/lib/landfall";
 const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
 
-/// The state of what was checked.
+/// The state of the subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     Ok,
-    /// It works, but could be better.
+    /// The subject works, but could be better.
     Note,
-    /// It does not apply here, or cannot be checked now.
+    /// The check does not apply here, or cannot be made now.
     Skip,
     Wrong,
 }
@@ -61,12 +61,12 @@ impl State {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CheckResult {
-    /// What was checked.
+    /// The name of the check.
     pub(crate) check: &'static str,
     pub(crate) state: State,
-    /// What was found.
+    /// The finding, for people.
     pub(crate) text: String,
-    /// What to do; `None` if nothing is to be done.
+    /// What the operator should do; `None` if nothing needs to be done.
     pub(crate) remedy: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl CheckResult {
     }
 }
 
-/// Awaits the facts of a check; a fault if that takes too long.
+/// Awaits the facts of a check. Fails the check if that takes too long.
 pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = T>) -> Result<T, CheckResult> {
     tokio::time::timeout(PATIENCE, facts).await.map_err(|_| {
         let text = format!("no answer within {} s", PATIENCE.as_secs());
@@ -105,17 +105,17 @@ async fn reading<T: Send + 'static>(
     read.map_err(|error| CheckResult::wrong(check, format!("the check failed: {error}"), "report this as a fault"))
 }
 
-/// What was found on a machine.
+/// The results of all checks on a machine.
 #[derive(Debug)]
 pub(crate) struct Examination {
     pub(crate) results: Vec<CheckResult>,
     /// Whether a scheduler answers at the listening address.
     pub(crate) answers: bool,
-    /// The contact URL; `None` if it is unknown, empty if none is set.
+    /// The contact URL; `None` if it could not be read, empty if none is set.
     pub(crate) contact_url: Option<String>,
 }
 
-/// Adds the paths of the Debian package to options that name none.
+/// Adds the paths of the Debian package to options without paths.
 pub(crate) fn with_default_paths(options: Options) -> anyhow::Result<Options> {
     let data_dir = match options.data_dir {
         Some(path) => std::path::absolute(path)?,
@@ -171,7 +171,7 @@ pub(crate) async fn examine(options: &Options) -> Examination {
     Examination { results, answers: port.answers(), contact_url: config.contact_url.or_else(|| database.contact_url()) }
 }
 
-/// Checks the configuration; returns it if it is valid.
+/// Checks the configuration. Returns the configuration if it is valid.
 async fn configuration(options: &Options) -> (Vec<CheckResult>, Option<Config>) {
     const CHECK: &str = "config";
     let asked = options.clone();

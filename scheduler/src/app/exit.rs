@@ -1,5 +1,5 @@
-//! How the program ends: with one sentence on standard error and an exit code, and without a
-//! backtrace if a person can fix the error.
+//! The end of the program: one sentence on standard error and an exit code. There is no backtrace
+//! if a person can fix the error.
 //!
 //! `landfall --help` prints [`CODES`], the meanings of the exit codes.
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-/// How a command ended. Scripts may rely on these numbers.
+/// The result of a command. Scripts may rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -16,15 +16,15 @@ pub enum Code {
     Done = 0,
     /// The command failed, but may succeed later.
     NotDone = 1,
-    /// The request is invalid (also clap's code).
+    /// The request is invalid. clap uses the same code.
     Usage = 2,
     /// The command was done, but sites failed.
     SitesFailed = 3,
     /// The command's time limit passed.
     TimedOut = 4,
-    /// The command was done, and something needs attention.
+    /// The command was done, and found something that needs attention.
     Attention = 5,
-    /// Ctrl-C or SIGTERM interrupted the command: 128 + SIGINT, as in shells.
+    /// Ctrl-C or SIGTERM interrupted the command. The code is 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
@@ -53,7 +53,7 @@ pub struct ExitError {
     message: String,
 }
 
-/// An `anyhow` error that ends the program with this code.
+/// An `anyhow` error that ends the program with the given code.
 pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(ExitError { code, message: message.into() })
 }
@@ -63,14 +63,15 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
-/// Runs the work. If Ctrl-C interrupts it, returns an error that says what state remains; if that
-/// is empty, the program ends without a message.
+/// Runs the work. If Ctrl-C interrupts it, returns an error with the text of `left`, which
+/// describes the state that remains. If that text is empty, the program ends without a message.
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
 ) -> anyhow::Result<T> {
     tokio::select! {
-        // Polled in order, so that the signal is already awaited when the work begins.
+        // The branches are polled in order, so that the signal is already awaited when the work
+        // begins.
         biased;
         interrupted = tokio::signal::ctrl_c() => {
             interrupted.context("listen for Ctrl-C")?;
@@ -80,7 +81,7 @@ pub async fn unless_interrupted<T>(
     }
 }
 
-/// Prints the error, if any; returns the exit code.
+/// Prints the error, if there is one. Returns the exit code.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if reader_is_gone(&error) {
@@ -94,13 +95,13 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
         Code::Interrupted => message,
         _ => format!("{} {message}", console::style("error:").red().bold().for_stderr()),
     };
-    // If standard error is closed, nobody reads the message.
+    // If standard error is closed, nobody can read the message.
     drop(writeln!(std::io::stderr(), "{line}"));
     ExitCode::from(code as u8)
 }
 
-/// The chain of causes as one line, without causes that the preceding cause already quotes. It has
-/// no control characters: a cause may quote a text from the network.
+/// The chain of causes as one line, without causes that the preceding cause already quotes. Control
+/// characters are removed, because a cause may quote a text from the network.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -125,8 +126,8 @@ fn reader_is_gone(error: &anyhow::Error) -> bool {
 #[error("write to standard output")]
 pub struct ReaderGone(#[source] pub std::io::Error);
 
-/// Writes to standard output. If the pipe is closed, the command ends without a message, see
-/// [`report`].
+/// Writes to standard output. If the pipe is closed, the command ends without a message (see
+/// [`report`]).
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(written)

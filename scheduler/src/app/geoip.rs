@@ -1,7 +1,8 @@
-//! Looks up the position of an address in a file of the format MaxMind DB.
+//! Looks up the position of an address in a file of the MaxMind DB format.
 //!
-//! The file is read completely at the start. It is rejected then if it is too large, has another
-//! format, or contains no positions. A site whose record is invalid only gets no position.
+//! The file is read completely when the scheduler starts. It is rejected if it is too large, has
+//! another format, or contains no positions. If only the record of a site is invalid, the site gets
+//! no position.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,9 +13,10 @@ use maxminddb::{Reader, WithinOptions, path};
 
 use crate::gnp::Position;
 
-/// Maximum size of the file in bytes: twice the size of the largest file on sale.
+/// Maximum size of the file in bytes: twice the size of the largest commercial file.
 const MOST_BYTES: u64 = 1 << 30;
-/// One of this many first records must have a position; a file of countries or carriers has none.
+/// Number of records at the start of the file, of which one must have a position. A file of
+/// countries or carriers has no positions.
 const LOOKED_AT: usize = 10_000;
 
 #[derive(Debug)]
@@ -107,10 +109,11 @@ pub(crate) mod tests {
         }
     }
 
-    /// A file with one record for every IPv4 address below 128.0.0.0, and none for the others.
+    /// A file with one record for all IPv4 addresses below 128.0.0.0, and no record for other
+    /// addresses.
     pub(crate) fn file(record: &Field) -> Vec<u8> {
         // The tree has one node. Its left record points to the data, which begin after 16 bytes.
-        // Its right record equals the number of nodes, which means no data.
+        // Its right record equals the number of nodes, which means that there are no data.
         let mut bytes = vec![0, 0, 17, 0, 0, 1];
         bytes.extend([0; 16]);
         record.write(&mut bytes);

@@ -1,4 +1,4 @@
-//! The operator's token, and the file `client.toml` by which commands find the scheduler.
+//! The operator's token, and the file `client.toml` with which commands find the scheduler.
 //!
 //! The token is in `DIR/operator-token` (mode 0600); the database stores only its hash.
 //! `DIR/client.toml` contains the token and the scheduler's URL, and is rewritten at each start.
@@ -25,24 +25,25 @@ const TOKEN_FILE: &str = "operator-token";
 /// Interval at which the data directory is checked for a new operator's token.
 const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
-/// What a command needs to connect to a scheduler.
+/// The data with which a command connects to a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// The URL of this scheduler, or the list of URLs of all schedulers of its database: http on
-    /// loopback, else https.
+    /// The URL of this scheduler, or a list with the URLs of all schedulers of its database. A URL
+    /// is http on loopback, else https.
     #[serde(with = "one_or_more")]
     pub scheduler: Vec<String>,
     /// The certificate of the scheduler's authority, PEM; `None` without TLS. The path is relative
     /// to the folder of the file, so that a copy of the folder works elsewhere.
     pub ca: Option<PathBuf>,
     pub token: String,
-    /// The operator's, never written: a scheduler that rewrites the file keeps the section as it is.
+    /// The operator writes this section. A scheduler that rewrites the file keeps the section as it
+    /// is.
     #[serde(default, skip_serializing)]
     pub defaults: Defaults,
 }
 
-/// What commands print where neither a flag nor the environment says how.
+/// The output options of commands, used if neither a flag nor the environment sets them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Defaults {
@@ -118,7 +119,7 @@ mod one_or_more {
 }
 
 impl ClientFile {
-    /// Adds other schedulers, which are tried if this one does not answer.
+    /// Adds other schedulers, which commands try if this one does not answer.
     #[must_use]
     pub fn with(&self, others: &[String]) -> Self {
         Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
@@ -134,8 +135,8 @@ impl ClientFile {
         Ok(path)
     }
 
-    /// Reads the section of defaults. A file that this user cannot read has none: a command that
-    /// needs the rest of the file says so itself.
+    /// Reads the section of defaults. If this user cannot read the file, there are no defaults. A
+    /// command that needs the other parts of the file reports the error itself.
     pub fn defaults(data_dir: &Path) -> Result<Defaults, ConfigError> {
         #[derive(Deserialize)]
         struct Sections {
@@ -161,28 +162,28 @@ impl ClientFile {
     }
 }
 
-/// The sections of an existing client file as they are, comments included.
+/// The sections of an existing client file without any change, including comments.
 fn sections(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.find("\n[").map(|at| format!("\n{}", &text[at + 1..])).unwrap_or_default()
 }
 
-/// Which secrets are used if those of the database and of the data directory differ.
+/// The secrets that are used if those of the database and of the data directory differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
-    /// The data directory's, because the operator requested it.
+    /// The data directory's secrets, because the operator requested it.
     Operator,
-    /// The data directory's, because the database is in it; but not if the token was replaced while
-    /// the scheduler ran.
+    /// The data directory's secrets, because it contains the database. Not used if the token was
+    /// replaced while the scheduler ran.
     DataDir,
-    /// The database's, because other schedulers may use the same database.
+    /// The database's secrets, because other schedulers may use the same database.
     Database,
 }
 
-/// Returns the operator's token, and makes it at the first start.
+/// Returns the operator's token. Makes it at the first start.
 ///
 /// # Errors
-/// When the file or the database cannot be used, or another scheduler of the database made the
+/// When the file or the database cannot be used, or when another scheduler of the database made the
 /// token and this data directory does not have it.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
@@ -207,8 +208,8 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
         None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
-            // Written before the database stores the hash; otherwise a crash could leave only the
-            // hash, and nobody would know the token.
+            // The file is written before the database stores the hash. Otherwise a crash could
+            // leave only the hash, and nobody would know the token.
             write_atomically(&path, 0o600, format!("{made}\n").as_bytes())?;
             made
         }
@@ -235,8 +236,8 @@ pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Rewrites the client file whenever the set of other schedulers changes, or a new token was copied
-/// into the data directory.
+/// Rewrites the client file when the set of other schedulers changes, or when a new token was
+/// copied into the data directory.
 pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
     let mut others = wakes.others_watched();
     let mut look = tokio::time::interval(TOKEN_LOOK);
@@ -268,21 +269,21 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
 }
 
 /// A new token that will replace the present one. It is first written to a file of its own, so that
-/// it is not lost if the command fails after the database has its hash.
+/// it is not lost if the command fails after the database has stored its hash.
 #[derive(Debug)]
 pub struct Successor {
     token: Secret,
-    /// The file that holds only the token.
+    /// The file that contains only the token.
     file: PathBuf,
-    /// The path of the new token until the database stores the token's hash.
+    /// The file with the new token until the database stores the token's hash.
     beside: PathBuf,
-    /// A folder whose client file must also get the token.
+    /// A folder with a client file into which the token must be written too.
     folder: Option<PathBuf>,
 }
 
 impl Successor {
-    /// Makes a random token and writes it to a file beside the present token's: beside `token_file`
-    /// if given, else in `folder`.
+    /// Makes a random token and writes it to a file beside the file of the present token. That file
+    /// is `token_file` if given, else in `folder`.
     pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = Secret::generate().context("make the operator's token")?;
         let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
@@ -297,7 +298,7 @@ impl Successor {
         self.token.hash()
     }
 
-    /// The path of the new token until the database stores the token's hash.
+    /// The path of the file with the new token until the database stores the token's hash.
     pub fn beside(&self) -> &Path {
         &self.beside
     }
@@ -307,13 +308,13 @@ impl Successor {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// Replaces the former token by the new one in the files; returns these files. If this fails,
-    /// the new token is still in its own file.
+    /// Replaces the former token by the new one in its files, and returns these files. If this
+    /// fails, the new token is still in its own file.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
-        // A copied client file has no token file beside it. A token file is replaced first, because
-        // the scheduler reads it.
+        // A copied client file has no token file beside it. If there is a token file, it is
+        // replaced first, because the scheduler reads it.
         let alone = client.is_some() && !self.file.exists();
         if !alone {
             std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
@@ -341,7 +342,8 @@ fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
 /// Ensures that all schedulers of a database have the same certificate authority.
 ///
 /// # Errors
-/// When the database cannot be used, or agents trust another authority than this data directory's.
+/// When the database cannot be used, or when agents trust another authority than the one of this
+/// data directory.
 pub async fn authority(
     pool: &PgPool,
     data_dir: &DataDir,

@@ -1,11 +1,12 @@
-//! The private Postgres of `landfall up`: finds the program, initialises the cluster, and starts,
+//! The private Postgres of `landfall up`: finds the programs, initialises the cluster, and starts,
 //! watches and stops the server.
 //!
-//! In the data directory it uses `postgres/` (the cluster), `run/` (the socket, mode 0700; it does
-//! not listen on TCP) and `postgres.log` (since the newest start). The server never outlives the
-//! scheduler: when the scheduler ends for any reason, the kernel sends the server SIGINT (a fast
-//! shutdown), see `postgres/server.rs`. `fsync` stays on, so that committed rows survive a crash.
-//! The module `data_dir` ensures that one process uses the data directory, not this module.
+//! In the data directory, Postgres uses `postgres/` (the cluster), `run/` (the socket, mode 0700;
+//! the server does not listen on TCP) and `postgres.log` (since the newest start). The server never
+//! outlives the scheduler: when the scheduler ends for any reason, the kernel sends the server
+//! SIGINT (a fast shutdown), see `postgres/server.rs`. `fsync` stays on, so that committed rows
+//! survive a crash. The module `data_dir`, not this one, ensures that only one process uses the
+//! data directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,23 +30,24 @@ use server::Server;
 
 use crate::app::disk;
 
-/// The superuser of the cluster, and the system's user that runs the server if the scheduler runs
-/// as root.
+/// The superuser of the cluster. If the scheduler runs as root, this is also the system's user that
+/// runs the server.
 const USER: &str = "postgres";
 /// The name of the scheduler's database.
 const DATABASE: &str = "landfall";
 /// The cluster's folder in a data directory.
 const CLUSTER: &str = "postgres";
-/// With fewer free bytes than this the server may stop, because it writes its log in files of 16
-/// MB.
+/// Minimum number of free bytes. With fewer, the server may stop, because it writes its log in
+/// files of 16 MB.
 pub(crate) const LEAST_ROOM: u64 = 32 << 20;
-/// Oldest major version that can work: the log of events needs `pg_current_xact_id`.
+/// The oldest major version that works: the log of events needs `pg_current_xact_id`.
 pub(crate) const OLDEST_MAJOR: u32 = 13;
-/// Maximum time of a start: ample even after a crash, when the server replays up to `max_wal_size`.
+/// Maximum time of a start. It is enough even after a crash, when the server replays up to
+/// `max_wal_size`.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of connection attempts to a starting server.
 const START_POLL: Duration = Duration::from_millis(50);
-/// Maximum time of a fast shutdown. An immediate shutdown follows, after which the next start
+/// Maximum time of a fast shutdown. After it, an immediate shutdown follows, and the next start
 /// recovers the data.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,7 +58,7 @@ pub enum PostgresError {
         "no Postgres server is installed (looked in {LOOKED_IN}): install Debian's package postgresql, or give --database-url"
     )]
     NotInstalled,
-    /// The cluster's folder holds other files.
+    /// The cluster's folder contains other files.
     #[error("{0} is not empty and contains no Postgres cluster: choose another data directory with --data-dir")]
     Foreign(PathBuf),
     #[error(
@@ -82,17 +84,17 @@ pub enum PostgresError {
     Other(#[from] anyhow::Error),
 }
 
-/// The server that would run on a data directory.
+/// The server that would be used for a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckedPostgres {
     pub(crate) program: PathBuf,
     /// The major version.
     pub(crate) major: String,
-    /// Whether the cluster exists already.
+    /// Whether the cluster already exists.
     pub(crate) made: bool,
 }
 
-/// Where Postgres' programs are searched for, as named in messages.
+/// The places where Postgres' programs are searched for, as named in messages.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping this value asks the server to stop;
@@ -105,8 +107,8 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// For tests: starts a server that may lose its data when the machine fails. Each test makes
-    /// and drops a database, which takes a third of the time this way.
+    /// Starts a server for tests, which may lose its data if the machine fails. Each test makes and
+    /// drops a database; with these settings that takes a third of the time.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`].
@@ -126,11 +128,11 @@ impl PrivatePostgres {
         Self::start_with(data_dir, &[]).await
     }
 
-    /// `settings` override the default settings.
+    /// Like [`PrivatePostgres::start`], with `settings` that override the default settings.
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
-        // Runs programs and may wait for a former server, so it must not block the runtime's
-        // threads.
+        // The preparation runs programs and may wait for a former server, so it must not block the
+        // runtime's threads.
         let prepared = tokio::task::spawn_blocking(move || PreparedServer::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
@@ -146,13 +148,13 @@ impl PrivatePostgres {
     }
 
     /// Options to connect to the server that another process runs on this data directory; `None` if
-    /// there is none.
+    /// no server runs.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
 
     /// Checks whether a scheduler of this user could start the server of this data directory, which
-    /// need not exist yet. Changes nothing; runs programs, so it may block.
+    /// need not exist yet. Changes nothing. It runs programs, so it may block.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`].
@@ -173,13 +175,13 @@ impl PrivatePostgres {
         data_dir.join(CLUSTER)
     }
 
-    /// Waits until the server ends unexpectedly; returns the error with its cause, if known.
+    /// Waits until the server ends unexpectedly. Returns the error, with its cause if known.
     pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
         self.down(&format!("ended ({status})"))
     }
 
-    /// Stops the server and waits for its end.
+    /// Stops the server and waits until it has ended.
     ///
     /// # Errors
     /// When an immediate shutdown was needed; the next start then recovers the data.
@@ -196,8 +198,7 @@ impl PrivatePostgres {
     async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let answering = async {
             let options = options_for(self.socket.path(), USER);
-            // Connections fail until the socket exists, and then until the server has recovered its
-            // data.
+            // Connections fail until the socket exists and the server has recovered its data.
             while let Err(error) = options.connect().await.map(drop) {
                 tracing::trace!(%error, "the private Postgres does not answer yet");
                 tokio::time::sleep(START_POLL).await;
@@ -228,13 +229,13 @@ impl PrivatePostgres {
     }
 }
 
-/// The error for a server that ended or never answered; the usual cause is a full disk.
+/// The error for a server that ended or never answered. The usual cause is a full disk.
 fn down(log: &Path, what: &str) -> anyhow::Error {
     let cluster = log.with_file_name(CLUSTER);
     let room = disk::space(&cluster).map(|disk| disk.free);
     let (last, cluster) = (server::last_lines(log), cluster.display());
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
-    // The end of the server frees the space of its temporary files, so its log counts too.
+    // The log is checked too: when the server ends, the space of its temporary files becomes free.
     if room.is_some_and(|room| room < LEAST_ROOM) || last.contains("No space left on device") {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
@@ -252,7 +253,7 @@ fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
         .ssl_mode(PgSslMode::Disable)
 }
 
-/// What must be prepared before the server is spawned.
+/// The results of the preparations before the server is spawned.
 #[derive(Debug)]
 struct PreparedServer {
     account: Account,
@@ -274,7 +275,7 @@ impl PreparedServer {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    /// The installed server that fits the cluster, or the newest if there is no cluster yet.
+    /// The installed server that fits the cluster. If there is no cluster yet, the newest server.
     fn binaries(cluster: &Path, data_dir: &Path) -> Result<Binaries, PostgresError> {
         let installed = binaries::installed();
         match cluster::version(cluster)? {
@@ -304,7 +305,7 @@ mod tests {
         let said = down(&log, "ended (signal 6)").to_string();
         assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
         std::fs::write(&log, "PANIC:  something else\n").unwrap();
-        // On a disk that is nearly full the other message is right.
+        // If the disk is nearly full, the error names the full disk instead.
         if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
             let said = down(&log, "ended (signal 6)").to_string();
             assert!(said.ends_with("ends with: PANIC:  something else"), "{said}");

@@ -1,7 +1,7 @@
 //! Runs one scheduler: starts its services and background tasks, and supervises them.
 //!
 //! If a task panics or returns before the shutdown, the process ends with an error that names the
-//! task. A restart is better than a scheduler that, for example, silently stopped reaping.
+//! task. A restart is better than a scheduler in which, for example, reaping has silently stopped.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
-/// The grace period divided by the reaper's period, so that an expired session is detected soon.
+/// The ratio of the grace period to the reaper's period. It is high enough to detect an expired
+/// session soon.
 const REAPS_PER_GRACE: u32 = 5;
 
 /// Runs a scheduler until `shutdown`, or until an essential part fails.
@@ -81,13 +82,13 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
     tx.commit().await.context("commit")
 }
 
-/// The parts of the process. Each returns its name and how it ended.
+/// The parts of the process. Each returns its name and the result with which it ended.
 type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// A background task's trigger, which also gives the task's name and role.
+/// The trigger of a background task. It also gives the task's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    /// The task runs at its signal, and after its period.
+    /// The task runs when its signal comes, and after its period.
     Woken(Task),
     /// The task runs only after its period.
     Timed(&'static str, Role),
@@ -110,7 +111,7 @@ impl Job {
 }
 
 /// Spawns background tasks. Each line gives the trigger, the period without a signal, the
-/// constructor of the state kept between passes, and the function of a pass.
+/// constructor of the state that is kept between passes, and the function that runs a pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
         let kept = $new($terms.on($job.role(), $scheduler));
@@ -138,23 +139,25 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
-        // Each slot has one more task assigned ahead, so that an agent idles only if crawls are
-        // shorter than this period.
+        // Each slot has one more task assigned in advance. So an agent is idle only if its crawls
+        // are shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
-        // Readers add what this has not added yet, so its period changes only their effort.
+        // Readers of totals add the changes that this job has not added yet, so its period affects
+        // only the readers' effort.
         Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;
-        // Usually finds nothing, by a cheap query; the recrawl interval of a batch is an hour or
-        // more.
+        // This pass is a cheap query that usually finds nothing, because the recrawl interval of a
+        // batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Rows are kept for days, so seconds do not matter.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
-        // Passes of other tasks that need a verdict at once request the review themselves.
+        // Passes of other tasks that need the result of a review at once request the review
+        // themselves.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }
 
-/// Spawns what keeps this scheduler's roles, exchanges signals with the other schedulers, and
-/// watches the database.
+/// Spawns the parts that keep this scheduler's roles, exchange signals with the other schedulers,
+/// and watch the database.
 fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
     let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
     let (options, wakes, stop) = of_each();

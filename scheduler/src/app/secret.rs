@@ -1,7 +1,7 @@
 //! Secrets: the operator's token, enrolment tokens, and the credentials of agents.
 //!
 //! A secret is 256 random bits from the operating system, in hexadecimal. It is shown once, and
-//! only its SHA-256 is stored. It cannot be guessed, so a plain hash without salt is enough.
+//! only its SHA-256 is stored. A secret cannot be guessed, so a plain hash without salt is enough.
 
 use std::fmt;
 use std::fs::File;
@@ -9,14 +9,14 @@ use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// Length of a secret and of its hash, in bytes.
+/// Length in bytes of a secret and of its hash.
 const BYTES: usize = 32;
 
 /// A secret in clear text. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// The SHA-256 of a secret, which is what the database stores.
+/// The SHA-256 of a secret. The database stores only this hash.
 #[derive(Debug, Clone, Copy)]
 pub struct SecretHash([u8; BYTES]);
 
@@ -61,8 +61,8 @@ impl SecretHash {
 }
 
 impl PartialEq for SecretHash {
-    /// Takes constant time, so that its duration does not reveal how much of a wrong secret is
-    /// right.
+    /// Takes constant time. So the time of a comparison does not reveal how much of a wrong secret
+    /// is right.
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0_u8, |difference, (a, b)| std::hint::black_box(difference | (a ^ b))) == 0
     }

@@ -1,6 +1,6 @@
-//! The scheduler's own certificate authority, used unless it listens on loopback.
+//! The scheduler's own certificate authority. It is used unless the scheduler listens on loopback.
 //!
-//! The authority is made once, in `DIR/tls`, and is valid for ten years, because agents pin the
+//! The authority is made once, in `DIR/tls`. It is valid for ten years, because agents pin the
 //! SHA-256 of its certificate. The server's certificate, for [`DOMAIN`] and the scheduler's other
 //! names, is issued anew at each start and long before it expires. Open connections keep their
 //! certificate. The server also sends the authority's certificate, so that an agent that knows only
@@ -33,7 +33,7 @@ mod validity;
 
 pub(in crate::app) use validity::validity;
 
-/// The name that every server certificate contains and clients verify, whatever address they use.
+/// The name in every server certificate. Clients verify it, whatever address they use.
 pub const DOMAIN: &str = "landfall-scheduler";
 /// File names of the authority's certificate and key.
 pub(in crate::app) const CA: &str = "ca.pem";
@@ -42,19 +42,20 @@ pub(in crate::app) const CA_KEY: &str = "ca.key";
 const CA_YEARS: u32 = 10;
 /// Validity of a server certificate in years.
 const SERVER_YEARS: u32 = 1;
-/// Remaining validity at which a new server certificate is issued: a third of its lifetime, which
-/// leaves time to fix problems.
+/// Remaining validity at which a new server certificate is issued. It is a third of the validity,
+/// which leaves time to fix problems.
 pub(in crate::app) const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
 /// Interval at which the certificate is checked.
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
 /// Remaining validity of the authority at which the operator is warned.
 pub(in crate::app) const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 
-/// How to get a new authority once the folder of the old one was moved away.
+/// How to get a new authority after the folder of the old one was moved away.
 pub(in crate::app) const NEW_AUTHORITY: &str = "start again (with --replace-secrets if --database-url is set; copy the new folder \
                                                 to your other schedulers), and enrol every agent again";
 
-/// What a server needs for TLS, and what clients need to verify the server.
+/// The configuration with which a server uses TLS, and the data with which clients verify the
+/// server.
 #[derive(Debug)]
 pub struct ServerTls {
     /// The configuration of the listener.
@@ -70,7 +71,7 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// The warning to the operator during the authority's last year.
+    /// The warning for the operator during the authority's last year.
     pub fn warning(&self) -> Option<String> {
         let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
         Some(format!(
@@ -85,7 +86,7 @@ pub struct Leaf {
     /// The folder of the authority.
     dir: PathBuf,
     names: Vec<String>,
-    /// This lock is never held across an await.
+    /// The served certificate. The lock is never held across an await.
     served: RwLock<ServedCertificate>,
 }
 
@@ -106,8 +107,8 @@ impl Leaf {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Issues a new certificate whenever one is due, until `shutdown`. After an error, which is
-    /// logged, the next check tries again.
+    /// Issues a new certificate whenever the present one expires soon, until `shutdown`. An error
+    /// is logged, and the next check tries again.
     pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
         let mut looks = tokio::time::interval(every);
         loop {
@@ -140,8 +141,8 @@ impl Leaf {
             return Ok(false);
         }
         let issued = IssuedCertificate::new(&self.dir, &self.names, now)?;
-        // Used even if the files cannot be written, because they are only for the operator to
-        // inspect.
+        // The certificate is used even if the files cannot be written, because they are only for
+        // the operator to inspect.
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
         issued.write(&self.dir)?;
         Ok(true)
@@ -150,7 +151,8 @@ impl Leaf {
 
 /// Installs the cryptography provider of rustls for this process.
 pub fn install_crypto() {
-    // A second installation fails, which is harmless because the first installed the same provider.
+    // A second installation fails, which is harmless because the first one installed the same
+    // provider.
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
@@ -159,8 +161,8 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;
     let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
-    // The key is written first, because agents would pin a certificate that is useless without its
-    // key.
+    // The key is written before the certificate. Otherwise agents could pin a certificate whose key
+    // was lost.
     if !ca_path.exists() {
         let key = KeyPair::generate().context("make the authority's key")?;
         let ca = authority(now)?.self_signed(&key).context("sign the authority")?;
@@ -191,7 +193,7 @@ struct IssuedCertificate {
 }
 
 impl IssuedCertificate {
-    /// Issues a certificate, signed by the authority in `dir`.
+    /// Issues a certificate that is signed by the authority in `dir`.
     fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
         let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
@@ -223,7 +225,7 @@ pub fn fingerprint(pem: &str) -> Option<String> {
     Some(hex(&Sha256::digest(&der)))
 }
 
-/// The authority's parameters. Its name must never change, because issued certificates contain it.
+/// The authority's parameters. The name must never change, because issued certificates contain it.
 fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
     let mut params = params(Vec::new(), "Landfall CA", now, CA_YEARS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -231,7 +233,7 @@ fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// Issues a server certificate; returns it with its key.
+/// Issues a server certificate. Returns it with its key.
 fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> anyhow::Result<(Certificate, KeyPair)> {
     let mut sans = vec![DOMAIN.to_owned()];
     sans.extend(names.iter().filter(|name| name.as_str() != DOMAIN).cloned());
@@ -255,7 +257,7 @@ fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) 
     }
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
-    // Valid from yesterday on, because a client's clock may be slow.
+    // The certificate is valid from yesterday on, because a client's clock may be slow.
     let from = now.checked_sub_days(Days::new(1)).unwrap_or(now);
     let until = now.checked_add_months(Months::new(12 * years)).unwrap_or(now);
     let (year, month, day) = calendar(from);
@@ -337,7 +339,7 @@ mod tests {
     fn a_client_that_trusts_the_authority_accepts_the_server_under_every_name() {
         install_crypto();
         let base = tempfile::tempdir().unwrap();
-        // The authority here is years older than the certificate that it signs.
+        // The authority is years older than the certificate that it signs.
         prepare(base.path(), &[], "2020-02-29T00:00:00Z".parse().unwrap()).unwrap();
         let names = ["192.0.2.7".to_owned(), "scheduler.example.org".to_owned()];
         prepare(base.path(), &names, noon()).unwrap();

@@ -37,23 +37,24 @@ use crate::store::{self, schedulers};
 /// The options of `landfall up` and `landfall serve`.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The folder of all files of this scheduler; `None`: [`DataDir::default_path`].
+    /// The folder with all files of this scheduler; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The gRPC address; `None`: the configuration's.
+    /// The gRPC address; the configuration's if `None`.
     pub listen: Option<SocketAddr>,
-    /// The configuration; `None`: the defaults.
+    /// The file with the configuration; the defaults are used if `None`.
     pub config: Option<PathBuf>,
-    /// The operator's own Postgres server; `None`: the configuration's, else a private one.
+    /// The operator's own Postgres server. If `None`, the configuration's; if that has none, a
+    /// private one.
     pub database_url: Option<String>,
     /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
-    /// The contact URL, sent in every user agent; `None`: the configuration's.
+    /// The contact URL, sent in every user agent; the configuration's if `None`.
     pub contact_url: Option<ContactUrl>,
-    /// The file with positions by address; `None`: the configuration's.
+    /// The file that maps addresses to positions; the configuration's if `None`.
     pub geoip: Option<PathBuf>,
-    /// The collector of traces; `None`: the configuration's.
+    /// The collector of traces; the configuration's if `None`.
     pub otlp: Option<Collector>,
-    /// The address that agents connect to; `None`: derived from the listening address.
+    /// The address that agents connect to; derived from the listening address if `None`.
     pub advertise: Option<AdvertisedAddress>,
     /// Whether the data directory's secrets replace those known to the database.
     pub replace_secrets: bool,
@@ -61,8 +62,8 @@ pub struct Options {
 
 /// Runs a scheduler until SIGINT or SIGTERM.
 pub async fn up(options: Options) -> anyhow::Result<()> {
-    // Set up before Postgres is spawned, so that a signal during its start does not leave it
-    // running.
+    // The signals are handled before Postgres is spawned, so that a signal during its start does
+    // not leave it running.
     let shutdown = on_signal()?;
     let Configuration { config, exposed } = configuration(&options)?;
     if let Some(file) = exposed.as_deref().map(Path::display) {
@@ -157,12 +158,12 @@ async fn serve(
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) config: Config,
-    /// The file, if every user of this machine can read the database URL in it. The URL may contain
-    /// a password.
+    /// The file with the configuration, if every user of this machine can read the database URL in
+    /// it. The URL may contain a password.
     pub(crate) exposed: Option<PathBuf>,
 }
 
-/// Reads the configuration; options of the command line override it.
+/// Reads the configuration. Options of the command line override it.
 pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> {
     let mut config = match &options.config {
         Some(path) => Config::load(path)?,
@@ -199,7 +200,7 @@ pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> 
     Ok(Configuration { config, exposed })
 }
 
-/// Whether every user of this machine can read the file, if nothing hides its folder.
+/// Whether every user of this machine can read the file, unless its folder is closed to them.
 pub(crate) fn exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
@@ -217,7 +218,7 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Parses the URL. Errors do not repeat it, because it may contain a password.
+/// Parses the URL of a database. Errors do not repeat it, because it may contain a password.
 pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = if postgres { url.parse().ok() } else { None };
@@ -233,7 +234,7 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnec
     };
     match connect.connect().await {
         Ok(connection) => Ok(connection),
-        // The library's message would also contain the line in Postgres' source.
+        // The library's message would also contain a line number of Postgres' source.
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
     }
@@ -276,7 +277,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
 }
 
-/// The text printed at the start.
+/// The text for people that is printed at the start.
 fn greeting(
     private: bool,
     has_contact: bool,
@@ -308,7 +309,7 @@ fn greeting(
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
     }
-    // For the default directory, commands need no option.
+    // For the default directory, commands do not need the option.
     let elsewhere = match data_dir.path() {
         dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
         dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),

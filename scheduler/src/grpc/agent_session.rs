@@ -1,5 +1,5 @@
-//! The gRPC service for agents: enrols them and opens sessions. Each session runs as a task
-//! (`stream`).
+//! The gRPC service for agents. It enrols agents and opens their sessions. Each session runs as a
+//! task (`stream`).
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -31,11 +31,11 @@ use crate::store::agents::{self, CredentialHolder, enrolments, sessions};
 use crate::store::measurements::reach::{self, ReachFilter};
 use crate::store::{self, embeddings};
 
-/// Maximum number of messages that wait in memory for an agent. If the agent reads too slowly for
-/// that, its session ends.
+/// Maximum number of messages that wait in memory for an agent. If the agent reads so slowly that
+/// more would wait, its session ends.
 const OUTBOUND_MESSAGES: usize = 256;
 
-/// Time during which an agent gets no leases after it handed one back because it had no room or
+/// Time during which an agent gets no leases after it returned a lease because it had no room or
 /// could not begin. Without this pause it would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum time from the connection to the agent's registration.
@@ -50,7 +50,7 @@ pub(super) struct AgentDesk {
 }
 
 impl AgentDesk {
-    /// Sessions run as tasks of `sessions` and end with `shutdown`.
+    /// Creates the service. Its sessions run as tasks of `sessions` and end with `shutdown`.
     pub(super) fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }
@@ -143,8 +143,8 @@ impl AgentDesk {
                 return Err(self.refused(agent, error).await?);
             }
         };
-        // Checked again, because another machine may have been enrolled as this agent meanwhile.
-        // From here on the agent's row is locked.
+        // The credential is checked again, because another machine may have been enrolled as this
+        // agent in the meantime. From here on the agent's row is locked.
         credential.agent(&mut tx).await?;
         store::commit(tx).await?;
         tracing::info!(
@@ -155,7 +155,7 @@ impl AgentDesk {
             "an agent connected"
         );
         let wakes = &self.scheduler.wakes;
-        // Wakes the stream that this session supersedes, so that it ends.
+        // Wakes the stream of the session that this one supersedes, so that it ends.
         wakes.wake_agents([agent]);
         wakes.measure.notify_one();
         wakes.fit.notify_one();
@@ -196,7 +196,7 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
 }
 
 /// Maximum number of heartbeats that an agent can have sent since it was welcomed. An agent varies
-/// its interval by up to a fifth. Twice the regular number plus a few allows for any clock error.
+/// its interval by up to a fifth. Twice the regular number plus a few tolerates any clock error.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn an_agent_that_keeps_its_interval_is_never_from_the_future() {
         let interval = Duration::from_secs(10);
-        // The fastest possible agent: every heartbeat comes a fifth early.
+        // The fastest possible agent sends every heartbeat a fifth early.
         for sequence in 1..10_000 {
             let elapsed = interval.mul_f64(0.8) * sequence;
             assert!(u64::from(sequence) <= most_heartbeats(elapsed, interval), "{sequence}");

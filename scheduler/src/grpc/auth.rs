@@ -1,6 +1,6 @@
 //! Authenticates the operator by token and agents by credential.
 //!
-//! Both secrets are sent as `authorization: Bearer SECRET`; only their hashes are stored and
+//! Both secrets are sent as `authorization: Bearer SECRET`. Only their hashes are stored and
 //! compared. [`admit`] checks the secret before any handler runs, and stores the caller in the
 //! request's extensions.
 
@@ -36,7 +36,7 @@ pub(crate) enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// Who may make a call.
+/// The callers that may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AllowedCallers {
     Anybody,
@@ -45,11 +45,11 @@ enum AllowedCallers {
 }
 
 impl AllowedCallers {
-    /// A call that is not listed here is only for the operator, so that a new service is closed by
-    /// default.
+    /// The callers of an rpc. An rpc that is not listed here is only for the operator, so that a
+    /// new service is closed by default.
     fn of(path: &str) -> Self {
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            // An enrolling agent has no credential yet; its request contains an enrolment token.
+            // An agent that enrols has no credential yet; its request contains an enrolment token.
             Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
             Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
             _ => Self::Operator,
@@ -57,13 +57,13 @@ impl AllowedCallers {
     }
 }
 
-/// Whether a path is a page's, and not a gRPC service's, whose name has a dot. The dashboard itself
-/// checks who may see its pages, because browsers send a cookie.
+/// Whether a path leads to a page and not to a gRPC service. The name of a gRPC service has a dot.
+/// The dashboard itself checks who may see its pages, because browsers send a cookie.
 pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }
 
-/// Admits a call if its caller may make it, and stores the caller in `extensions`.
+/// Admits a call if the caller may make it, and stores the caller in `extensions`.
 pub(super) async fn admit(
     pool: &PgPool,
     wrong_tokens: &WrongTokens,
@@ -75,7 +75,8 @@ pub(super) async fn admit(
     if callers == AllowedCallers::Anybody {
         return Ok(());
     }
-    // Checked before any query, so that unauthenticated callers cause no database work.
+    // The secret is parsed before any query, so that unauthenticated callers cause no database
+    // work.
     let presented = presented(headers)?;
     if callers == AllowedCallers::Operator {
         let known = operator(&mut *store::acquire(pool).await?, presented).await;
@@ -92,7 +93,7 @@ pub(super) async fn admit(
     Ok(())
 }
 
-/// The operator, with the hash of the token they presented.
+/// The operator, with the hash of the presented token.
 #[derive(Debug, Clone)]
 pub(crate) struct Operator(pub(crate) SecretHash);
 
@@ -106,7 +107,7 @@ pub(crate) async fn operator(conn: &mut PgConnection, presented: SecretHash) -> 
     }
 }
 
-/// An agent, with the credential it presented.
+/// An agent, with its presented credential.
 #[derive(Debug, Clone)]
 pub(super) struct Agent {
     pub(super) holder: CredentialHolder,
@@ -123,7 +124,7 @@ pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Reque
 pub(super) struct Credential(SecretHash);
 
 impl Credential {
-    /// Finds the agent that the credential belongs to now.
+    /// Finds the agent to which the credential belongs now.
     ///
     /// # Errors
     /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an

@@ -1,7 +1,8 @@
-//! Ends connections that do not begin a request in time.
+//! Closes connections that do not begin a request in time.
 //!
-//! A connection is HTTP/1 or HTTP/2, which shows only when the length of HTTP/2's preface has
-//! arrived. Without a limit, a client that sends less would keep its connection for ever.
+//! A connection may use HTTP/1 or HTTP/2. The server can tell only when as many bytes have arrived
+//! as HTTP/2's preface has. Without a time limit, a client that sends less would keep its
+//! connection forever.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +13,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// Maximum time from the connection, or the end of the TLS handshake, to the end of the preface.
+/// Maximum time from the connection, or from the end of the TLS handshake, until the preface is
+/// complete.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Length of HTTP/2's preface (RFC 9113 section 3.4); no HTTP/1 request is shorter.
+/// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1 request is shorter.
 const PREFACE: usize = 24;
 
 /// A connection with a time limit for its first bytes.
 #[derive(Debug)]
 pub(super) struct FirstBytes<S> {
     stream: S,
-    /// The end of the time limit, and the number of bytes read; `None` once enough have arrived.
+    /// The time limit, and the number of bytes read so far; `None` when enough bytes have arrived.
     begins: Option<(Pin<Box<Sleep>>, usize)>,
 }
 

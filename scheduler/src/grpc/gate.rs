@@ -1,5 +1,5 @@
-//! Every request passes this gate. It refuses requests that their caller may not make, and refuses
-//! or aborts requests while the database does not answer.
+//! Every request passes through this gate. It refuses a request that its caller may not make. It
+//! refuses or aborts requests while the database does not answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use tower::Service;
 use super::{auth, status};
 use crate::Scheduler;
 
-/// Wraps a server.
+/// A server behind the gate.
 #[derive(Debug, Clone)]
 pub(super) struct Gate<S> {
     within: S,
@@ -40,12 +40,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Only the present instance is ready, so it serves this request; its clone must become
-        // ready first.
+        // Only the present instance is ready, so it serves this request. The clone replaces it, and
+        // must become ready first.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         if auth::is_page(request.uri().path()) {
-            // The dashboard refuses requests by pages of its own.
+            // The dashboard answers refused requests with pages of its own.
             return Box::pin(async move { within.call(request).await });
         }
         let Scheduler { pool, wakes, wrong_tokens, .. } = self.scheduler.clone();

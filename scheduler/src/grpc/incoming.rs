@@ -1,5 +1,5 @@
-//! TLS connections for the server. Each handshake runs on its own task, so that a slow one delays
-//! no other.
+//! TLS connections for the server. Each handshake runs as its own task, so that a slow handshake
+//! does not delay other connections.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const HANDSHAKES: usize = 1024;
 /// Maximum duration of one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connections of `accepted` that complete a TLS handshake. Other connections are dropped, and
-/// errors of the listener are passed on.
+/// The connections of `accepted` that complete a TLS handshake. Other connections are dropped.
+/// Errors of the listener are passed on.
 pub fn over_tls(
     accepted: impl Stream<Item = io::Result<TcpStream>>,
     config: Arc<ServerConfig>,
@@ -27,7 +27,7 @@ pub fn over_tls(
         let acceptor = acceptor.clone();
         tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
     });
-    // If a handshake's task was dropped or panicked, only its connection is lost.
+    // If the task of a handshake was dropped or panicked, only the connection of that task is lost.
     shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
 }
 

@@ -1,5 +1,5 @@
-//! Chooses landmarks: an operator names them, or an election picks them by the measured round trips
-//! between agents. An elected landmark that stays disconnected is replaced.
+//! Chooses landmarks: an operator names them, or an election chooses them by the measured round
+//! trips between agents. An elected landmark that stays disconnected is replaced.
 //!
 //! Invariant: the landmarks and the embedding's requested dimensions change together, in the
 //! caller's transaction, and never contradict each other. No call waits for measurements: an
@@ -20,8 +20,8 @@ use crate::store::settings;
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
 const ELECTION_SEED: u64 = 1;
-/// Minimum number of landmarks to elect: with only two, a position and its mirror image fit equally
-/// well.
+/// Minimum number of landmarks to elect. With only two, a position and its mirror image would fit
+/// equally well.
 const FEWEST_ELECTED: u32 = 3;
 
 /// Why landmarks were not changed.
@@ -39,7 +39,7 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// Fewer agents than landmarks can be landmarks.
+    /// Fewer agents can be landmarks than landmarks were requested.
     #[error("{}", too_few_beacons(*.asked, *.there))]
     TooFewBeacons {
         asked: u32,
@@ -66,7 +66,8 @@ pub enum ChoiceError {
     Store(#[from] crate::store::Error),
 }
 
-/// The operator may not have given a number, but only let the default stand.
+/// The message names the number of landmarks, because the operator may have used the default number
+/// without giving `--count`.
 fn too_few_beacons(asked: u32, there: usize) -> String {
     let remedy = match u32::try_from(there) {
         Ok(there) if there >= FEWEST_ELECTED => format!("; elect at most {there} with --count"),
@@ -123,7 +124,8 @@ pub async fn elect(
         return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
     }
     let mesh = mesh(conn).await?;
-    // Takes about a second for thirty agents, which is too long for a thread of the async runtime.
+    // The election takes about a second for thirty agents, too long for a thread of the async
+    // runtime.
     let elected =
         tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
     let elected = match elected {
@@ -140,7 +142,7 @@ pub async fn elect(
 /// The quality of the present landmarks.
 #[derive(Debug, Clone)]
 pub struct ExplainedLandmarks {
-    /// Computed from the measured round trips between the connected agents.
+    /// The explanation, computed from the measured round trips between the connected agents.
     pub explanation: Explanation,
     pub names: BTreeMap<AgentId, String>,
     /// Connected agents that cannot be landmarks because no agent reached them.
@@ -164,16 +166,16 @@ pub struct Replacement {
     pub lost: String,
     /// Time since the lost landmark disconnected.
     pub away_for: Duration,
-    /// The agent that replaces the landmark; `None` if no agent can.
+    /// The agent that replaces the landmark; `None` if no agent can replace it.
     pub elected: Option<String>,
 }
 
-/// Replaces the elected landmark that has been disconnected longest, if for at least `after`, by a
-/// newly elected agent; the other landmarks stay. Returns `None` if no landmark is lost. If two
-/// schedulers run this at once, only the first replaces the landmark; the second then finds none
-/// lost.
+/// Replaces an elected landmark that has been disconnected for at least `after` by a newly elected
+/// agent. If there are several, replaces the one that has been away longest; the other landmarks
+/// stay. Returns `None` if no landmark is lost. If two schedulers run this at once, only the first
+/// replaces the landmark; the second then finds no lost landmark.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
-    // Almost always no landmark is lost; this check avoids the lock.
+    // In almost all passes no landmark is lost. This check then avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {
         return Ok(None);
     }
@@ -228,8 +230,8 @@ async fn replace(
     dimensions: Option<u32>,
     by: ChosenBy,
 ) -> Result<(), ChoiceError> {
-    // Comes first, because it locks the single row of settings, so that concurrent changes wait for
-    // each other.
+    // Sets the dimensions first, because this locks the single row of settings, so that concurrent
+    // changes wait for each other.
     settings::set_dimensions(conn, dimensions).await?;
     Ok(landmarks::replace(conn, chosen, by).await?)
 }

@@ -18,7 +18,7 @@ pub(super) mod status;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// The services, also for callers in this process.
+/// The services. Other code of this process calls them too.
 #[derive(Debug, Clone)]
 pub(crate) struct Desks {
     pub(crate) sites: sites::SiteDesk,
@@ -30,8 +30,8 @@ pub(crate) struct Desks {
 }
 
 impl Desks {
-    /// Streams of the services end with `shutdown`. Enrolling agents get `identity`, which tells
-    /// them how to reach the scheduler.
+    /// Creates the services. Their streams end with `shutdown`. Agents that enrol get `identity`,
+    /// with which they find and recognise the scheduler.
     pub(super) fn new(scheduler: &Scheduler, identity: &Identity, shutdown: &CancellationToken) -> Self {
         Self {
             sites: sites::SiteDesk::new(scheduler.clone(), shutdown.child_token()),

@@ -1,8 +1,8 @@
-//! `landfall plan`: reads the state, resolves the requested names, and computes the plan by
+//! `landfall plan`: reads the state, resolves the requested names, and computes the plan with
 //! [`capacity`].
 //!
-//! Everything is read in one snapshot, and nothing is written. The computation uses all cores, on
-//! its own threads.
+//! All data are read in one snapshot, and nothing is written. The computation uses all cores, on
+//! threads of its own.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -25,7 +25,7 @@ use crate::strategy::Speed;
 
 /// A fixed seed, so that the same map always gives the same suggestions.
 const SEED: u64 = 1;
-/// The reason if an agent without coordinates is left out.
+/// The reason why an agent without coordinates is left out.
 const NO_PLACE: &str = "has no place in this embedding: it had too few measurements when the embedding was fitted";
 const DRAINING: &str = "takes no new work because it is draining";
 
@@ -45,13 +45,13 @@ pub struct WhatIfRequest {
 /// An agent to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// The agent's name; `None`: formed from city and carrier.
+    /// The agent's name; if `None`, a name is formed from city and carrier.
     pub name: Option<String>,
     pub city: String,
     pub carrier: String,
     /// The agent or site whose place on the network the new agent would have.
     pub near: String,
-    /// Number of slots; `None`: as many as the median agent has.
+    /// Number of slots; if `None`, as many as the median agent has.
     pub slots: Option<u32>,
 }
 
@@ -99,7 +99,7 @@ pub enum PlanError {
     UnknownNear(String),
     #[error("add: near={near}: {why}")]
     Unplaced { near: String, why: String },
-    /// The agent to remove is not in the computation.
+    /// The agent to remove is not part of the computation.
     #[error("remove: {0} {1}; removing it changes nothing")]
     NoPart(String, &'static str),
     #[error("{0} is named twice")]
@@ -110,7 +110,7 @@ pub enum PlanError {
     TooManySites(u64),
     #[error(transparent)]
     Capacity(#[from] CapacityError),
-    /// Plans cannot be computed for this strategy.
+    /// No plan can be computed for this strategy.
     #[error("strategy: {0}")]
     Strategy(CapacityError),
     #[error("the scheduler is stopping: try again")]
@@ -119,7 +119,7 @@ pub enum PlanError {
     Store(#[from] store::Error),
 }
 
-/// The state that the plan is computed from.
+/// The state from which the plan is computed.
 struct WhatIfInput {
     located: LocatedEmbedding,
     sites: Sites,
@@ -128,12 +128,11 @@ struct WhatIfInput {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Computes a plan. `turn` is held until the computation ends, even if the caller has gone away
-/// meanwhile.
+/// Computes a plan. `turn` is kept until the computation ends, even if the caller is gone by then.
 ///
 /// # Errors
-/// When a requested name is unknown or has no coordinates, no site is located, or the database
-/// fails.
+/// When a requested name is unknown or has no coordinates, when no site is located, or when the
+/// database fails.
 pub async fn plan(pool: &PgPool, wanted: &WhatIfRequest, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == SiteSplit::All {
@@ -216,7 +215,7 @@ impl WhatIfInput {
     }
 }
 
-/// The reason if an agent is left out of the computation; `None` if it is not.
+/// The reason why an agent is left out of the computation; `None` if it is not left out.
 fn no_part(agent: &EnrolledAgent) -> Option<&'static str> {
     match &agent.coordinate {
         _ if agent.draining => Some(DRAINING),
@@ -256,7 +255,7 @@ fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -
     }
 }
 
-/// The coordinates of a new agent beside this agent or site.
+/// The coordinates of a new agent that stands beside the named agent or site.
 async fn near(
     conn: &mut PgConnection,
     located: LocatedEmbedding,

@@ -1,4 +1,4 @@
-//! Maps errors to gRPC statuses; only this module does.
+//! Maps errors to gRPC statuses. No other module does this.
 //!
 //! The message of a status is one sentence for people. Internal causes are logged here, once, and
 //! not sent. Every match is exhaustive, so that a new error needs an explicit code.
@@ -22,7 +22,7 @@ use crate::store::names::Noun;
 use super::auth::AuthError;
 use super::operator::convert::InvalidField;
 
-/// The request names something that does not exist.
+/// The request names an object that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("no batch is called '{0}'")]
@@ -41,17 +41,17 @@ pub(super) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// The request gives the beginning of several names.
+/// The request gives a beginning that several names have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
 pub(super) struct Ambiguous {
     pub(super) noun: Noun,
     pub(super) beginning: String,
-    /// The first of these names.
+    /// The first of the names with this beginning.
     pub(super) names: Vec<String>,
     /// Number of further names that were found.
     pub(super) more: u64,
-    /// Whether there are no more names than those found.
+    /// Whether the names that were found are all names with this beginning.
     pub(super) all: bool,
 }
 
@@ -102,12 +102,12 @@ impl From<store::Error> for Status {
     }
 }
 
-/// `Unavailable`: the request may be repeated.
+/// The status `Unavailable`, because the request may be repeated.
 pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
 
-/// Whether Postgres refused a text because of its zero character; Postgres accepts all other ones.
+/// Whether Postgres refused a text because of a zero character. It accepts all other characters.
 fn has_zero_character(cause: &sqlx::Error) -> bool {
     const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
@@ -129,21 +129,21 @@ fn passes(cause: &sqlx::Error) -> bool {
     )
 }
 
-/// `InvalidArgument`; the message names the field.
+/// The code is `InvalidArgument`, and the message names the field.
 impl From<InvalidField> for Status {
     fn from(error: InvalidField) -> Self {
         Self::invalid_argument(error.to_string())
     }
 }
 
-/// `NotFound`; the message names what is missing.
+/// The code is `NotFound`, and the message names the unknown object.
 impl From<Unknown> for Status {
     fn from(error: Unknown) -> Self {
         Self::not_found(error.to_string())
     }
 }
 
-/// `FailedPrecondition`; the message lists names that the request may mean.
+/// The code is `FailedPrecondition`, and the message lists names that the request may mean.
 impl From<Ambiguous> for Status {
     fn from(error: Ambiguous) -> Self {
         Self::failed_precondition(error.to_string())
@@ -151,7 +151,7 @@ impl From<Ambiguous> for Status {
 }
 
 /// Converts errors to statuses. Each arm names the code; the message is the error's text. An error
-/// that only wraps another gets the status of the inner error.
+/// that only wraps another error gets the status of the inner error.
 macro_rules! codes {
     ($($error:ident { $($arms:tt)+ })+) => {$(
         impl From<$error> for Status {
@@ -195,7 +195,7 @@ codes! {
         | E::TooFewAgents { .. }
         | E::IgnoresLoad(_)
         | E::Differs { .. } => Code::FailedPrecondition,
-        // An immediate retry does not help, in contrast to an absent database.
+        // An immediate retry does not help, unlike a retry while the database is away.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }
@@ -248,7 +248,7 @@ fn no_randomness(cause: &io::Error) -> Status {
     failed()
 }
 
-/// `Internal`: the cause was logged, and is not sent.
+/// The status `Internal`. The cause was logged, and is not sent.
 fn failed() -> Status {
     Status::internal("the scheduler failed: its log has the cause")
 }
@@ -274,17 +274,18 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     }
 }
 
-/// `FailedPrecondition`: a caller with the former operator's token must not replace the new token.
+/// The status `FailedPrecondition`: a caller with the former operator's token must not replace the
+/// new token.
 pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was already replaced: use the new token to replace it again")
 }
 
-/// `Unavailable`: the scheduler is stopping.
+/// The status `Unavailable`, because the scheduler is stopping.
 pub(super) fn stopping() -> Status {
     Status::unavailable("the scheduler is stopping: try again")
 }
 
-/// `DeadlineExceeded`: the client stopped sending.
+/// The status `DeadlineExceeded`, because the client stopped sending.
 pub(super) fn stalled() -> Status {
     Status::deadline_exceeded("the submission stalled: nothing was stored")
 }

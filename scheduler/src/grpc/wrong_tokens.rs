@@ -1,4 +1,4 @@
-//! Slows and logs wrong operator tokens, of commands, programs and browsers alike.
+//! Delays and logs wrong operator tokens from commands, programs and browsers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
 use super::auth::AuthError;
 
-/// Every wrong token delays its answer by this time, and only one such answer is given at a time.
+/// Every answer to a wrong token is delayed by this time, and only one such answer is delayed at a
+/// time.
 const DELAY: Duration = Duration::from_secs(1);
-/// Number of wrong tokens that wait for their answers; further ones are refused at once.
+/// Maximum number of wrong tokens that wait for their answers. Further ones are refused at once.
 const WAITING: usize = 16;
 
 /// The answers to wrong tokens.
@@ -34,8 +35,8 @@ impl WrongTokens {
         Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
     }
 
-    /// The answer to a refused operator. For a wrong token it comes after the delay, or says that too
-    /// many wrong tokens wait. Hold no database connection meanwhile.
+    /// The answer to a refused operator. A wrong token is answered after the delay, or at once if
+    /// too many wrong tokens already wait. Hold no database connection in the meantime.
     pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
         if !matches!(refused, AuthError::WrongOperatorToken) {
             return refused.into();
@@ -50,7 +51,7 @@ impl WrongTokens {
     }
 }
 
-/// The address of a connection.
+/// The address of the client of a connection.
 pub(crate) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
     let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
     plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())

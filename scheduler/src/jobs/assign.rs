@@ -1,10 +1,10 @@
 //! Assigns an agent to every located task.
 //!
-//! `strategy` makes the choice and is pure; this pass only reads its input and stores its result. A
-//! measured round trip takes precedence over a predicted one. Agents without an active session,
-//! draining agents, and agents excluded by the batch's constraints are not candidates. A task
-//! without a candidate waits or fails. If an agent becomes excluded, its tasks that have not begun
-//! are withdrawn.
+//! The pure module `strategy` makes the choice; this pass only reads its input and stores its
+//! result. A measured round trip takes precedence over a predicted one. Agents without an active
+//! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
+//! task without a candidate waits or fails. If an agent becomes excluded, the tasks that it has not
+//! begun are withdrawn.
 
 pub(super) mod admission;
 pub mod balance;
@@ -44,8 +44,8 @@ use crate::jobs::assign::known::Known;
 use crate::jobs::assign::plan::Planner;
 use crate::jobs::assign::waiting::{Unconfirmed, hold_ahead, hold_broken, hold_unconfirmed};
 
-/// Maximum tasks assigned in one transaction, so that their rows are locked for well under a
-/// second.
+/// Maximum number of tasks assigned in one transaction, so that their rows are locked for well
+/// under a second.
 const TASKS_PER_PASS: i64 = 500;
 
 #[derive(Debug)]
@@ -64,18 +64,18 @@ impl Assign {
     /// One pass: transactions of bounded size, until no task can be assigned.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
-        // Before any row is locked, because the first use of a new map takes a second to prepare
-        // it.
+        // Runs before any row is locked, because the first use of a new map takes a second of
+        // preparation.
         let map = self.scheduler.maps.current(self.scheduler.begin()).await?;
         self.release_held().await?;
         self.release_unmet().await?;
         while self.withdraw_excluded().await? {}
-        // Tasks already withdrawn are assigned again before the remaining ones are withdrawn.
+        // Tasks that are withdrawn are assigned again before further tasks are withdrawn.
         while self.withdraw_some().await? | (anybody && self.choose_some(map.clone()).await?) {}
         if anybody { self.planner.run(&self.scheduler, map).await } else { Ok(()) }
     }
 
-    /// Returns whether any agent takes work, and stores the cause if none does.
+    /// Returns whether any agent can get work, and stores the cause if none can.
     async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let nobody = waits::nobody(&mut tx).await.context("look who takes work")?;
@@ -84,7 +84,7 @@ impl Assign {
         Ok(nobody.is_none())
     }
 
-    /// Releases held tasks whose pause has ended or whose address has room.
+    /// Releases held tasks whose pause has ended or whose address permits another crawl.
     async fn release_held(&self) -> anyhow::Result<()> {
         let cap = self.scheduler.config.politeness.crawls_at_address;
         let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ impl Assign {
         Ok(())
     }
 
-    /// Releases unmet tasks that an agent may now crawl, and stores why the others wait.
+    /// Releases unmet tasks that an agent may now crawl. Stores why the other unmet tasks wait.
     async fn release_unmet(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
@@ -139,7 +139,8 @@ impl Assign {
         Ok(())
     }
 
-    /// Withdraws some assignments from agents that are now excluded; `true` if more may remain.
+    /// Withdraws a limited number of tasks from agents that are now excluded. Returns `true` if
+    /// more may remain.
     async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
@@ -157,7 +158,8 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Withdraws some assignments from agents that have left; `true` if more may remain.
+    /// Withdraws a limited number of tasks from agents that have left. Returns `true` if more may
+    /// remain.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
@@ -172,7 +174,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Assigns a bounded number of tasks; `true` if more may wait.
+    /// Assigns a limited number of tasks. Returns `true` if more may wait.
     async fn choose_some(&self, map: Option<Arc<CurrentMap>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
@@ -238,14 +240,14 @@ impl Assign {
     }
 }
 
-/// Whether a task's site may be confirmed while the task waits, if its distances are uncertain. Not
-/// for a site that probably has several locations, because no measurement shows which agent is
-/// nearest.
+/// Whether a task's site may be confirmed while the task waits, if its distances are uncertain. A
+/// site that probably has several locations is not confirmed, because no measurement shows which
+/// agent is nearest.
 pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
 
-/// The time that a task would wait at an agent.
+/// The time for which a task would wait at an agent.
 fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
@@ -256,8 +258,8 @@ fn now_has_one_more(agents: &mut [AvailableAgent], chosen: AgentId) {
     }
 }
 
-/// Why a choice fell back. An alarm, or the cause why the site is unmeasured, says more than
-/// `generic`.
+/// Why a fallback was chosen. An alarm, or the cause why the site is unmeasured, is more specific
+/// than `generic`.
 pub(super) fn fallback(task: &WaitingTask, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
@@ -265,7 +267,7 @@ pub(super) fn fallback(task: &WaitingTask, generic: Option<Fallback>, alarm: Opt
     }
 }
 
-/// The choice for one task, its seed, and its cause. Distances are not trusted during an alarm.
+/// The choice for one task, its seed, and its cause. During an alarm, distances are not trusted.
 fn chosen_for(
     task: &WaitingTask,
     facts: &SiteFacts,
@@ -298,7 +300,7 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// The choice of an agent that may be nearer than the chosen one, if this task explores.
+/// The choice of an agent that may be nearer than the chosen one; `None` unless this task explores.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,
@@ -318,8 +320,8 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The cause of the strategy's own choice, with the number of full candidates if the chosen agent
-/// has room.
+/// The cause of the strategy's own choice. It includes the number of full candidates if the chosen
+/// agent has room.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
@@ -329,7 +331,7 @@ fn passed_over(choice: &Choice) -> ChoiceCause {
     }
 }
 
-/// The choice and cause for a site that probably has several locations; `None` if the strategy
+/// The choice and its cause for a site that probably has several locations; `None` if the strategy
 /// ignores distance or no distance is known.
 fn spread(known: &Known, task: &WaitingTask, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
     let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
@@ -342,8 +344,8 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of a task's draw. It depends only on the task and its number of former choices, so a
-/// choice can be repeated exactly; seeds of neighbouring tasks are unrelated.
+/// The seed of a task's draw. It depends only on the task and its number of former choices, so that
+/// a choice can be repeated exactly. The seeds of neighbouring tasks are unrelated.
 pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

@@ -1,7 +1,8 @@
-//! Fitting: fits an embedding on the mesh, which replaces the former one in a single transaction.
+//! Fitting: computes an embedding from the mesh. It replaces the former one in a single
+//! transaction.
 //!
-//! Fits if there is a reason (see `due`) and the mesh has no gap that will soon close; a fit
-//! requested by an operator does not wait for gaps. A fit is discarded if another embedding was
+//! A fit is made if there is a reason (see `due`) and the mesh has no gap that will soon close. A
+//! fit requested by an operator does not wait for gaps. A fit is discarded if another embedding was
 //! stored since it began.
 
 pub(super) mod due;
@@ -26,13 +27,13 @@ use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
-/// Maximum wait of a due fit for gaps in the mesh. Longer than the lifetime of a beacon order, so
-/// only an agent that comes and goes repeatedly is left out.
+/// Maximum time that a fit waits for gaps in the mesh. It is longer than the lifetime of a beacon
+/// order, so only an agent that disconnects again and again is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Number of old embeddings kept for sites that still have placements in them: a site waits for an
-/// agent during at most a few refits.
+/// Number of old embeddings kept for sites that still have placements in them. Few are enough,
+/// because few refits happen while a site waits for an agent.
 const KEPT: i64 = 5;
-/// Maximum placements deleted in one pass, which takes well under a second.
+/// Maximum number of placements deleted in one pass, which takes well under a second.
 const FORGOTTEN_PER_PASS: i64 = 5_000;
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub struct Fit {
     /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
     /// locked across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// When the present due fit began to wait for the mesh. Never locked across an await.
+    /// When the fit that is needed now began to wait for the mesh. Never locked across an await.
     due_since: Mutex<Option<Instant>>,
     patience: Duration,
 }
@@ -83,13 +84,13 @@ impl Fit {
         tx.commit().await.context("end reading")?;
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
-            // The last good embedding stays, and agents are not judged again until there are new
+            // The last good embedding stays. Agents are not judged again until there are new
             // measurements.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
-            // The landmarks changed, so the next pass reads the mesh of the new ones.
+            // A quarantine changed which agents may be used, so the next pass reads the mesh again.
             return Ok(());
         }
         let mut tx = self.scheduler.begin().await?;
@@ -113,7 +114,7 @@ impl Fit {
     /// Fits an embedding and makes it the current one.
     async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
-        // An old fit is not comparable, because the network may have changed since.
+        // The error of an old fit is not comparable, because the network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.ground.mesh.clone();
@@ -153,7 +154,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Deletes placements and embeddings that no site needs.
+    /// Deletes placements and embeddings that no site needs any more.
     async fn prune(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
@@ -195,7 +196,7 @@ struct FinishedFit {
 }
 
 impl DueFit {
-    /// Fits the embedding; on failure returns the mesh on which it failed.
+    /// Fits the embedding. If that fails, returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly, but a retry after a failure
@@ -220,16 +221,16 @@ impl FinishedFit {
     }
 }
 
-/// Stores, for the operator who requested a fit, why it failed.
+/// Stores the failure of a fit as the answer to the operator who requested it.
 async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
     embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
     tx.commit().await.context("commit the refusal")
 }
 
-/// Why no map can be fitted.
+/// The reason why no map can be fitted, for people.
 fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> String {
     match (fleet.probers(), trouble) {
-        // No landmark could be elected either.
+        // Without measurements, no landmark could be elected.
         (_, Some(trouble)) if ground.mesh.is_empty() => {
             format!("no agent has reached the beacon of another: {trouble}")
         }
@@ -243,8 +244,8 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> St
     }
 }
 
-/// The dimensions that the operator set, limited by the number of landmarks: one landmark more than
-/// dimensions is needed.
+/// The number of dimensions that the operator set, limited by the number of landmarks: a fit needs
+/// one landmark more than dimensions.
 fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
     match wanted {
         None => gnp::default_dimensions(landmarks),
@@ -329,7 +330,7 @@ mod tests {
         let trial = Trial::new(pool, 6).await;
         trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
-        // One agent is always measuring, so the mesh always has a gap.
+        // One agent is always measuring another, so the mesh always has a gap.
         trial
             .execute(
                 "insert into measurement_orders (prober_id, agent_id, expires_at)

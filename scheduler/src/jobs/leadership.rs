@@ -1,10 +1,10 @@
-//! Roles: only the leader of a role can access the database for the role's background tasks.
+//! Roles: only the leader of a role can access the database for the background tasks of that role.
 //!
 //! A task of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
-//! term, and holds a lock that prevents other schedulers from taking the role over before the
-//! transaction ends. If the scheduler was deposed, the pass ends without an error and loses its
-//! uncommitted changes. One loop per scheduler renews the scheduler's row and takes free roles; see
-//! decision 9.
+//! term, and holds a lock that prevents other schedulers from taking the role before the
+//! transaction ends. If the scheduler has lost the role, the pass ends without an error and its
+//! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row and takes
+//! free roles; see decision 9.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,19 +26,19 @@ use crate::wake::Wakes;
 
 use super::locate::refined::MapCache;
 
-/// Renewals of a scheduler's row during the life of a term, so three in a row may fail.
+/// Number of renewals of a scheduler's row during the life of a term. Three in a row may fail.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// Maximum idle time between two statements of a role's transaction, in lives of a term, and the
-/// minimum of this time.
+/// Maximum idle time between two statements of a role's transaction, in lives of a term. It is at
+/// least `LEAST_STANDSTILL`.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
-/// The reason why a pass does nothing here: another scheduler leads its role.
+/// The reason why a pass does nothing in this process: another scheduler leads the role.
 #[derive(Debug, thiserror::Error)]
 #[error("another scheduler leads")]
 pub struct NotLeader;
 
-/// What the tasks of one role share. Cheap to clone.
+/// The state that the tasks of one role share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leader {
     role: Role,
@@ -69,14 +69,14 @@ impl Leader {
     }
 }
 
-/// The terms that one scheduler believes it has. Cheap to clone.
+/// The terms that one scheduler considers its own. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct HeldTerms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
-    /// Life and grace of a session. A new leader of the reaper extends every session by up to this
-    /// time.
+    /// Life and grace of a session. When a scheduler takes the role reap, it extends every session
+    /// by up to this time.
     lifetime: Duration,
     disk: Option<DiskWatch>,
     entry: Arc<Mutex<SchedulerEntry>>,
@@ -90,7 +90,7 @@ struct SchedulerEntry {
 }
 
 impl HeldTerms {
-    /// The terms of a scheduler that agents reach at `url`. It has none before the first
+    /// The terms of a scheduler that agents reach at `url`. The scheduler has none before the first
     /// [`HeldTerms::renew`].
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
@@ -104,7 +104,7 @@ impl HeldTerms {
         }
     }
 
-    /// The database access for the tasks of a role.
+    /// Gives the tasks of a role access to the database.
     pub fn on(&self, role: Role, scheduler: &Scheduler) -> Leader {
         Leader {
             role,
@@ -129,7 +129,7 @@ impl HeldTerms {
         }
     }
 
-    /// Renews this process's row and takes every free role; returns the roles just taken.
+    /// Renews this process's row and takes every free role. Returns the roles that were just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let space = self.disk.as_ref().and_then(DiskWatch::look);
@@ -152,8 +152,8 @@ impl HeldTerms {
         Ok(taken)
     }
 
-    /// Registers this process, for the first time or again. It then has no terms: earlier ones are
-    /// lost.
+    /// Registers this process, for the first time or again. Afterwards it has no terms, because
+    /// earlier terms are lost.
     async fn join(
         &self,
         conn: &mut PgConnection,
@@ -173,7 +173,7 @@ impl HeldTerms {
         Ok(scheduler)
     }
 
-    /// Gives up every role, after waiting for running passes.
+    /// Frees every role, after waiting for running passes.
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
         let former = std::mem::take(&mut *self.entry.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
@@ -184,7 +184,7 @@ impl HeldTerms {
         Ok(())
     }
 
-    /// Renews and takes roles until `shutdown`, then gives them up. Uses a separate connection, so
+    /// Renews and takes roles until `shutdown`, then frees them. Uses a separate connection, so
     /// that renewals do not queue behind the transactions of the roles.
     pub async fn keep(&self, wakes: &Wakes, shutdown: CancellationToken) {
         let mut connection = None;
@@ -212,7 +212,7 @@ impl HeldTerms {
             () = keeping => {}
         }
         let handing_over = async {
-            // The former connection may still be executing a statement.
+            // The former connection may still be executing a statement, so a new one is opened.
             let mut conn = self.pool.connect_options().connect().await?;
             self.leave(&mut conn).await
         };

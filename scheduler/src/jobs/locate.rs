@@ -1,9 +1,9 @@
-//! Locating: places each site for which every prober has answered in the embedding, and advances
-//! its tasks.
+//! Locating: when every prober has answered for a site, computes the site's placement in the
+//! embedding and moves its tasks to the state located.
 //!
-//! Every wait is bounded. A site that no prober could measure advances with the reason. A site with
-//! too few measurements, or in a fleet without a map, advances without a placement. The wait for an
-//! embedding has a time limit.
+//! Every wait is bounded. If no prober could measure a site, its tasks become located and store the
+//! reason. If a site has too few measurements, or the fleet has no map, its tasks become located,
+//! but the site gets no placement. The wait for an embedding has a time limit.
 
 pub(super) mod judge;
 pub mod refined;
@@ -26,8 +26,8 @@ use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::locate::judge::Judge;
 
 const SITES_PER_PASS: i64 = 500;
-/// How long a site waits at most for an embedding that will soon be ready: enough time to measure
-/// the mesh several times.
+/// Maximum time that a site waits for an embedding that will soon be ready. It is long enough to
+/// measure the mesh several times.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl Locate {
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
             self.scheduler.wakes.confirm.notify_one();
-            // The finished sites make room for others, and more of the finished kind may be
-            // waiting.
+            // The located sites make room for other sites to be measured, and more sites may be
+            // ready to be located.
             self.scheduler.wakes.measure.notify_one();
             if full {
                 self.scheduler.wakes.locate.notify_one();
@@ -78,8 +78,8 @@ impl Locate {
         Ok(())
     }
 
-    /// Decides on each site, stores all decisions in one transaction, and returns the number of
-    /// advanced tasks.
+    /// Decides on each site and stores all decisions in one transaction. Returns the number of
+    /// tasks that became located.
     async fn settle(
         &self,
         heard: Vec<MeasuredSite>,
@@ -108,12 +108,13 @@ impl Locate {
         Ok(moved)
     }
 
-    /// Stores the geographic position of the advancing sites by their address, unless a list gave
-    /// one.
+    /// Stores the geographic positions of these sites by their addresses, except for sites that
+    /// have a position from a list.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        // A separate transaction because of the lock order: a site's row is locked before tasks.
+        // This is a separate transaction because of the lock order: a site's row is locked before
+        // tasks.
         let mut tx = self.scheduler.begin().await?;
         let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
         let found: Vec<(SiteId, Position)> =
@@ -122,7 +123,7 @@ impl Locate {
         tx.commit().await.context("commit where sites are")
     }
 
-    /// Judges whether the advancing sites have a single location.
+    /// Judges whether each of these sites has only one location.
     async fn judge(
         &self,
         ended: &[(SiteId, Option<Unmeasured>)],
@@ -133,7 +134,7 @@ impl Locate {
         self.judge.judge(&mut tx, &sites, embedding).await
     }
 
-    /// Moves the sites of open tasks to a new embedding, a bounded number per pass. Sites without
+    /// Locates the sites of open tasks in a new embedding, a bounded number per pass. Sites without
     /// an open task are located when they get one.
     async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
@@ -154,8 +155,7 @@ impl Locate {
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        // Without this, outdated placements that cannot be renewed would be found again in every
-        // pass.
+        // Otherwise outdated placements that cannot be renewed would be found again in every pass.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {
@@ -166,7 +166,7 @@ impl Locate {
     }
 }
 
-/// Places the sites that can be placed, outside the async threads.
+/// Locates the sites that can be located, outside the async threads.
 async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<LocatedSite>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
@@ -199,7 +199,7 @@ fn place_one(
     }
 }
 
-/// Why a site has no distance, if no prober could measure it.
+/// Why a site has no distance; `None` unless every prober failed to measure it.
 fn unmeasured(site: &MeasuredSite) -> Option<Unmeasured> {
     let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
     site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
     }
 
-    /// With this map: whether heights are zero, and whether sites are clouds.
+    /// Fits a map of this kind. Returns whether heights are zero, and whether sites are clouds.
     async fn fitted_with(pool: PgPool, map: Tier) -> (bool, bool) {
         let trial = Trial::with(pool, 6, Config { map, ..Config::default() }).await;
         trial.mesh(&trial.agents).await;
@@ -387,7 +387,7 @@ mod tests {
         trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
         trial.locate().await;
         assert_eq!(trial.state(task).await.0, "located");
-        // One of the tasks has an agent that it may lose, and one is done.
+        // One of the other tasks has an agent that it may lose, and one has ended.
         for (name, moved) in [
             ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
             ("done.cn", "update tasks set state = 'cancelled' where id = $1"),
@@ -421,7 +421,7 @@ mod tests {
         }
         let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
         for _ in 0..100 {
-            // Two names redirect to each origin, whichever agent resolves them.
+            // Two names redirect to each origin, no matter which agent resolves them.
             let answers = trial.agents.iter().map(|agent| {
                 trial.answer_at(*agent, |target| match target {
                     OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),

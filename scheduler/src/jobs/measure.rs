@@ -1,10 +1,10 @@
-//! Measuring: orders measurements of beacons from the agents, and of sites from one prober after
-//! another.
+//! Measuring: orders each agent to measure the beacons of others, and one prober after another to
+//! measure a site.
 //!
-//! Each pass ends overdue orders, creates due orders within every prober's limits, and admits
-//! submitted tasks. A site has at most one open order, and so has an address. This alone limits
-//! each to one probe per interval over all probers. The address of a new site is unknown, so its
-//! first order asks only for the address.
+//! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
+//! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
+//! This alone limits each of them to one probe per interval, over all probers. The address of a new
+//! site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,14 +21,16 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Maximum tasks admitted or advanced, and maximum sites given to probers, in one pass.
+/// Maximum number of tasks that one pass moves, and of sites that it gives to probers.
 const BATCH: i64 = 1000;
-/// Maximum tasks being measured at once: about twice as many as nine probers have orders for by
-/// default.
+/// Maximum number of tasks being measured at the same time. By default, nine probers together have
+/// orders for about half as many.
 const MEASURING_AT_ONCE: i64 = 4096;
-/// Time of an order in addition to its samples: for the message's round trip, and for a busy agent.
+/// Time allowed for an order in addition to its samples: for the message's round trip, and because
+/// the agent may be busy.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
-/// Requests of an order that are not samples: one to open the connection, and one for a redirect.
+/// Number of requests of an order that are not samples: one opens the connection, and one follows a
+/// redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
@@ -77,7 +79,7 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
-        // Stored measurements of their sites may already suffice.
+        // Stored measurements of the tasks' sites may already suffice.
         scheduler.wakes.locate.notify_one();
     }
     again_if_full(scheduler, begun.tasks);
@@ -115,13 +117,13 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     }
 }
 
-/// Maximum lifetime of an order: each request may take its whole interval and time-out.
+/// Maximum lifetime of an order. Each request may take its whole interval and time-out.
 pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
 
-/// Gives each site to the prober with the fewest open orders among those that have not measured it
-/// yet. A prober gets at most `most` orders, and an address gets one site.
+/// Gives each site to the prober with the fewest open orders among those that have not measured the
+/// site yet. A prober gets at most `most` orders, and at most one site per address gets an order.
 pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
@@ -244,8 +246,8 @@ mod tests {
         let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
         assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
 
-        // Reports free the agents for further orders, until the whole mesh is measured and nothing
-        // is due.
+        // After a report, an agent can get further orders. After some passes the whole mesh is
+        // measured and no order is open.
         for _ in 0..4 {
             for agent in &trial.agents {
                 trial.answer(*agent, |_| Some(took(10))).await;

@@ -1,4 +1,5 @@
-//! Pruning: deletes rows that are older than `[keep]` allows, so that no table grows without bound.
+//! Pruning: deletes rows that are older than the limits in `[keep]`, so that no table grows without
+//! bound.
 
 use anyhow::Context;
 
@@ -9,7 +10,7 @@ use crate::store::schema::retention::{self, RetainedKind};
 
 use super::leadership::Leader;
 
-/// One pass: short transactions, until no row is too old.
+/// One pass: short transactions, until no row is older than its limit.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {

@@ -1,9 +1,10 @@
-//! Ends sessions that expired without renewal, then takes back their leases.
+//! Ends sessions that expired without renewal, then releases their leases.
 //!
-//! Two transactions, in this order. The first marks the session as ended under its row's lock, so
-//! that a late heartbeat finds it ended; the second moves its tasks. While no scheduler ran or the
-//! database was unavailable, heartbeats could not be stored. The reaper's term has then expired
-//! too, and its next leader extends every session before any expires (`store::schedulers::terms`).
+//! This takes two transactions, in this order. The first marks the session as ended under its row's
+//! lock, so that a late heartbeat finds it ended. The second releases the leases. While no
+//! scheduler ran or the database was unavailable, heartbeats could not be stored. The reaper's term
+//! has then expired too, and its next leader extends every session before any session can expire
+//! (`store::schedulers::terms`).
 
 use anyhow::Context;
 

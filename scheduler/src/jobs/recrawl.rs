@@ -1,5 +1,5 @@
-//! Recrawling: creates the next round of every due task whose batch has a recrawl interval. Such
-//! rounds are then handled like any other.
+//! Recrawling: creates the next round of every task whose recrawl is due. Such a round is then
+//! handled like any other.
 
 use anyhow::Context;
 
@@ -7,10 +7,11 @@ use crate::store::tasks::rounds;
 
 use super::leadership::Leader;
 
-/// Maximum rounds created in one transaction, so that rows are locked for well under a second.
+/// Maximum number of rounds created in one transaction, so that rows are locked for well under a
+/// second.
 const TASKS_PER_PASS: i64 = 500;
 
-/// One pass: transactions of bounded size, until no task is due.
+/// One pass: transactions of bounded size, until no recrawl is due.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
         let mut tx = scheduler.begin().await?;

@@ -1,9 +1,9 @@
-//! Traces: follows the log of tasks' transitions, and sends a span for each state that a task left,
-//! and one for the whole task when it ends. Nothing else waits for this, and a task's path knows
-//! nothing of it.
+//! Traces: follows the log of tasks' transitions. Sends a span for each state that a task has left,
+//! and a span for the whole task when it ends. No other work waits for traces, and the code that
+//! moves tasks does not know of them.
 //!
-//! Only the leader follows the log, from its newest event on. What it knows of unfinished tasks is
-//! bounded; a task beyond has no trace.
+//! Only the leader follows the log, from the newest event on. The number of unfinished tasks in
+//! memory is bounded; a task above this limit has no trace.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use super::{Period, run_periodic};
 
 /// Time between two readings of the log.
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
-/// Maximum number of unfinished tasks that are known, of about 100 bytes each.
+/// Maximum number of unfinished tasks in memory. Each takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
 
 /// Sends traces until `stop`, if the configuration names a collector.
@@ -44,7 +44,7 @@ pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: Canc
     tokio::join!(follow, exporter.run(stop.cancelled()));
 }
 
-/// How far the log was read.
+/// How far the log was read, and the unfinished tasks read from it.
 #[derive(Debug, Default)]
 struct Followed {
     next: Option<Cursor>,
@@ -65,7 +65,8 @@ async fn follow(
             Ok(tx) => tx,
             Err(error) => {
                 if error.is::<NotLeader>() {
-                    // So that a scheduler that takes the role misses nothing of that moment.
+                    // Remembers the end of the log, so that this scheduler misses no event when it
+                    // takes the role.
                     *followed = Followed { next: Some(end(pool, &filter).await?), ..Followed::default() };
                 }
                 return Err(error);
@@ -96,7 +97,7 @@ struct UnfinishedTasks(HashMap<TaskId, Task>);
 
 #[derive(Debug)]
 struct Task {
-    /// When it was submitted, or first seen.
+    /// When the task was submitted or, if that event was not read, first seen.
     began: DateTime<Utc>,
     state: TaskState,
     key: SpanKey,
@@ -105,7 +106,7 @@ struct Task {
 }
 
 impl UnfinishedTasks {
-    /// The spans that an event of a task ends.
+    /// The spans that end with an event of a task.
     fn moved(&mut self, event: &Event) -> Vec<Span> {
         let (Some(of), Some(state)) = (&event.task, TaskState::named(&event.what)) else { return Vec::new() };
         let former = self.0.remove(&of.id);

@@ -33,11 +33,11 @@ pub(super) type Agent = (AgentId, SessionId);
 pub(super) struct Trial {
     pub(super) scheduler: Scheduler,
     terms: HeldTerms,
-    /// The connected agents, in the order of connecting.
+    /// The connected agents, in the order in which they connected.
     pub(super) agents: Vec<Agent>,
 }
 
-/// Declares the passes of all jobs, each callable as a method and by name.
+/// Declares the passes of all jobs. Each can be called as a method or by its name.
 macro_rules! passes {
     ($($name:ident $role:ident $new:path, $pass:path;)+) => {
         impl Trial {
@@ -78,7 +78,7 @@ impl Trial {
         Self::with(pool, agents, Config::default()).await
     }
 
-    /// As [`Trial::new`], with settings.
+    /// Like [`Trial::new`], with a given configuration.
     pub(super) async fn with(pool: PgPool, agents: usize, config: Config) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let mut trial = Self::beside(pool, config);
@@ -89,7 +89,7 @@ impl Trial {
         trial
     }
 
-    /// A scheduler that does not lead a role yet.
+    /// A scheduler that does not lead any role yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let scheduler = Scheduler::new(pool, config);
         let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");
@@ -131,7 +131,7 @@ impl Trial {
             .await;
     }
 
-    /// The index of an agent among the connected ones.
+    /// The index of an agent among the connected agents.
     pub(super) fn place(&self, agent: AgentId) -> usize {
         self.agents.iter().position(|(id, _)| *id == agent).expect("one of them")
     }
@@ -207,22 +207,22 @@ impl Trial {
         open.into_iter().map(|(prober, site)| (AgentId::new(prober), SiteId::new(site))).collect()
     }
 
-    /// A task's state, and the reason for its end.
+    /// A task's state, and the reason why it ended.
     pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
         self.row_for("select state::text, reason from tasks where id = $1", task.get()).await
     }
 
-    /// What a task without an agent waits for.
+    /// Why a task without an agent waits.
     pub(super) async fn waits(&self, task: TaskId) -> Option<WaitCause> {
         self.wait(task).await.map(|wait| wait.cause)
     }
 
-    /// The cause of the wait and its subject.
+    /// Why a task waits, with the details.
     pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
         waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
-    /// Sends an agent its orders and answers those for which `result` returns a result.
+    /// Sends an agent its orders and answers the orders for which `result` returns a result.
     pub(super) async fn answer(
         &self,
         agent: Agent,
@@ -231,7 +231,7 @@ impl Trial {
         self.answer_at(agent, |target| result(target).map(|result| (result, None))).await
     }
 
-    /// Like `answer`, with the origin at which the agent settled the target.
+    /// Like `answer`, but `result` also returns the origin at which the agent settled the target.
     pub(super) async fn answer_at(
         &self,
         (agent, session): Agent,
@@ -249,7 +249,7 @@ impl Trial {
         recorded
     }
 
-    /// Stores the mesh of these agents, as on a line with 10 ms between neighbours.
+    /// Stores a mesh of these agents, as if they stood on a line with 10 ms between neighbours.
     pub(super) async fn mesh(&self, agents: &[Agent]) {
         for (i, (prober, _)) in agents.iter().enumerate() {
             for (j, (target, _)) in agents.iter().enumerate().filter(|(j, _)| *j != i) {
@@ -287,7 +287,8 @@ impl Trial {
         }
     }
 
-    /// Stores the round trips of the first agents to a site, in milliseconds: one value per agent.
+    /// Stores the round trips from the first agents to a site, in milliseconds: one value per
+    /// agent.
     pub(super) async fn measured_by_all(&self, site: SiteId, millis: &[u64]) {
         let of_each = self.agents.iter().zip(millis).map(|((agent, _), millis)| (*agent, Some(*millis)));
         self.measured(site, &of_each.collect::<Vec<_>>()).await;
@@ -295,7 +296,7 @@ impl Trial {
 
     pub(super) async fn execute(&self, sql: &'static str) {
         fixtures::execute(&mut *self.conn().await, sql).await;
-        // A change of tasks or agents would be signalled too.
+        // In a running scheduler, a change of tasks or agents would be signalled too.
         self.scheduler.wakes.assign.notify_one();
     }
 

@@ -1,4 +1,4 @@
-//! Tests how many rows passes read while tasks only wait: no pass may scan a growing table.
+//! Tests how many rows passes read while all tasks wait: no pass may scan a growing table.
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
@@ -23,8 +23,8 @@ const GROWING: [&str; 15] = [
     "confirmations",
     "exclusions",
 ];
-/// Maximum rows that one pass may read from the growing tables: up to 1,000 tasks, and forty rows
-/// for each.
+/// Maximum number of rows that one pass may read from the growing tables: up to 1,000 tasks, and
+/// forty rows for each task.
 const MOST_READ: i64 = 40_000;
 /// A table with fewer rows than this in the test may be scanned.
 const MOST_WHOLE: i64 = 1_000;
@@ -68,8 +68,8 @@ const WAITING: &str = "
     set session_replication_role = origin;
     analyze";
 
-/// Returns once every other connection to this database has ended, because only then do the
-/// statistics include its reads.
+/// Returns when every other connection to this database has ended, because only then do the
+/// statistics include the reads of those connections.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity
                   where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
@@ -78,7 +78,7 @@ async fn alone(conn: &mut PgConnection) {
     }
 }
 
-/// Runs a pass on separate connections, and returns the rows read from each growing table by
+/// Runs a pass on separate connections. Returns the number of rows read from each growing table by
 /// sequential scan and by index.
 async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i64)> {
     let mut conn = PgConnection::connect_with(database).await.expect("connect");

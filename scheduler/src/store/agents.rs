@@ -34,35 +34,36 @@ pub struct Agent {
     pub country: String,
     pub capacity: u32,
     pub leased: u32,
-    /// Number of tasks assigned to it but not leased.
+    /// Number of tasks assigned to the agent but not leased.
     pub waiting: u32,
-    /// The load reported in its last heartbeat; `None` before the first, and while it is away.
+    /// The load that the agent's last heartbeat reported; `None` before the first heartbeat, and
+    /// while the agent is away.
     pub said: Option<ReportedLoad>,
     pub connected: bool,
     pub landmark: bool,
-    /// Number of other agents that have measured its beacon.
+    /// Number of other agents that have measured this agent's beacon.
     pub reached_by: u32,
-    /// The last heartbeat of any session.
+    /// The time of the last heartbeat of any of the agent's sessions.
     pub seen_at: Option<DateTime<Utc>>,
     /// The agent's version; empty until it first connects.
     pub version: String,
-    /// The URL of its beacon, if it runs one.
+    /// The URL of the agent's beacon, if the agent runs one.
     pub beacon_url: Option<String>,
-    /// Its position, if the operator gave one.
+    /// The agent's position, if the operator gave one.
     pub position: Option<Position>,
     /// Tags that batches may require.
     pub tags: Vec<String>,
-    /// Why its measurements are ignored; `None` while it is trusted.
+    /// Why the agent's measurements are ignored; `None` while the agent is trusted.
     pub quarantined: Option<String>,
-    /// Since when it has been draining; `None` if it is not.
+    /// When the agent's drain began; `None` if the agent is not draining.
     pub draining_since: Option<DateTime<Utc>>,
     pub removed_at: Option<DateTime<Utc>>,
-    /// Why it takes no new lease: the reason that it reported, or that it disconnected. `None`
-    /// while it takes leases.
+    /// Why the agent gets no new lease: the reason that the agent reported, or its disconnection.
+    /// `None` while it gets leases.
     pub paused: Option<String>,
-    /// Whether its stream has ended, but its session has not expired yet.
+    /// Whether the agent's stream has ended, but its session has not expired yet.
     pub disconnected: bool,
-    /// When a second process with its credential was last refused; `None` if not recently.
+    /// When a second process with the agent's credential was last refused; `None` if not recently.
     pub twin_at: Option<DateTime<Utc>>,
 }
 
@@ -149,7 +150,7 @@ fn said(
 }
 
 impl Agent {
-    /// Whether it takes work.
+    /// Whether the agent gets new work, and if not, why.
     pub const fn service(&self) -> ServiceState {
         let facts = ServiceFacts {
             removed: self.removed_at.is_some(),
@@ -164,7 +165,7 @@ impl Agent {
     }
 
     /// The load level: assigned and leased tasks plus unusable slots, minus the agent's slots.
-    /// `None` while it is away.
+    /// `None` while the agent is away.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
             self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));
@@ -190,7 +191,7 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Er
     located.collect()
 }
 
-/// Where an agent is.
+/// The city, carrier and country of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentPlace {
     pub agent: AgentId,
@@ -199,7 +200,7 @@ pub struct AgentPlace {
     pub country: String,
 }
 
-/// Where all agents are, including removed ones.
+/// The places of all agents, including removed ones.
 pub async fn places(conn: &mut PgConnection) -> Result<Vec<AgentPlace>, Error> {
     sqlx::query_as!(AgentPlace, "select id as agent, city, carrier, country from agents").all(conn).await
 }
@@ -221,11 +222,12 @@ pub struct CredentialHolder {
     pub agent: AgentId,
     pub name: String,
     pub removed_at: Option<DateTime<Utc>>,
-    /// When another machine was enrolled in its place; `None` while the credential is valid.
+    /// When another machine was enrolled under the agent's name; `None` while the credential is
+    /// valid.
     pub replaced_at: Option<DateTime<Utc>>,
 }
 
-/// The agent to which this credential was issued, even if it was removed or replaced since.
+/// The agent to which this credential was issued, even if the agent was since removed or replaced.
 pub async fn by_credential(
     conn: &mut PgConnection,
     credential: &SecretHash,

@@ -1,7 +1,7 @@
-//! Assignments: each is one choice of an agent for a task. A new choice makes a new row.
+//! Assignments: each is one choice of an agent for a task. A repeated choice inserts a new row.
 //!
-//! Only this module and its submodules move a task from `located` to `assigned`, and back when its
-//! agent is gone.
+//! Only this module and its submodules move a task from `located` to `assigned`, and back to
+//! `located` if its agent is no longer available.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct WaitingTask {
     pub site: SiteId,
     pub batch: BatchId,
     pub strategy: Strategy,
-    /// Why distances are missing; `None` if they are known.
+    /// Why distances to the site are missing; `None` if they are known.
     pub unmeasured: Option<Unmeasured>,
     /// Number of earlier assignments of the task.
     pub choices: i64,
@@ -44,17 +44,17 @@ pub struct WaitingTask {
 /// Selects tasks by their batches' strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool<'a> {
-    /// Tasks of strategies that choose an agent for each task separately.
+    /// Tasks whose strategies choose an agent for each task separately.
     EachByItself,
-    /// Tasks of the strategy that plans all tasks together, `earliest-finish`.
+    /// Tasks of the strategy `earliest-finish`, which plans all tasks together.
     Together {
         /// Batches to omit.
         without: &'a [BatchId],
     },
 }
 
-/// Located tasks that are not held: first those that lost a lease, then the oldest. Locks them
-/// until the transaction ends, and skips tasks that another scheduler has locked.
+/// Located tasks that are not held: first those that lost a lease, then the oldest. Locks these
+/// tasks until the transaction ends, and skips tasks that another scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -104,8 +104,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     Ok(rows.into_iter().map(WaitingTask::from).collect())
 }
 
-/// Returns which of these tasks still need a choice. Locks them until the transaction ends, and
-/// skips tasks that another scheduler has locked.
+/// Returns which of these tasks still need an agent. Locks these tasks until the transaction ends,
+/// and skips tasks that another scheduler has locked.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
@@ -114,7 +114,7 @@ pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<
     Ok(locked.all(conn).await?.into_iter().collect())
 }
 
-/// Reads by index, so the cost does not depend on the number of waiting tasks.
+/// Reads tasks through an index, so the cost does not depend on the number of waiting tasks.
 async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -129,8 +129,8 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
     next.all(conn).await
 }
 
-/// Reads batch by batch through an index: no rows of omitted batches, and at most `limit` rows of
-/// each other batch.
+/// Reads batch by batch through an index, so it reads no rows of omitted batches and at most
+/// `limit` rows of each other batch.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -176,7 +176,7 @@ pub struct Assignment {
     pub why: ChoiceReasons,
     /// The predicted length of the crawl.
     pub takes: Option<Duration>,
-    /// Number of agents that took work and were not excluded.
+    /// Number of agents that could get work and were not excluded.
     pub available: usize,
     /// Number of the [stored](super::batches::constraints::remember) set of excluded agents; `None`
     /// if no agent was excluded.
@@ -236,7 +236,7 @@ impl<'a> AssignmentRow<'a> {
     }
 }
 
-/// Stores choices, and moves their tasks to `assigned`. The caller has locked the tasks.
+/// Stores assignments, and moves their tasks to `assigned`. The caller has locked the tasks.
 pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
     if made.is_empty() {
         return Ok(());

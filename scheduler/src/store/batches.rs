@@ -32,11 +32,11 @@ pub struct Batch {
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// Distances are known, or the reason why they are missing.
+    /// Distances to the site are known, or the reason why they are missing.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
-    /// Done, with everything fetched.
+    /// Done, with all pages fetched.
     pub complete: u64,
     /// Done, but ended by a budget.
     pub truncated: u64,
@@ -76,15 +76,15 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
     .await
 }
 
-/// Returns the batch of this name, creating it if new, and locks it against other submissions until
-/// the transaction ends.
+/// Returns the batch of this name, creating it if it is new. Locks the batch against other
+/// submissions until the transaction ends.
 pub async fn lock_or_create(
     conn: &mut PgConnection,
     name: &str,
     strategy: Strategy,
     policy: &CrawlPolicy,
 ) -> Result<Batch, Error> {
-    // `for no key update` suffices; `for update` would also block inserts of tasks.
+    // `for update` would also block inserts of tasks; `for no key update` does not.
     sqlx::query!(
         "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
         name,
@@ -131,7 +131,7 @@ pub struct BatchFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// At most `limit` of these batches, newest first, and the number of all of them.
+/// At most `limit` of the selected batches, newest first, and the number of all selected batches.
 pub async fn list(
     conn: &mut PgConnection,
     filter: BatchFilter,
@@ -178,7 +178,7 @@ pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// One such task's state and reason, for people.
+    /// The state and reason of one of these tasks, for people.
     pub reason: String,
 }
 
@@ -205,7 +205,7 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
     endings.all(conn).await
 }
 
-/// Number of the batch's tasks, counting newest rounds only.
+/// Number of the batch's tasks. Only the newest round of each site counts.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"
@@ -217,7 +217,7 @@ pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, 
     Ok(count.one(conn).await?.0)
 }
 
-/// The batch's progress: its tasks in their newest rounds.
+/// The batch's progress, computed from the newest round of each site.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"

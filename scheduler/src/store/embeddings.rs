@@ -2,8 +2,8 @@
 //!
 //! Invariants: epochs only rise. An embedding and its agents' placements are stored in one
 //! transaction, and only if no other embedding became the newest since the fit began. The store
-//! keeps the newest few embeddings, and any in which a site with an open task is placed. Of older
-//! ones only a line in the history remains.
+//! keeps the newest few embeddings, and any embedding in which a site with an open task is placed.
+//! Of older embeddings it keeps only a line in the history.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -21,33 +21,34 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, Micros, whole};
 
-/// Number of epochs in the history: six weeks of hourly fits.
+/// Number of epochs in the history: six weeks if a fit runs every hour.
 const HISTORY: i64 = 1000;
-/// The error assumed for an embedding fitted before errors were stored. Infinite, so that later
-/// measurements cannot look like drift.
+/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that
+/// later measurements cannot look like drift.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
-/// The newest embedding compared with later measurements.
+/// The newest embedding, with facts about the measurements that came after it.
 #[derive(Debug, Clone)]
 pub struct Newest {
     pub epoch: EmbeddingEpoch,
     pub landmarks: Vec<AgentId>,
     pub dimensions: usize,
-    /// The median error over the mesh on which it was fitted, as in `gnp::Quality`.
+    /// The median error over the mesh on which the embedding was fitted, as in `gnp::Quality`.
     pub mesh_error: f64,
     pub created_at: DateTime<Utc>,
-    /// Names of connected agents that have no placement in it and were measured in the mesh since.
+    /// Names of connected agents that have no placement in the embedding, and were measured in the
+    /// mesh after it.
     pub newcomers: Vec<String>,
     pub mesh_rows: i64,
-    /// Number of mesh measurements taken since.
+    /// Number of mesh measurements taken after the embedding was made.
     pub newer_rows: i64,
-    /// Whether it is older than the `max_age` given to [`newest`].
+    /// Whether the embedding is older than the `max_age` given to [`newest`].
     pub aged: bool,
     /// Whether any measurement of a beacon is outstanding.
     pub mesh_busy: bool,
 }
 
-/// The epoch of the newest embedding; `None` before the first.
+/// The epoch of the newest embedding; `None` if there is none yet.
 pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
     let epoch = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1");
     epoch.optional(conn).await
@@ -58,12 +59,13 @@ pub async fn stored_epochs(conn: &mut PgConnection) -> Result<Vec<EmbeddingEpoch
     sqlx::query_scalar!("select epoch from embeddings order by epoch").all(conn).await
 }
 
-/// The newest embedding; `None` before the first.
+/// The newest embedding; `None` if there is none yet.
 pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error> {
     stored(conn, None).await
 }
 
-/// The embedding of an epoch, or the newest; `None` if it is not stored.
+/// The embedding of this epoch, or the newest one if `epoch` is `None`. Returns `None` if the
+/// embedding is not stored.
 pub async fn stored(conn: &mut PgConnection, epoch: Option<EmbeddingEpoch>) -> Result<Option<Embedding>, Error> {
     let row = sqlx::query!(
         "select epoch, dimensions, landmarks, fit_error from embeddings
@@ -90,7 +92,7 @@ pub async fn stored(conn: &mut PgConnection, epoch: Option<EmbeddingEpoch>) -> R
         .map_err(|error| Error::inconsistent("embeddings", "epoch", &format!("{epoch}, in which {error}")))
 }
 
-/// The newest embedding's state; `None` before the first.
+/// The newest embedding's state; `None` if there is no embedding yet.
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
     let row = sqlx::query!(
         r#"
@@ -134,8 +136,8 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// Pairs of agents measured in either direction since then. Each pair has the smaller identifier
-/// first.
+/// Pairs of agents of which one measured the other after `since`. Each pair has the smaller
+/// identifier first.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
     since: DateTime<Utc>,
@@ -152,7 +154,7 @@ pub async fn pairs_measured_since(
     Ok(rows.into_iter().map(|row| (row.from, row.to)).collect())
 }
 
-/// Draws the epoch of the next embedding. Epochs may be skipped.
+/// Takes the epoch of the next embedding from its sequence. Epochs may be skipped.
 pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error> {
     let epoch = sqlx::query_scalar!(
         r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!: EmbeddingEpoch""#
@@ -160,7 +162,7 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
     epoch.one(conn).await
 }
 
-/// The time by the database's clock. What later statements read is at least as new as this.
+/// The time by the database's clock. Data read by later statements is at least as new as this.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
@@ -173,21 +175,21 @@ pub struct NewEmbedding<'a> {
     pub as_of: DateTime<Utc>,
     /// The reason of the fit, for people.
     pub reason: &'a str,
-    /// The median error over its mesh; `None` without measurements.
+    /// The median error over the mesh of the fit; `None` without measurements.
     pub mesh_error: Option<f64>,
     /// The median distance between an agent's places in the former embedding and in this one.
     pub median_move: Option<Duration>,
 }
 
 /// Makes a fit the newest embedding. Changes nothing and returns `false` if another embedding has
-/// replaced `former` meanwhile. Run in a transaction.
+/// replaced `former` since then. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &NewEmbedding<'_>,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
-    // The lock only lets the next statement see another fit's commit; the comparison of epochs is
-    // the fence.
+    // The lock only makes the next statement see another fit's commit. The comparison of epochs
+    // prevents a fit from replacing a newer one.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
     let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
@@ -257,7 +259,7 @@ pub struct Epoch {
     pub dimensions: u32,
     /// Root mean square of the landmarks' relative errors.
     pub fit_error: f64,
-    /// The median error over its mesh; `None` without measurements.
+    /// The median error over the mesh of the fit; `None` without measurements.
     pub mesh_error: Option<f64>,
     /// The median distance between an agent's places in the former epoch and in this one.
     pub median_move: Option<Micros>,
@@ -276,8 +278,8 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
     epochs.all(conn).await
 }
 
-/// Deletes embeddings older than the newest `keep` in which no site is placed any more. First
-/// deletes those embeddings' placements of sites without an open task; such a site is located again
+/// Deletes embeddings in which no site is placed any more, except the newest `keep`. Before that,
+/// deletes these embeddings' placements of sites without an open task; such a site is located again
 /// when it gets a task. Deletes at most `limit` placements and ten embeddings per call. Returns the
 /// number of deleted rows.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
@@ -349,10 +351,10 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
 /// fit by any scheduler answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FitRequest {
-    /// There is no request, or a fit has answered it.
+    /// There is no request, or a fit has completed it.
     None,
     Open,
-    /// The fit is impossible for this reason.
+    /// The fit is impossible, for this reason.
     Refused(String),
 }
 
@@ -377,13 +379,13 @@ pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     })
 }
 
-/// Refuses the open request with this reason.
+/// Refuses the open request, for this reason.
 pub async fn refuse_fit(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
     sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
 }
 
-/// Ends requests made before `as_of`, because a fit of data as new as that is now the newest
-/// embedding.
+/// Deletes requests made before `as_of`, because the newest embedding was fitted to data from that
+/// time.
 pub async fn answer_fit(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
     sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).run(conn).await
 }

@@ -1,4 +1,4 @@
-//! Maps the schema's enums to Rust types. Reading an unknown word is an error.
+//! Maps the schema's enums to Rust types. It is an error to read a word that has no Rust variant.
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;

@@ -19,14 +19,14 @@ use super::sites::addresses::AddressClaim;
 /// The connection of a test.
 pub(crate) type Conn = PoolConnection<Postgres>;
 
-/// Long enough that nothing expires during a test unless the test expires it.
+/// The lifetime of sessions. It is so long that a session expires only if the test makes it expire.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Time after which a test fails because a connection did not wait for another one. Much longer
-/// than the wait takes.
+/// Time after which a test fails because a connection did not wait for another one. It is much
+/// longer than a connection needs to start waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Allows any number of supersessions.
+/// Limits for sessions that allow any number of supersessions.
 pub(crate) const TERMS: SessionTerms =
     SessionTerms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
 
@@ -177,7 +177,7 @@ pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, 
     TaskId::new(id)
 }
 
-/// Makes a task in the state it has right after an agent was chosen for it.
+/// Makes a task in the state that it has right after an agent was chosen for it.
 pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
     let task = task(conn, batch, site, "located").await;
     sqlx::query(
@@ -252,18 +252,18 @@ pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: Tas
     leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
 }
 
-/// Releases the leases of ended sessions; returns the number.
+/// Releases the leases of ended sessions. Returns their number.
 pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
     leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
 }
 
-/// The tasks that need a choice next, of strategies that choose an agent for each task separately.
+/// The tasks that need an agent next, of strategies that choose an agent for each task separately.
 pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
     let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
     waiting.into_iter().map(|task| task.task).collect()
 }
 
-/// Stores an agent's measurement of a site. `ago` is its age as a Postgres interval.
+/// Stores an agent's measurement of a site. `ago` is the measurement's age as a Postgres interval.
 pub(crate) async fn measured(conn: &mut PgConnection, site: SiteId, prober: AgentId, micros: i64, ago: &str) {
     let measured = "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
                     values ($1, $2, $3, 5, 0, now() - $4::text::interval)";
@@ -279,8 +279,8 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .expect("read a task")
 }
 
-/// Starts the second transaction, and commits the first once Postgres reports that the second waits
-/// for its locks. Returns the second's result.
+/// Starts the second transaction. Commits the first one when Postgres reports that the second waits
+/// for its locks. Returns the result of the second.
 pub(crate) async fn behind<T>(
     pool: &PgPool,
     first: Transaction<'static, Postgres>,
@@ -289,8 +289,8 @@ pub(crate) async fn behind<T>(
     behind_what_goes_on(pool, first, async |_| (), second).await
 }
 
-/// Like [`behind`], but the first makes another change, `goes_on`, before it commits. With a wrong
-/// lock order, the two dead-lock.
+/// Like [`behind`], but the first transaction makes another change, `goes_on`, before it commits.
+/// If the order of locks is wrong, the two transactions dead-lock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
     mut first: Transaction<'static, Postgres>,
@@ -308,7 +308,7 @@ pub(crate) async fn behind_what_goes_on<T>(
     tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
 }
 
-/// Returns once the connection with this process number waits for another connection's lock.
+/// Returns as soon as the connection with this process number waits for another connection's lock.
 async fn waits(pool: &PgPool, pid: i32) {
     let mut conn = pool.acquire().await.expect("connect");
     let asked = "select cardinality(pg_blocking_pids($1)) > 0";

@@ -1,8 +1,8 @@
-//! Tests pairs of concurrent transactions on leases, in either order: the second must wait for the
-//! first and then see its changes.
+//! Tests pairs of concurrent transactions on leases, in both orders. The second transaction must
+//! wait for the first one and then see its changes.
 //!
-//! The order is enforced by locks: the first commits only when Postgres reports that the second
-//! waits for it.
+//! Locks enforce the order: the first transaction commits only when Postgres reports that the
+//! second one waits for it.
 
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -89,8 +89,8 @@ impl Scene {
         fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
-    /// Starts the second transaction, commits the first once the second waits for its locks, and
-    /// returns the second's result.
+    /// Starts the second transaction, commits the first one when the second waits for its locks,
+    /// and returns the result of the second.
     async fn behind<T>(
         &self,
         first: Transaction<'static, Postgres>,
@@ -260,7 +260,7 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
     assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
-    // The agent stopped waiting and reports again on another connection before the first report's
+    // The agent stopped waiting. It reports again on another connection before the first report's
     // transaction commits.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
@@ -305,7 +305,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
     assert_eq!(active, [second.session.get()]);
 }
 
-/// Makes another agent, and reads the scene's first task as it waits.
+/// Makes another agent, and reads the scene's first task, which waits at the first agent.
 async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::QueuedTask) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;

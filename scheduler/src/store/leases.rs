@@ -1,7 +1,7 @@
 //! Leases: an agent session's right to crawl a task's site, fenced by a token.
 //!
 //! Invariants: each grant raises the task's token by one, except that the first grant after a
-//! restore raises it by more; nothing else changes the token. A site has at most one active lease
+//! restore raises it by more. Nothing else changes the token. A site has at most one active lease
 //! (a unique index). A lease is active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
@@ -25,20 +25,20 @@ pub(crate) mod preemptions;
 words!(
     /// The state of a lease.
     LeaseState {
-        /// Its agent may crawl.
+        /// The lease's agent may crawl the site.
         Active = "active",
-        /// Its outcome was accepted.
+        /// The outcome of the crawl was accepted.
         Completed = "completed",
-        /// Its agent released it.
+        /// The agent released the lease.
         Released = "released",
-        /// Its session ended.
+        /// The lease's session ended.
         Expired = "expired",
-        /// The scheduler revoked it.
+        /// The scheduler revoked the lease.
         Revoked = "revoked",
     }
 );
 
-/// A new lease, with what the agent needs to crawl.
+/// A new lease, with all data that the agent needs to crawl the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub task: TaskId,
@@ -84,7 +84,8 @@ pub struct FreeSlots {
 }
 
 /// Grants leases on the agent's assigned tasks, within its free slots. Grants nothing to a session
-/// that is no longer active, nor to a draining or paused agent. The caller commits before it sends.
+/// that is no longer active, nor to a draining or paused agent. The caller must commit before it
+/// sends the grants.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
     let asking = FreeSlots { agent, session, slots: 0 };
     let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
@@ -99,7 +100,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 }
 
 /// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
-/// grants to it, so the free slots need not be counted here. For thousands of agents counting would
+/// grants leases to it, so the slots need not be counted here; for thousands of agents, that would
 /// be most of the work. Returns grants in the order of `asking`. Each agent occurs once in
 /// `asking`, and the caller has [locked](lock) it.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
@@ -110,8 +111,8 @@ pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<V
     Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
 }
 
-/// Locks the agents' rows until the transaction ends, so that two grants cannot take the same free
-/// slot. Returns the agents' capacities; omits agents that are draining or paused, or whose session
+/// Locks the agents' rows until the transaction ends, so that two grants cannot use the same free
+/// slot. Returns the agents' capacities. Omits agents that are draining or paused, or whose session
 /// has ended. Lock order: agents before tasks.
 pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashMap<AgentId, u32>, Error> {
     if asking.is_empty() {
@@ -200,8 +201,8 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
     Ok(granted.collect())
 }
 
-/// Binds the leases that an agent reports to its new session. Rebinds and returns those that are
-/// active, belong to the agent and match the reported token.
+/// Binds the leases that an agent reports as held to its new session. Rebinds and returns only
+/// leases that are active, belong to the agent and match the reported token.
 pub async fn rebind(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -227,9 +228,9 @@ pub async fn rebind(
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases a lease that its agent returns, or whose crawl crashed (then `crash` is the error). A
-/// task with `max_crashes` crashes fails. Returns `false` if the lease is not active or not this
-/// agent's.
+/// Releases a lease that the agent returns, or whose crawl crashed (then `crash` is the error). A
+/// task with `max_crashes` crashes fails. Returns `false` if the lease is not active or belongs to
+/// another agent.
 pub async fn release(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -243,7 +244,8 @@ pub async fn release(
 }
 
 /// Releases a lease because the site asked for a pause: no agent crawls the site until `pause` is
-/// over. Returns `false` if the lease is not active or not this agent's. Run in a transaction.
+/// over. Returns `false` if the lease is not active or belongs to another agent. Run in a
+/// transaction.
 pub async fn pause(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -258,7 +260,7 @@ pub async fn pause(
     Ok(true)
 }
 
-/// The agent that received this lease; `None` if the lease was never granted.
+/// The agent to which this lease was granted; `None` if the lease was never granted.
 pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
     let agent =
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
@@ -268,7 +270,7 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
 }
 
 /// Returns the revocations of this session's leases that were not sent yet, and marks them as sent.
-/// The caller commits before it sends.
+/// The caller must commit before it sends them.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -283,9 +285,9 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases the active leases of all ended sessions. This counts as a crash of the task if the
-/// agent was lost, or came back without the lease. A task with `max_crashes` crashes fails. Returns
-/// the number of leases.
+/// Releases the active leases of all ended sessions. Each counts as a crash of its task if the
+/// agent was lost, or reconnected without the lease. A task with `max_crashes` crashes fails.
+/// Returns the number of released leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,7 +1,8 @@
-//! Measurements: the newest one of each prober for each site and each beacon. A failure is a
+//! Measurements: each prober's newest measurement of each site and each beacon. A failure is a
 //! measurement too.
 //!
-//! Invariant: a report is accepted only from the agent that got the order, and ends the order.
+//! Invariant: a report is accepted only from the agent that got the order, and only once, because
+//! it ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -36,7 +37,7 @@ pub struct Measured {
     pub lost: u32,
 }
 
-/// A prober's measurement, or why it failed.
+/// A prober's measurement, or the reason why it failed.
 pub type MeasurementResult = Result<Measured, Failure>;
 
 /// A prober's answer to an order.
@@ -44,7 +45,7 @@ pub type MeasurementResult = Result<Measured, Failure>;
 pub struct Report {
     pub finding: ReportContent,
     pub origin: Option<String>,
-    /// The address to which it connected, or to which the name resolved.
+    /// The address to which the prober connected, or to which the name resolved.
     pub address: Option<IpAddr>,
     /// Number of requests sent and connections tried.
     pub requests: u32,
@@ -53,11 +54,11 @@ pub struct Report {
 /// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportContent {
-    /// The prober measured the target or failed to.
+    /// The prober measured the target, or tried to and failed.
     Measured {
         result: MeasurementResult,
         /// Whether the result agrees with an earlier measurement at the same address that the
-        /// prober could have shared; `None` without a comparison.
+        /// prober could have reported instead; `None` if there was none to compare.
         agreed: Option<bool>,
     },
     /// The prober recently measured another site at the same address, and reports that measurement.
@@ -67,7 +68,8 @@ pub enum ReportContent {
         from: String,
         age: Duration,
     },
-    /// The prober did not measure: the order did not lock the address to which the name resolved.
+    /// The prober did not measure, because the name resolved to an address that the order did not
+    /// lock.
     Postponed,
 }
 
@@ -80,15 +82,15 @@ impl From<MeasurementResult> for Report {
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The site, or, if the report settled it at another site's origin, that other site.
+    /// The measured site. If the report settled the site at another site's origin, that other site.
     Site(SiteId),
     Beacon(AgentId),
     /// This agent has no such open order: the report is late, repeated, or about another agent's
-    /// order. Nothing was changed.
+    /// order. The report changed nothing.
     Unknown,
 }
 
-/// One agent's measurement of another's beacon.
+/// One agent's measurement of another agent's beacon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeshMeasurement {
     pub prober: AgentId,
@@ -96,17 +98,17 @@ pub struct MeshMeasurement {
     pub rtt: Rtt,
 }
 
-/// How much of the mesh among some agents is measured. Pairs are directed.
+/// How many pairs of some agents are measured. Each pair is counted once in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// Number of pairs for which a measurement succeeded or failed.
+    /// Number of pairs that were measured, successfully or not.
     pub measured: u64,
     /// Number of pairs to be measured.
     pub pairs: u64,
 }
 
-/// Stores the answer to an order and ends the order. Settles a site at the origin that the prober
-/// observed.
+/// Stores the answer to an order and ends the order. If the target is a site, settles the site at
+/// the origin that the prober observed.
 pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -213,13 +215,13 @@ async fn upsert_beacon(
     .await
 }
 
-/// All round trips between agents, without those measured by quarantined agents.
+/// All round trips between agents, except those measured by quarantined agents.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::Believed).await
 }
 
-/// All round trips between agents, including those measured by quarantined agents. Agents are
-/// judged by these data.
+/// All round trips between agents, including those measured by quarantined agents. Used to judge
+/// which agents are trusted.
 pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::All).await
 }
@@ -245,8 +247,8 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// At most `limit` pairs of one of these probers and one of these targets whose measurement was
-/// never tried. The targets are connected.
+/// At most `limit` pairs of one of these probers and one of these targets for which no measurement
+/// was ever tried. The targets are connected.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -274,7 +276,7 @@ pub async fn mesh_gaps(
     Ok(rows.into_iter().map(|row| (row.prober, row.target)).collect())
 }
 
-/// The coverage of the mesh among these agents, when each measures at most `peers` others.
+/// The coverage of the mesh among these agents, if each agent measures at most `peers` others.
 pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -> Result<Coverage, Error> {
     let others = agents.len().saturating_sub(1).min(usize::try_from(peers).unwrap_or(usize::MAX));
     let measured = sqlx::query_scalar!(
@@ -295,8 +297,8 @@ pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -
     Ok(Coverage { measured: measured.0, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) })
 }
 
-/// The round trips to these sites, without those measured by quarantined agents. Sites without
-/// round trips are absent.
+/// The round trips to these sites, except those measured by quarantined agents. Sites without round
+/// trips are absent.
 pub async fn of_sites(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -1,8 +1,8 @@
-//! Finds names by their beginning, and names that look like another one.
+//! Finds names by their beginning, and names that look similar to another one.
 //!
-//! Names are stored in the order of their bytes (collation "C"), so that an index finds a beginning.
-//! Invariant: a lookup reads at most a few thousand entries of an index, however many names are
-//! stored.
+//! Names are stored in the order of their bytes (collation "C"), so that an index can find a
+//! beginning. Invariant: a lookup reads at most a few thousand entries of an index, however many
+//! names are stored.
 
 use sqlx::PgConnection;
 
@@ -11,14 +11,14 @@ use crate::model::nearest;
 use super::Error;
 use super::rows::Rows;
 
-/// Maximum number of names read that have the same beginning.
+/// Maximum number of names with the same beginning that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
-/// Number of names compared on each side of an unknown name: the whole of a usual fleet.
+/// Number of names compared on each side of an unknown name. Most fleets have fewer agents.
 const NEIGHBOURS: i64 = 500;
-/// Maximum length of a text that is looked up, in bytes; no stored name is longer.
+/// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
 
-/// What a name belongs to.
+/// The kind of thing that a name belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noun {
     Batch,
@@ -31,7 +31,8 @@ pub enum Noun {
     Token,
 }
 
-/// Runs a statement on the names of a noun. In the statement, the literals follow each `from`.
+/// Runs a statement on the names of a noun. Each literal is the text after a `from` of the
+/// statement.
 macro_rules! of_noun {
     ($noun:expr, $statement:ident, $conn:expr, $($argument:expr),+) => {
         match $noun {
@@ -88,7 +89,8 @@ macro_rules! around {
     };
 }
 
-/// The names that begin with this text, in order, at most [`MOST_BEGINNINGS`]; none if it is empty.
+/// The names that begin with this text, in order, at most [`MOST_BEGINNINGS`]; none for an empty
+/// text.
 pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> Result<Vec<String>, Error> {
     if !is_storable(text) {
         return Ok(Vec::new());
@@ -96,8 +98,8 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
     of_noun!(noun, beginning, conn, text)
 }
 
-/// The names nearest to this one, at most three, the nearest first. Among very many names it finds
-/// those that are one edit away, and near ones among the names that sort beside this one.
+/// The names nearest to this one, at most three, the nearest first. Among very many names, this
+/// finds only names that are one edit away, and near names among those that sort next to this one.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());
@@ -107,7 +109,7 @@ pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Resu
     Ok(nearest::nearest(name, around?))
 }
 
-/// Whether a name may begin with this text. Postgres accepts no zero character.
+/// Whether a stored name could begin with this text. Postgres accepts no zero character in a text.
 fn is_storable(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST && !text.contains('\0')
 }

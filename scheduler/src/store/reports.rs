@@ -1,4 +1,4 @@
-//! Reports: the results of a batch's tasks, what each agent has done, and counts of crawls.
+//! Reports: the results of a batch's tasks, the work of each agent, and counts of crawls.
 
 use chrono::{DateTime, Utc};
 
@@ -21,20 +21,21 @@ pub(crate) mod minutes;
 pub(crate) mod status;
 pub(crate) mod throughput;
 
-/// Selects crawls, or sites by their newest choice of an agent.
+/// Selects crawls, or selects sites by the agent of their newest choice.
 #[derive(Debug, Clone, Default)]
 pub struct CrawlFilter {
-    /// `None`: of any batch.
+    /// `None` selects all batches.
     pub batch: Option<BatchId>,
-    /// `None`: any agent, or none.
+    /// `None` selects all agents, and also sites without an agent.
     pub agents: Option<Vec<AgentId>>,
-    /// They ended at this time or later.
+    /// The crawls ended at this time or later.
     pub since: Option<DateTime<Utc>>,
-    /// They ended before this time.
+    /// The crawls ended before this time.
     pub until: Option<DateTime<Utc>>,
 }
 
-/// What rows are about: one row for each combination of values. Without any there is one row.
+/// The properties by which rows are grouped: one row for each combination of their values. Without
+/// any property there is one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Groups {
     pub agent: bool,

@@ -1,7 +1,7 @@
 //! Reads rows. An invalid stored value causes an error that names its table and column.
 //!
-//! sqlx's error names only the column's index in the statement. The names come from the description
-//! that Postgres sends with the rows.
+//! sqlx's error contains only the column's index in the statement. The names are looked up from the
+//! description that Postgres sends with the rows.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ pub(super) trait Rows<O>: Sized {
     async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error>;
     /// The only row of a statement that always returns one.
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
-    /// The row, if there is one.
+    /// The row; `None` if the statement returned no row.
     async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;
 }
 
@@ -82,7 +82,7 @@ where
     rows!();
 }
 
-/// The columns of a statement; known once it has returned a row.
+/// The columns of a statement. They are known only after the statement has returned a row.
 #[derive(Debug, Default)]
 struct Columns(Mutex<Vec<PgColumn>>);
 
@@ -151,7 +151,7 @@ impl<'c> Executor<'c> for WatchedConnection<'c> {
     }
 }
 
-/// Adds the names of table and column to the error for an invalid value.
+/// Adds the names of the table and the column to the error for an invalid value.
 async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns: Columns) -> Result<T, Error> {
     let (index, source) = match read {
         Ok(read) => return Ok(read),
@@ -160,7 +160,7 @@ async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns
     };
     let columns = columns.0.into_inner().unwrap_or_else(PoisonError::into_inner);
     let column = index.parse().ok().and_then(|index: usize| columns.get(index));
-    // `as "name!: Type"` gives sqlx's macros a type.
+    // An alias like `as "name!: Type"` also contains a type for sqlx's macros.
     let alias = column.map_or("", |column| column.name()).split(['!', '?', ':']).next().unwrap_or_default().to_owned();
     let of_table = column.and_then(|column| column.relation_id().zip(column.relation_attribute_no()));
     let stored = match of_table {

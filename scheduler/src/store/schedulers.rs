@@ -1,8 +1,8 @@
-//! Schedulers: one row per running process. If it expires, the other schedulers know that the
-//! process is gone.
+//! Schedulers: one row per running process. When the row expires, the other schedulers know that
+//! the process is gone.
 //!
-//! The row is renewed for all roles of the process at once, and its expiry is judged only by
-//! Postgres' clock. An expired row is never renewed: its process has lost its terms, and joins
+//! Renewing the row keeps all roles of the process. Only Postgres' clock decides whether the row
+//! has expired. An expired row is never renewed: its process has lost its terms, and must register
 //! again.
 
 pub(crate) mod notices;
@@ -20,7 +20,7 @@ use super::reports::status::disk;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, Unsigned, whole};
 
-/// Registers this process, with the space of its disk.
+/// Registers this process, with the free and total space of its disk.
 pub async fn join(
     conn: &mut PgConnection,
     url: &str,
@@ -43,8 +43,8 @@ pub async fn join(
     .await
 }
 
-/// Renews this process, and stores the space of its disk. Returns `false` if its row has expired or
-/// was deleted.
+/// Renews the row of this process, and stores the space of its disk. Returns `false` if the row has
+/// expired or was deleted.
 pub async fn renew(
     conn: &mut PgConnection,
     scheduler: SchedulerId,
@@ -66,8 +66,9 @@ pub async fn renew(
     Ok(renewed == 1)
 }
 
-/// The schedulers of this database, in the order in which they started. Of several entries with one
-/// URL only the newest is listed, because a restarted scheduler leaves its former entry behind.
+/// The schedulers of this database, in the order in which they started. If several entries have the
+/// same URL, only the newest is listed, because a restarted scheduler leaves its former entry
+/// behind.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<SchedulerStatus>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -92,7 +93,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<SchedulerStatus>, Error
     Ok(schedulers.collect())
 }
 
-/// Deletes this process; its roles are free at once. Run in a transaction.
+/// Deletes the row of this process, which frees its roles at once. Run in a transaction.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
     sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await
@@ -111,7 +112,8 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
     .await
 }
 
-/// Deletes expired processes to which no row refers any more.
+/// Deletes the rows of processes that expired at least an hour ago and to which no term refers any
+/// more.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -1,4 +1,4 @@
-//! Migrates the schema when a scheduler starts, and explains to operators what to do if that fails.
+//! Migrates the schema when a scheduler starts. If that fails, explains to operators what to do.
 //!
 //! Causes are recognised by Postgres' error codes and the database's contents, never by the wording
 //! of a message.
@@ -82,8 +82,8 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time, so with at least this number.
-/// Releases count from 1.
+/// Builds before the first release numbered their migrations by time. Those numbers are at least
+/// this one; releases count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.
@@ -115,7 +115,7 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     }
 }
 
-/// The database role, with the database and the schema that it uses.
+/// The database role of this connection, with its database and schema.
 struct DatabaseRole {
     role: String,
     database: String,
@@ -136,8 +136,8 @@ async fn place(conn: &mut PgConnection) -> Result<DatabaseRole, Error> {
     .await
 }
 
-/// Finds the obstacle from Postgres' error; `None` if the error is not about the schema (a full
-/// disk, for example).
+/// Determines the obstacle from Postgres' error; `None` if the error is not about the schema (for
+/// example, a full disk).
 async fn obstacle(
     conn: &mut PgConnection,
     refusal: &PgDatabaseError,
@@ -146,7 +146,8 @@ async fn obstacle(
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
     let DatabaseRole { role, database, schema, creates } = match refusal.code() {
-        // After an error of another class the connection may be broken, so nothing is read.
+        // After an error of another class the connection may be broken, so the database is not
+        // read.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };
@@ -154,19 +155,20 @@ async fn obstacle(
         ("25006", _) => Some(MigrationObstacle::ReadOnly(database)),
         ("42501" | "3F000", _) if !creates => Some(MigrationObstacle::NoCreate { role, schema, database }),
         ("42501", _) => Some(MigrationObstacle::NotOwner { role, database, said }),
-        // Tables existed before Landfall's first migration, or the table of migrations is not
-        // sqlx's.
+        // Tables existed before Landfall's first migration, or the table of migrations was not made
+        // by sqlx.
         (_, version) if version.is_none() || version == first => Some(MigrationObstacle::Foreign { database, said }),
         (_, Some(version)) => Some(MigrationObstacle::Unfit { version, said }),
         (_, None) => None,
     })
 }
 
-/// Builds the error for a migration in the database that this program does not have, or has with
+/// Builds the error for a database with a migration that this program does not have, or has with
 /// other content.
 pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
     let database = place(conn).await?.database;
-    // Not checked at compile time, because the table may be missing or belong to another program.
+    // This query is not checked at compile time, because the table may be missing or belong to
+    // another program.
     let ours: bool = sqlx::query_scalar(
         "select exists (
              select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'

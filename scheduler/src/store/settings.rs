@@ -11,7 +11,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
 
-/// The contact URL that every request carries; `None` until the operator sets one.
+/// The contact URL that is sent with every request; `None` until the operator sets one.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     sqlx::query_scalar!("select contact_url from settings").one(conn).await
 }
@@ -26,8 +26,8 @@ pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The number of dimensions of the embedding, as set by the operator; `None`: min(8, landmarks −
-/// 1).
+/// The number of dimensions of the embedding, as set by the operator. `None` means min(8, landmarks
+/// − 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").one(conn).await?;
     Ok(stored.map(u32::from))
@@ -37,12 +37,12 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
     sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
-/// The operator's token, and the former one.
+/// The valid operator's token, and the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
-    /// `None` until the first scheduler makes one.
+    /// The hash of the valid token; `None` until the first scheduler makes a token.
     pub in_force: Option<SecretHash>,
-    /// `None` if it was never replaced while schedulers ran.
+    /// The replaced token; `None` if no token was replaced while schedulers ran.
     pub former: Option<FormerToken>,
 }
 
@@ -51,7 +51,7 @@ pub struct OperatorTokens {
 pub struct FormerToken {
     pub hash: SecretHash,
     pub replaced_at: DateTime<Utc>,
-    /// Whether it is still accepted.
+    /// Whether the former token is still accepted.
     pub good: bool,
 }
 
@@ -83,9 +83,9 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
     })
 }
 
-/// Replaces the operator's token, which must be `known`, and keeps the former one valid for
-/// `grace`. Returns until when the former one is valid. Changes nothing and returns `None` if the
-/// operator's token is another one.
+/// Replaces the operator's token `known` by a new one, and keeps `known` valid for `grace`. Returns
+/// the time until which `known` is valid. Changes nothing and returns `None` if the operator's
+/// token is not `known`.
 pub async fn replace_operator_token(
     conn: &mut PgConnection,
     known: &SecretHash,
@@ -114,8 +114,8 @@ pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash)
 }
 
 /// Sets the operator's token unless there is one already. Returns the hash of the token that is
-/// then valid. If schedulers start at the same time on one database, the first one's token is used
-/// by all.
+/// valid afterwards. If several schedulers start at the same time on one database, all use the
+/// first one's token.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .run(conn)
@@ -123,15 +123,15 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
     Ok(operator_tokens(conn).await?.in_force.unwrap_or(*hash))
 }
 
-/// Sets the fingerprint of the certificate authority that agents trust unless there is one already.
-/// Returns the fingerprint that is then valid.
+/// Sets the fingerprint of the certificate authority that agents trust, unless there is one
+/// already. Returns the fingerprint that is valid afterwards.
 pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
     sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint).run(conn).await?;
     let stored = sqlx::query_scalar!("select ca_fingerprint from settings").one(conn).await?;
     Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
 }
 
-/// Replaces the certificate authority that agents trust, after which all agents must enrol again.
+/// Replaces the certificate authority that agents trust. Afterwards all agents must enrol again.
 pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
     sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).run(conn).await
 }

@@ -1,4 +1,4 @@
-//! Sites: reads what is stored about a site. `sites::origin` settles a site's origin.
+//! Sites: reads the stored facts about a site. `sites::origin` settles a site's origin.
 
 pub mod addresses;
 pub(crate) mod alarms;
@@ -24,8 +24,8 @@ use super::rows::Rows;
 use super::tasks::waits;
 use super::types::{Micros, Unsigned};
 
-/// Maximum number of tasks shown for a site, because a site that is crawled every hour has
-/// thousands.
+/// Maximum number of tasks shown for a site. A site that is crawled every hour has thousands of
+/// tasks.
 const NEWEST_TASKS: i64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct SiteMeasurement {
     /// Number of requests that the prober sent to the site, in all measurements.
     pub requests: u64,
     pub measured_at: DateTime<Utc>,
-    /// Whether it was measured for a confirmation.
+    /// Whether the site was measured for a confirmation.
     pub confirming: bool,
 }
 
@@ -69,11 +69,12 @@ pub struct SiteTask {
     pub reason: Option<String>,
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// Why it waits, if it has no agent.
+    /// Why the task waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent was chosen, and why not by the batch's strategy if another one was applied.
+    /// Why this agent was chosen. If another strategy than the batch's was applied, also the reason
+    /// for that.
     pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
@@ -98,11 +99,11 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
-    /// Size of the checkpoint's state, from which another agent can continue, in bytes.
+    /// Size in bytes of the checkpoint's state, from which another agent can continue the crawl.
     pub state_bytes: u64,
     /// When the agent reported this progress.
     pub saved_at: DateTime<Utc>,
-    /// Until when the agent sends the site no request.
+    /// The time until which the agent sends the site no request.
     pub paused_until: Option<DateTime<Utc>>,
     pub rate_state: RateState,
 }
@@ -156,14 +157,14 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 }
 
 impl Site {
-    /// The site's identifier and, for an alias, that of the site it points at. Data of one are
-    /// valid for the other.
+    /// The site's identifier and, for an alias, also the identifier of the site that it points at.
+    /// Data of each of the two sites are valid for the other.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }
 }
 
-/// Each prober's newest measurement, by the prober's name.
+/// The newest measurement by each prober, sorted by the prober's name.
 pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteMeasurement>, Error> {
     let measurements = sqlx::query_as!(
         SiteMeasurement,
@@ -181,7 +182,7 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
     measurements.all(conn).await
 }
 
-/// The site's place in the newest embedding in which it is located.
+/// The site's placement in the newest embedding in which the site is located.
 pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Placement>, Error> {
     let placement = sqlx::query_as!(
         Placement,

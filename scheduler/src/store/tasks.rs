@@ -19,25 +19,25 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// A site with measuring tasks for which every prober has answered.
+/// A site with measuring tasks that every prober has measured or failed to measure.
 #[derive(Debug, Clone)]
 pub struct MeasuredSite {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
     /// The newest failed measurement; `None` if none failed.
     pub failure: Option<String>,
-    /// Whether its tasks have waited for longer than the `patience` given to [`heard`].
+    /// Whether the site's tasks have waited for longer than the `patience` given to [`heard`].
     pub overdue: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuringBegun {
     pub tasks: u64,
-    /// Sites that became aliases after they were submitted, each with the site it points at.
+    /// Sites that became aliases after they were submitted, each with the site that it points at.
     pub aliases: Vec<(SiteId, SiteId)>,
 }
 
-/// Moves at most `limit` submitted tasks to measuring, as long as fewer than `at_once` are
+/// Moves at most `limit` submitted tasks to measuring, while fewer than `at_once` tasks are
 /// measuring.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
     let measuring = sqlx::query_scalar!(
@@ -46,7 +46,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     )
     .one(conn)
     .await?;
-    // Two statements, because in a join whose number of rows is unknown the planner reads all
+    // Two statements, because in one join with an unknown number of rows the planner would read all
     // tasks.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
@@ -71,8 +71,8 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
 }
 
 /// At most `limit` sites of measuring tasks that each of these probers has measured or failed to
-/// measure, by the rule of [`super::measurements::orders::due_sites`]. Oldest site first. Returns
-/// none if there is no prober.
+/// measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site comes first.
+/// Returns no site if there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -126,8 +126,8 @@ pub async fn heard(
         .collect())
 }
 
-/// Ends the measuring of these sites: their tasks become located, and store why distances are
-/// missing if they are.
+/// Ends the measuring of these sites. Their tasks become located, and store the reason if distances
+/// are missing.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
@@ -156,7 +156,8 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
     .await
 }
 
-/// The names of strategies that need distances. Tasks of other strategies start as located.
+/// The names of strategies that need distances. Tasks of other strategies begin in the state
+/// located.
 pub(super) fn distanced() -> Vec<String> {
     Strategy::each().filter(|strategy| strategy.needs_measuring()).map(String::from).collect()
 }

@@ -1,4 +1,4 @@
-//! The Rust types of the schema's columns; `sqlx.toml` maps columns to them.
+//! The Rust types of the schema's columns. The file `sqlx.toml` maps columns to them.
 //!
 //! Columns store round trips and their spreads in microseconds, and other durations in
 //! milliseconds. Statements take and compute durations as `interval`. Reading an invalid value is
@@ -19,7 +19,7 @@ use crate::model::{
     SchedulerId, SessionId, SiteId, TaskId, TermNumber,
 };
 
-/// Stores a type as a `bigint`, through one function in each direction.
+/// Stores a type as a `bigint`. Takes one function for each direction.
 macro_rules! as_bigint {
     ($($type:ty: $read:expr, $write:expr;)+) => {$(
         impl Type<Postgres> for $type {
@@ -73,7 +73,7 @@ as_bigint! {
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
 
-/// Reads a type from `jsonb`; it is written as [`Json`].
+/// Reads a type from `jsonb`. The type is written as [`Json`].
 macro_rules! from_json {
     ($($type:ty),+) => {$(
         impl Type<Postgres> for $type {
@@ -163,8 +163,8 @@ impl From<Unsigned<Self>> for u64 {
     }
 }
 
-/// A duration that a statement takes or computes. One above Postgres' range becomes the maximum. A
-/// negative one, which occurs after a clock was set back, is read as zero.
+/// A duration that a statement takes or computes. A duration above Postgres' range becomes the
+/// maximum. A negative duration, which occurs after a clock was set back, is read as zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interval(pub Duration);
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::ensure;
+use landfall_scheduler::gnp::{Mesh, Refined, RefinedSwitches, SitePlace};
+use landfall_scheduler::model::{AgentId, Rtt};
 
 use crate::evidence::float;
 use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
@@ -115,17 +117,46 @@ impl Figures {
     }
 }
 
+/// The predictions by which the scheduler chose: by the refined map, fitted again to the recorded
+/// measurements, or by the points of the recorded map if the fit fails.
 fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
     let Some(map) = &record.embedding else { return Vec::new() };
-    let others = map.agents.iter().filter(|(name, _)| !record.landmarks.contains(name));
-    others
-        .flat_map(|(agent, agent_place)| {
-            map.sites.iter().filter_map(move |(site, site_place)| {
-                let predicted = map.embedding.predict(site_place, agent_place).ok()?;
-                Some(Prediction { predicted_ms: predicted.as_millis_f64(), true_ms: path_ms(agent, site)? })
-            })
-        })
-        .collect()
+    let names: Vec<&String> = map.agents.keys().collect();
+    let id = |name: &str| Some(AgentId::new(i64::try_from(names.iter().position(|known| *known == name)?).ok()?));
+    let refined = refined(record, &id);
+    let mut measured: BTreeMap<&str, Vec<(AgentId, Rtt)>> = BTreeMap::new();
+    for one in &record.site_measurements {
+        let by = id(&one.prober).zip(one.rtt_us.and_then(|micros| Rtt::try_from_micros(micros).ok()));
+        measured.entry(one.target.as_str()).or_default().extend(by);
+    }
+    let mut predictions = Vec::new();
+    for (site, site_place) in &map.sites {
+        let cloud = refined.as_ref().zip(measured.get(site.as_str()));
+        let cloud = cloud.and_then(|(refined, measured)| refined.locate(measured).ok()).map(SitePlace::Cloud);
+        for (agent, agent_place) in map.agents.iter().filter(|(name, _)| !record.landmarks.contains(name)) {
+            let predicted = match &cloud {
+                Some(cloud) => id(agent).and_then(|agent| cloud.predict(agent)).map(|predicted| predicted.rtt),
+                None => map.embedding.predict(site_place, agent_place).ok(),
+            };
+            let predicted_ms = predicted.map(Rtt::as_millis_f64);
+            let pair = predicted_ms.zip(path_ms(agent, site));
+            predictions.extend(pair.map(|(predicted_ms, true_ms)| Prediction { predicted_ms, true_ms }));
+        }
+    }
+    predictions
+}
+
+/// The refined map of the recorded mesh, as the scheduler fits it.
+fn refined(record: &BatchRecord, id: &dyn Fn(&str) -> Option<AgentId>) -> Option<Refined> {
+    let mut mesh = Mesh::new();
+    for one in &record.mesh_measurements {
+        if let (Some(from), Some(to), Some(micros)) = (id(&one.prober), id(&one.target), one.rtt_us) {
+            mesh.insert(from, to, Rtt::try_from_micros(micros).ok()?);
+        }
+    }
+    let landmarks: Vec<AgentId> = record.landmarks.iter().filter_map(|name| id(name)).collect();
+    let seed = record.embedding.as_ref()?.embedding.epoch().get().unsigned_abs();
+    Refined::new(&mesh, &landmarks, &RefinedSwitches::default(), seed).ok()
 }
 
 fn accuracy(measured: &[Measurement], true_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Accuracy {

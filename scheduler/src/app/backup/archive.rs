@@ -1,8 +1,8 @@
-//! The file of a backup: a tar whose first entry is the manifest and whose last entry has the
-//! SHA-256 sums of all others, in the format of `sha256sum -c`. So truncation is detected, and
+//! The file of a backup: a tar whose first entry is the manifest. The last entry has the SHA-256
+//! sums of all other entries, in the format of `sha256sum -c`. So truncation is detected, and
 //! people can inspect a backup with standard tools.
 //!
-//! The file is written and read as a stream; only the length of the dump is filled in afterwards.
+//! The file is written and read as a stream. Only the length of the dump is filled in afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,7 +19,7 @@ const BLOCK_LENGTH: u64 = 512;
 const CHUNK: usize = 1 << 16;
 /// Name of the last entry.
 const SUMS: &str = "SHA256SUMS";
-/// Maximum size in bytes of an entry that is read into memory: secrets, certificates and the
+/// Maximum size in bytes of an entry that is read into memory. Secrets, certificates and the
 /// manifest have a few kilobytes.
 const SMALL: u64 = 1 << 20;
 
@@ -41,7 +41,7 @@ impl<W: Write + Seek> Writer<W> {
         self.add_stream(name, &mut content).map(drop)
     }
 
-    /// Adds an entry whose length is known only when all of it was read; returns the length.
+    /// Adds an entry whose length is known only after all of it was read. Returns the length.
     pub(super) fn add_stream(&mut self, name: &str, content: &mut impl Read) -> io::Result<u64> {
         let at = self.out.stream_position()?;
         self.out.write_all(&[0; BLOCK])?;
@@ -67,7 +67,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(length)
     }
 
-    /// Adds the entry of the sums and the end of the tar.
+    /// Adds the entry with the sums, and the end of the tar.
     pub(super) fn finish(mut self) -> io::Result<W> {
         let sums = std::mem::take(&mut self.sums);
         self.add(SUMS, sums.as_bytes())?;
@@ -78,7 +78,7 @@ impl<W: Write + Seek> Writer<W> {
 }
 
 /// The header of an entry in the format `ustar`. A length of 8 GiB or more is written in binary,
-/// which every tar can read.
+/// which every program for tar files can read.
 fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -121,7 +121,7 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
     Ok(content)
 }
 
-/// Reads the whole file and verifies every sum; returns the position of each entry. Rejects a
+/// Reads the whole file and verifies every sum. Returns the position of each entry. Rejects a
 /// truncated or damaged file.
 pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, EntrySpan>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
@@ -183,7 +183,8 @@ fn cut(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Parses the header in this block: name and length of its entry; `None` if the block is no header.
+/// Parses the header in this block: the name and length of its entry. `None` if the block is not a
+/// header.
 fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
     let told = octal(&block[148..156])?;
     let sum: u64 =
@@ -197,7 +198,7 @@ fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
         0x80 => u64::from_be_bytes(block[128..136].try_into().ok()?),
         _ => octal(&block[124..136])?,
     };
-    // No file is longer than this, and with this limit the callers' additions cannot overflow.
+    // No file is longer than this. The limit prevents overflows when callers add lengths.
     (length <= 1 << 56).then_some((name, length))
 }
 

@@ -1,10 +1,10 @@
-//! The first entry of a backup: its format, its time, and which secrets belong to it.
+//! The first entry of a backup: its format, its time, and which secrets belong to the backup.
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// The number of the backup format that this program writes; there is only one so far.
+/// The number of the backup format that this program writes. There is only one format so far.
 pub(super) const FORMAT: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,13 +16,12 @@ pub(super) struct Manifest {
     pub(super) made_at: DateTime<Utc>,
     /// The newest migration in the database.
     pub(super) schema: i64,
-    /// The major version of the Postgres server. `pg_dump` is that of the program that wrote the
-    /// dump.
+    /// The major versions of the Postgres server, and of the `pg_dump` that wrote the dump.
     pub(super) postgres: u32,
     pub(super) pg_dump: u32,
-    /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal. They
-    /// identify the secrets that belong to the backup, even if it does not contain them. `None` if
-    /// the database had no hash.
+    /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal. These
+    /// hashes identify the secrets that belong to the backup, even if it does not contain them.
+    /// `None` if the database had no such hash.
     pub(super) operator_token_sha256: Option<String>,
     pub(super) ca_sha256: Option<String>,
     /// Whether the backup contains the secrets.
@@ -47,7 +46,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Parses a manifest; rejects a format that this program does not know.
+    /// Parses a manifest. Rejects a format that this program does not know.
     pub(super) fn read(content: &[u8]) -> anyhow::Result<Self> {
         let form: FormHeader = serde_json::from_slice(content).context("it is damaged: its manifest cannot be read")?;
         if form.format != FORMAT {

@@ -14,20 +14,20 @@ use crate::app::postgres::Tool;
 
 /// The Postgres schema that contains Landfall's tables.
 pub(super) const SCHEMA: &str = "public";
-/// At this level compression uses a third of a core. The default uses six times as much, and its
-/// output is only a tenth smaller.
+/// At this level, compression uses a third of a core. The default level uses six times as much, and
+/// its output is only a tenth smaller.
 const COMPRESSION: &str = "--compress=1";
 /// The dump runs at lower priority than the scheduler.
 const NICENESS: &str = "10";
-/// Maximum wait for the lock of a table. While a dump waits for an alteration of a table, it blocks
-/// all later queries of the table.
+/// Maximum time to wait for the lock of a table. While a dump waits because another transaction
+/// alters the table, it blocks all later queries of the table.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// More memory for building indexes. Commits need not wait for the disk, because an incomplete
-/// restore is repeated anyway.
+/// Gives Postgres more memory to build indexes. Commits need not wait for the disk, because an
+/// incomplete restore is repeated anyway.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
-/// Environment variables that tell the programs how to connect. Command lines are not used, because
-/// every user can read them.
+/// Environment variables that tell the programs how to connect. Command lines are not used for
+/// this, because every user can read them.
 #[derive(Debug, Clone)]
 pub(super) struct Libpq(Vec<(&'static str, OsString)>);
 
@@ -42,7 +42,7 @@ impl Libpq {
             ("PGDATABASE", options.get_database().unwrap_or(options.get_username()).into()),
             ("PGAPPNAME", "landfall backup".into()),
         ];
-        // sqlx gives the other options only as a URL.
+        // sqlx provides the other options only as a URL.
         let url = options.to_url_lossy();
         variables.extend(password(&url).map(|password| ("PGPASSWORD", password.into())));
         for (key, value) in url.query_pairs() {
@@ -69,12 +69,13 @@ impl Libpq {
 }
 
 fn password(url: &Url) -> Option<String> {
-    // This decodes form data, in which a plus means a blank.
+    // The decoder is made for form data, in which a plus means a blank, so pluses are encoded
+    // first.
     let encoded = format!("p={}", url.password()?.replace('+', "%2B"));
     form_urlencoded::parse(encoded.as_bytes()).next().map(|(_, password)| password.into_owned())
 }
 
-/// Dumps this snapshot; `take` reads the dump.
+/// Dumps the snapshot. The function `take` reads the dump.
 pub(super) fn dump(
     tool: &Tool,
     libpq: &Libpq,
@@ -88,7 +89,7 @@ pub(super) fn dump(
     let mut child = command.spawn().context("start pg_dump")?;
     let mut output = child.stdout.take().context("read from pg_dump")?;
     let taken = take(&mut output);
-    // Closes the pipe, which ends a program that is still writing.
+    // Closes the pipe, so that a program that is still writing ends.
     drop(output);
     let status = child.wait().context("wait for pg_dump")?;
     let length = taken.context("write the backup")?;
@@ -111,21 +112,21 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let fed = io::copy(dump, &mut input);
     drop(input);
     let status = child.wait().context("wait for pg_restore")?;
-    // The program's message says more about the cause than the broken pipe.
+    // The program's message is more precise than the error of the broken pipe.
     if !status.success() {
         bail!("pg_restore failed: {}", last_words(said));
     }
     fed.map(drop).context("read the backup")
 }
 
-/// A temporary file for a program's errors; a pipe could fill up and block the program.
+/// A temporary file for a program's errors. A pipe could fill up and block the program.
 fn said() -> anyhow::Result<(File, Stdio)> {
     let file = tempfile::tempfile().context("make a temporary file")?;
     let errors = file.try_clone().context("share a temporary file")?;
     Ok((file, errors.into()))
 }
 
-/// The first line that reports an error, or else the last line.
+/// The first line that reports an error; if there is none, the last line.
 fn last_words(mut said: File) -> String {
     let mut text = Vec::new();
     // If the file cannot be read, the message is only less precise.

@@ -1,8 +1,8 @@
-//! `landfall restore`: restores a backup into an empty data directory, into an empty database of
-//! the operator's own, or both.
+//! `landfall restore`: restores a backup into an empty data directory, into an empty database on
+//! the operator's own server, or both.
 //!
-//! The file and the destination are checked before anything is changed. From before the first row
-//! until the last step, a mark in the database keeps schedulers from starting on it.
+//! The file and the destination are checked before anything is changed. A mark in the database, set
+//! before the first row and removed in the last step, prevents schedulers from starting on it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,22 +31,22 @@ use super::{DUMP, MANIFEST};
 /// The options of `landfall restore`.
 #[derive(Debug, Clone)]
 pub struct Restore {
-    /// The data directory; `None`: [`DataDir::default_path`].
+    /// The data directory; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The operator's own Postgres server; `None`: a private one.
+    /// The operator's own Postgres server; a private one if `None`.
     pub database_url: Option<String>,
     pub file: PathBuf,
     /// Whether the backup's secrets are written into the data directory.
     pub secrets: bool,
-    /// Counts the bytes of the database.
+    /// Counts the bytes of the database as they are restored.
     pub progress: ProgressBar,
 }
 
-/// Restores a backup; returns a text for people that says what was done and what remains to be
-/// done.
+/// Restores a backup. Returns a text for people that says what was restored and what the operator
+/// must still do.
 ///
 /// # Errors
-/// When the backup cannot be restored; the message names the obstacle. Nothing is restored then.
+/// When the backup cannot be restored; the message names the obstacle. Then nothing is restored.
 pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let interrupted = up::on_signal()?;
     let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
@@ -74,7 +74,7 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     Ok(summary(&wanted, &work, &restored))
 }
 
-/// Checks that the secrets already in the data directory are those that belong to the backup.
+/// Checks that secrets that are already in the data directory belong to the backup.
 fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
     let (token, ca) = (manifest.operator_token_sha256.as_deref(), manifest.ca_sha256.as_deref());
     Secrets::of(data_dir)?.ensure_theirs(token, ca, data_dir)
@@ -90,7 +90,7 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::open(path).context("open it")?;
-        // The manifest is read first; if its format is unknown or newer, nothing else is read.
+        // The manifest is read first. If its format is not known, nothing else is read.
         let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
         let newest = schema::newest();
         ensure!(
@@ -124,7 +124,7 @@ impl Source {
     }
 }
 
-/// What a restore needs besides the destination.
+/// The input of a restore, except the destination.
 struct RestoreInput {
     source: Source,
     manifest: Manifest,
@@ -161,7 +161,7 @@ impl RestoreInput {
         match loaded {
             Ok(done) => Ok(done),
             Err(error) => {
-                // All rows were restored in one transaction, so no row is left after a rollback.
+                // All rows are restored in one transaction, so a rollback leaves no row.
                 if snapshots::look(&mut conn).await.is_ok_and(|place| !place.ours) {
                     restores::give_up(&mut conn).await?;
                 }
@@ -199,8 +199,8 @@ impl RestoreInput {
             Ok::<_, anyhow::Error>(restored)
         };
         restored.await.inspect_err(|_| {
-            // This restore made both folders, so removing them loses nothing. If they cannot be
-            // removed, the mark in the database still shows an unfinished restore.
+            // This restore made both folders, so removing them loses no other data. If they cannot
+            // be removed, the mark in the database still shows that the restore is incomplete.
             for made in [&cluster, &claimed.path().join("run")] {
                 drop(fs::remove_dir_all(made));
             }
@@ -246,7 +246,7 @@ impl RestoreInput {
     }
 }
 
-/// The text printed at the end.
+/// The text for people that is printed at the end.
 fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {

@@ -14,8 +14,8 @@ use crate::app::tls;
 
 const TOKEN: &str = "operator-token";
 const CA: &str = "tls/ca.pem";
-/// The files and their modes, in the order of writing. The authority's key comes before its
-/// certificate, because an authority with a certificate counts as complete.
+/// The files and their modes, in the order of writing. The authority's key is written before its
+/// certificate, because an authority with a certificate is considered complete.
 const FILES: [(&str, u32); 3] = [(TOKEN, 0o600), ("tls/ca.key", 0o600), (CA, 0o644)];
 
 /// The contents of the secret files by file name.
@@ -25,7 +25,7 @@ pub(super) struct Secrets {
 }
 
 impl Secrets {
-    /// Collects the secrets; `read` gives the content of a file by name.
+    /// Collects the secrets. The function `read` returns the content of a file by name.
     pub(super) fn collect(mut read: impl FnMut(&str) -> anyhow::Result<Option<Vec<u8>>>) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for (name, mode) in FILES {
@@ -48,7 +48,7 @@ impl Secrets {
         })
     }
 
-    /// Names and contents of the files.
+    /// The names and contents of the files.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.files.iter().map(|(name, _, content)| (*name, content.as_slice()))
     }
@@ -81,7 +81,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Fails if a data directory has other secrets than those that belong to the backup.
+    /// Fails if a data directory has secrets that differ from those of the backup.
     pub(super) fn ensure_theirs(&self, token: Option<&str>, ca: Option<&str>, data_dir: &Path) -> anyhow::Result<()> {
         let differs = |own: Option<String>, theirs: Option<&str>| {
             own.is_some_and(|own| theirs.is_some_and(|theirs| own != theirs))

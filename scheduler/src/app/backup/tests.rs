@@ -6,13 +6,13 @@ use tempfile::TempDir;
 use super::*;
 use crate::app::operator::{self, Precedence};
 
-/// A directory that the user postgres may enter, in case the tests run as root.
+/// A directory that the user postgres may enter, because the tests may run as root.
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir().unwrap()
 }
 
-/// Starts a private Postgres as a scheduler does; returns it with the claimed data directory.
+/// Starts a private Postgres as a scheduler does. Returns it with the claimed data directory.
 async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let claimed = DataDir::claim(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(claimed.path()).await.unwrap();
@@ -133,7 +133,7 @@ async fn bad_files_change_nothing(base: &Path) {
     let told = refused(into(base, "never", "none.tar")).await;
     assert!(told.contains("none.tar: open it: No such file"), "{told}");
     assert!(!base.join("never").exists(), "nothing is made for what cannot be restored");
-    // The server's version is known only when the server runs.
+    // The server's version is known only after the server has started.
     with_manifest(&whole, &bad, |manifest| manifest["postgres"] = 99.into());
     let told = refused(into(base, "undone", "bad.tar")).await;
     assert!(told.contains("the backup is of Postgres 99, but the server is Postgres"), "{told}");
@@ -188,7 +188,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     at("used").connect().await.unwrap().execute("create table theirs ()").await.unwrap();
     let told = refused(restore_into("used")).await;
     assert!(told.contains("the database is not empty"), "{told}");
-    // A restore that was killed leaves such a database.
+    // A restore that was killed leaves a database in this state.
     let mut cut = at("cut").connect().await.unwrap();
     restores::begin(&mut cut).await.unwrap();
     let told = refused(restore_into("cut")).await;

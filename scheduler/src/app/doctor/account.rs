@@ -5,7 +5,7 @@ use nix::unistd::{Uid, User};
 use super::CheckResult;
 
 const CHECK: &str = "user";
-/// The first port that every user may listen on.
+/// The file with the lowest port on which every user may listen.
 const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
 /// Facts about users. The scheduler runs as the owner of its data directory.
@@ -15,9 +15,10 @@ pub(super) struct AccountFacts {
     pub(super) own: (Uid, String),
     /// The user of the scheduler.
     pub(super) scheduler: (Uid, String),
-    /// The scheduler's port, and whether it starts a private Postgres; `None` if unknown.
+    /// The scheduler's port, and whether the scheduler starts a private Postgres; `None` if
+    /// unknown.
     pub(super) needs: Option<(u16, bool)>,
-    /// The first port that every user may listen on.
+    /// The lowest port on which every user may listen.
     pub(super) first_port: u16,
 }
 

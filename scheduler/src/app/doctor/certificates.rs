@@ -21,20 +21,21 @@ use crate::app::tls::{AUTHORITY_WARNED_BEFORE, CA, CA_KEY, DOMAIN, NEW_AUTHORITY
 
 const AUTHORITY: &str = "authority";
 const CERTIFICATE: &str = "certificate";
-/// A running scheduler renews its certificate within an hour after it is due.
+/// Time within which a running scheduler renews its certificate. The scheduler checks once an hour
+/// whether the renewal is needed.
 const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 
 /// Why no valid certificate was served.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// The authority signed it, but it is not valid at present.
+    /// This authority signed the certificate, but it is not valid at present.
     Outdated(&'static str),
     /// The server is not a scheduler of this authority.
     Stranger(String),
     Failed(String),
 }
 
-/// Connects to a server by TLS; returns its certificate if this authority signed it.
+/// Connects to a server by TLS. Returns the server's certificate if this authority signed it.
 pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<CertificateDer<'static>, Unserved> {
     let failed = |what: String| Unserved::Failed(what);
     let ca_file = ca.display();
@@ -73,7 +74,8 @@ fn refused(error: &io::Error) -> Unserved {
     }
 }
 
-/// Checks the certificate of a scheduler on another machine; `None` if it cannot be reached.
+/// Checks the certificate of a scheduler on another machine; `None` if the scheduler cannot be
+/// reached.
 pub(crate) async fn of_scheduler(host: &str, port: u16, ca: &Path, now: DateTime<Utc>) -> Option<CheckResult> {
     match in_time(CERTIFICATE, served(host, port, ca)).await {
         Ok(Ok(leaf)) => Some(judge_served(&leaf, host, now)),
@@ -82,8 +84,8 @@ pub(crate) async fn of_scheduler(host: &str, port: u16, ca: &Path, now: DateTime
     }
 }
 
-/// Judges authority and certificate. `dialled` is the host that agents connect to; `None` if the
-/// scheduler uses no TLS.
+/// Judges the authority and the certificate. `dialled` is the host that agents connect to; `None`
+/// if the scheduler uses no TLS.
 pub(super) fn judge(data_dir: &Path, dialled: Option<&str>, port: &PortFacts, now: DateTime<Utc>) -> Vec<CheckResult> {
     let Some(dialled) = dialled else {
         return vec![CheckResult::skip(CERTIFICATE, "none is used: the scheduler listens on loopback, in plaintext")];
@@ -112,7 +114,7 @@ enum AuthorityFacts {
     Missing,
     /// The certificate or its key cannot be used.
     Unusable(String),
-    /// From when until when it is valid.
+    /// The first and the last moment at which the authority is valid.
     Valid([DateTime<Utc>; 2]),
 }
 
@@ -174,7 +176,7 @@ fn judge_authority(tls: &Path, facts: &AuthorityFacts, now: DateTime<Utc>) -> Ch
     }
 }
 
-/// Judges a certificate that a running scheduler serves.
+/// Judges the certificate that a running scheduler serves.
 fn judge_served(leaf: &CertificateDer<'_>, dialled: &str, now: DateTime<Utc>) -> CheckResult {
     let Some([_, until]) = validity(leaf) else {
         return CheckResult::wrong(CERTIFICATE, "it cannot be read", "restart the scheduler, which issues a new one");
@@ -248,7 +250,7 @@ mod tests {
         assert!(judged(&folder, "2026-11-21").text.contains("ca.pem contains no certificate"));
     }
 
-    /// Serves a certificate issued on `day`; returns the port.
+    /// Serves a certificate issued on `day`. Returns the port.
     async fn serve(dir: &Path, day: DateTime<Utc>) -> u16 {
         tls::install_crypto();
         let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], day).unwrap();

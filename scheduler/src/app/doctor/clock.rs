@@ -8,14 +8,14 @@ use tokio::process::Command;
 use super::{CheckResult, in_time};
 
 const CHECK: &str = "clock";
-/// Maximum difference between the clocks of two machines, as for agents. Certificates have a
-/// validity, and logs of several machines are compared.
+/// Maximum difference between the clocks of two machines, the same as for agents. Certificates have
+/// a limited validity, and people compare the logs of several machines.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(60);
 
-/// Whether the kernel says that the clock is synchronised; `None` if unknown.
+/// Whether the kernel reports that the clock is synchronised; `None` if unknown.
 ///
-/// The kernel's flag is read by `adjtimex`, which needs unsafe code; systemd's `timedatectl` prints
-/// it.
+/// The kernel's flag is read with `adjtimex`, which needs unsafe code. The program `timedatectl` of
+/// systemd prints the flag.
 pub(super) async fn synchronised() -> Option<bool> {
     let mut asked = Command::new("timedatectl");
     asked.args(["show", "--property=NTPSynchronized", "--value"]);
@@ -28,7 +28,8 @@ pub(super) async fn synchronised() -> Option<bool> {
     }
 }
 
-/// `offset` is how far this machine's clock is ahead of the database's; `None` if unknown.
+/// Judges the clock. `offset` is the time by which this machine's clock is ahead of the database's;
+/// `None` if unknown.
 pub(super) fn judge(synchronised: Option<bool>, offset: Option<TimeDelta>) -> CheckResult {
     let difference = offset.map(|offset| {
         let seconds = offset.as_seconds_f64().abs();

@@ -1,5 +1,5 @@
-//! The database: the programs of the private Postgres, or the operator's server; the role's rights,
-//! the schema, and whether the data directory has the database's secrets.
+//! The database: the programs of the private Postgres, or the operator's server; the role's rights;
+//! the schema; and whether the data directory has the secrets of this database.
 
 use std::path::{Path, PathBuf};
 
@@ -28,17 +28,17 @@ const RUNBOOK: &str = "see *The scheduler does not start* in ops/RUNBOOK-schedul
 pub(super) struct DatabaseFacts {
     /// The programs of the private Postgres; `None` with an operator's server.
     programs: Option<Result<CheckedPostgres, Fault>>,
-    /// `None` if the private server does not run, or may not be asked.
+    /// The server; `None` if the private server does not run, or this user may not use it.
     server: Option<Result<OpenedDatabase, Fault>>,
-    /// Whether this user may use the private server: root and the scheduler's user may.
+    /// Whether this user may use the private server. Only root and the scheduler's user may use it.
     permitted: bool,
 }
 
-/// A fault, and what to do about it.
+/// A fault, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fault {
     text: String,
-    /// `None` if the text says it.
+    /// The remedy; `None` if the text already contains it.
     remedy: Option<String>,
 }
 
@@ -47,16 +47,16 @@ struct Fault {
 struct OpenedDatabase {
     at: String,
     server: ServerFacts,
-    /// How far this machine's clock is ahead of the server's.
+    /// The time by which this machine's clock is ahead of the server's.
     clock_offset: TimeDelta,
     schema: Result<SchemaState, Fault>,
-    /// What the settings say; `None` before the first start.
+    /// The stored settings; `None` before the first start.
     settings: Option<StoredSettings>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct StoredSettings {
-    /// Empty if none is set.
+    /// The contact URL; empty if none is set.
     contact_url: String,
     /// Whether the data directory has the operator's token of this database; `None` if the database
     /// has none yet.
@@ -77,7 +77,7 @@ impl Fault {
         Self { text: text.into(), remedy: Some(remedy.into()) }
     }
 
-    /// For errors that also say what to do.
+    /// Makes a fault from an error whose text also contains the remedy.
     fn of_sentence(error: &impl ToString) -> Self {
         Self { text: error.to_string(), remedy: None }
     }
@@ -107,8 +107,8 @@ impl Fault {
     }
 }
 
-/// Reads the facts of the operator's server, or of the private one of this data directory, which
-/// the user `scheduler` runs.
+/// Reads the facts of the operator's server. Without one, reads those of the data directory's
+/// private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {
         let opened = match up::database_options(url) {
@@ -179,8 +179,8 @@ async fn inspect(
     Ok(OpenedDatabase { at, server, clock_offset, schema, settings })
 }
 
-/// How far this machine's clock is ahead of the server's, which was read between `asked` and
-/// `answered`.
+/// The time by which this machine's clock is ahead of the server's. The server's clock was read
+/// between `asked` and `answered`.
 fn difference(asked: DateTime<Utc>, theirs: DateTime<Utc>, answered: DateTime<Utc>) -> TimeDelta {
     asked + (answered - asked) / 2 - theirs
 }
@@ -188,7 +188,7 @@ fn difference(asked: DateTime<Utc>, theirs: DateTime<Utc>, answered: DateTime<Ut
 async fn settings_of(conn: &mut PgConnection, data_dir: &Path) -> Result<StoredSettings, store::Error> {
     let contact_url = settings::contact_url(conn).await?.unwrap_or_default();
     let tokens = settings::operator_tokens(conn).await?;
-    // If the file cannot be read, the check of the data directory says so.
+    // If the file cannot be read, the check of the data directory reports it.
     let held = operator::held(data_dir).ok().flatten().map(|token| SecretHash::of(&token));
     let token = tokens.in_force.map(|in_force| match held {
         None => TokenMatch::Missing,
@@ -213,7 +213,7 @@ impl DatabaseFacts {
         Some(self.opened()?.settings.as_ref()?.contact_url.clone())
     }
 
-    /// `holder` is the process that uses the data directory.
+    /// The results of the checks. `holder` is the process that uses the data directory.
     pub(super) fn results(&self, private: bool, holder: Option<&Holder>) -> Vec<CheckResult> {
         let mut results: Vec<CheckResult> = self.programs.iter().map(judge_programs).collect();
         let opened = match &self.server {
@@ -236,7 +236,7 @@ impl DatabaseFacts {
         };
         results.push(judge_server(&opened.server, &opened.at));
         results.push(judge_schema(&opened.schema));
-        // With a private database, the data directory's token is used.
+        // With a private database, the data directory's token is used anyway.
         if !private {
             results.extend(opened.settings.as_ref().and_then(|settings| judge_token(settings.token)));
         }

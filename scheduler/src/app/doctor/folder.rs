@@ -1,5 +1,5 @@
 //! The data directory: whether it is usable, which process uses it, the free space of its disk, and
-//! who can read the secrets in it.
+//! which users can read its secrets.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,8 @@ use crate::app::operator::CLIENT_FILE;
 use crate::app::postgres::LEAST_ROOM;
 
 const CHECK: &str = "data dir";
-/// Free bytes below which the operator should act: the log of the private Postgres may grow by its
-/// `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may stop.
+/// Number of free bytes below which the operator should act, because the log of the private
+/// Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may stop.
 const SCARCE: u64 = 1 << 30;
 /// Files that only the scheduler's user may read, relative to the data directory.
 const PRIVATE: [&str; 5] = ["operator-token", "operator-token.next", CLIENT_FILE, "tls/ca.key", "tls/server.key"];
@@ -29,28 +29,29 @@ pub(super) struct FolderFacts {
     pub(super) content: Content,
     /// The owner; `None` if the directory does not exist.
     pub(super) owner: Option<Uid>,
-    /// Whether every user may change files in it.
+    /// Whether every user may change files in the directory.
     pub(super) open_to_all: bool,
-    /// Free bytes on its disk; `None` if unknown.
+    /// Free bytes on the directory's disk; `None` if unknown.
     pub(super) free: Option<u64>,
     /// Secrets that every user may read.
     pub(super) exposed: Vec<PathBuf>,
 }
 
-/// What is in the place of a data directory.
+/// What exists at the path of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Nothing. The nearest existing folder above it, and whether this user may write there.
+    /// Nothing exists there. Contains the nearest existing folder above, and whether this user may
+    /// write to that folder.
     Missing {
         above: PathBuf,
         writable: bool,
     },
-    /// Nothing that Landfall made, except perhaps copied secrets. A start claims the folder.
+    /// A folder without Landfall's files, except perhaps copied secrets. A start claims the folder.
     Unclaimed,
-    /// Files of another program, such as this one.
+    /// Files of another program, for example this one.
     Foreign(String),
     Unreadable(String),
-    /// A scheduler's files, and the process that uses them.
+    /// A scheduler's files, and the process that uses them, if any.
     Ours(Option<Holder>),
 }
 
@@ -58,7 +59,7 @@ pub(super) enum Content {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: i32,
-    /// The name of its program.
+    /// The name of the process's program.
     pub(super) name: String,
 }
 
@@ -111,8 +112,9 @@ fn content(path: &Path) -> io::Result<Content> {
     Ok(Content::Unclaimed)
 }
 
-/// The process that has locked the file, by the kernel's list of locks. Locking it here, even for a
-/// moment, could refuse a scheduler that starts.
+/// The process that has locked the file, by the kernel's list of locks. This function does not try
+/// the lock: if it had the lock for a moment, a scheduler that starts at that time would be
+/// refused.
 fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     let written = fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -122,16 +124,16 @@ fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     Some(Holder { pid, name: name.trim().to_owned() })
 }
 
-/// Whether a process has the file open. Overlay file systems show other numbers in the list of
-/// locks than in the metadata of their files.
+/// Whether a process has the file open. On overlay file systems, the list of locks shows other
+/// numbers than the metadata of the files.
 fn opened(pid: i32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
-/// Finds the process in the text of `/proc/locks`. Some file systems show another device there than
-/// in their files' metadata; then the PID in the file decides.
+/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows another
+/// device than the files' metadata; then the PID in the file decides.
 fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
     locks.lines().find_map(|line| {
         let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

@@ -1,4 +1,4 @@
-//! The name that agents resolve to reach the scheduler.
+//! The host name that agents resolve to reach the scheduler.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -9,10 +9,10 @@ use crate::app::address::AdvertisedAddress;
 
 const CHECK: &str = "name";
 
-/// What a name resolves to on this machine.
+/// The addresses to which a name resolves on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Resolved {
-    /// The addresses, each with whether this machine has it.
+    /// The addresses, each with a flag that says whether this machine has it.
     To(Vec<(IpAddr, bool)>),
     Failed(String),
 }
@@ -28,7 +28,7 @@ pub(super) async fn look(host: &str) -> Result<Resolved, CheckResult> {
     Ok(Resolved::To(addresses))
 }
 
-/// Whether this machine has the address: only then can a socket be bound to it.
+/// Whether this machine has the address. A socket can be bound only to an address of this machine.
 fn is_here(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }

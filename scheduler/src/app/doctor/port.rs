@@ -1,4 +1,4 @@
-//! The listening address: whether it is free, and if not, who listens there.
+//! The listening address: whether it is free, and if not, which program listens there.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -21,24 +21,24 @@ use crate::app::tls::DOMAIN;
 
 const CHECK: &str = "port";
 
-/// Who listens at the address.
+/// The program that listens at the address, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PortFacts {
     Free,
     /// A Landfall scheduler that answers, and its certificate if it uses TLS.
     Scheduler(Option<CertificateDer<'static>>),
-    /// A Landfall scheduler that refuses requests, for this reason.
+    /// A Landfall scheduler that refuses requests. Contains the reason.
     Refusing(String),
-    /// A server whose certificate is of this authority, but not valid now.
+    /// A server with a certificate of this authority that is not valid now.
     OutdatedCertificate(&'static str),
     /// Another program.
     Stranger(String),
     /// This machine does not have the address.
     NotHere,
-    /// This user may not listen there.
+    /// This user may not listen on this port.
     Denied,
     Failed(String),
-    /// No answer in time.
+    /// No answer came in time.
     Hangs(CheckResult),
 }
 
@@ -99,7 +99,7 @@ async fn health(endpoint: Endpoint, leaf: Option<CertificateDer<'static>>) -> Po
 fn refused(status: &Status) -> PortFacts {
     match status.code() {
         Code::NotFound | Code::Unimplemented => PortFacts::Stranger("it speaks gRPC, but serves no agents".to_owned()),
-        // tonic made this status because the connection broke.
+        // tonic itself made this status, because the connection broke.
         _ if std::error::Error::source(status).is_some() => {
             PortFacts::Stranger("it ended the connection without an answer".to_owned())
         }
@@ -107,7 +107,7 @@ fn refused(status: &Status) -> PortFacts {
     }
 }
 
-/// `holder` is the process that uses the data directory.
+/// Judges the port. `holder` is the process that uses the data directory.
 pub(super) fn judge(listen: SocketAddr, facts: &PortFacts, holder: Option<&Holder>) -> CheckResult {
     let another = "stop it, or choose another address with --listen";
     match (facts, holder) {

@@ -106,7 +106,7 @@ async fn an_invalid_configuration_is_named_with_its_line_and_the_other_checks_ru
 
 #[tokio::test]
 async fn a_silent_database_does_not_hold_up_the_other_checks() {
-    // Accepts connections and never answers.
+    // This server accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let base = tempfile::tempdir().unwrap();
     let file = base.path().join("landfall.toml");

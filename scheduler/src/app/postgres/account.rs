@@ -1,8 +1,8 @@
 //! The system's user that runs the server. Postgres refuses to run as root, so a scheduler that
-//! runs as root starts it as the user `postgres`.
+//! runs as root starts the server as the user `postgres`.
 //!
 //! `setpriv` (util-linux, on every Debian) changes the user and requests the parent-death signal.
-//! Doing this here would need unsafe code between fork and exec.
+//! If this program did that itself, it would need unsafe code between fork and exec.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,8 +12,8 @@ use nix::unistd::{Gid, Uid, User};
 
 use super::{PostgresError, USER};
 
-/// A shell script run between `setpriv` and the program. It exits if the parent has already ended,
-/// because the parent-death signal would then never come.
+/// A shell script that runs between `setpriv` and the program. It exits if the parent has already
+/// ended, because then the parent-death signal would never be sent.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
 
 /// The user that runs the server.
@@ -96,7 +96,7 @@ impl Account {
         Ok(())
     }
 
-    /// Tests the access in a process of this user, so that access control lists count too.
+    /// Tests the access in a process of this user, so that access control lists are respected too.
     fn can_pass(self, dir: &Path) -> anyhow::Result<bool> {
         let mut test = self.command(Path::new("test"));
         // Spawning fails only if `setpriv` is missing.

@@ -26,7 +26,7 @@ impl Binaries {
         Self::with(dir, "postgres")
     }
 
-    /// The programs in a folder; `None` if it does not contain this program.
+    /// The programs in a folder; `None` if the folder does not contain `program`.
     fn with(dir: PathBuf, program: &str) -> Option<Self> {
         let major = major_of(&run(&dir.join(program), "--version")?)?;
         Some(Self { dir, major })
@@ -53,11 +53,11 @@ pub struct Tool {
 }
 
 /// Finds the oldest program of this name that has at least this major version. The oldest is
-/// preferred, because an archive can only be read by programs as new as its writer. The server need
-/// not be installed, only the client package.
+/// preferred, because an archive can be read only by programs that are at least as new as the one
+/// that wrote it. The server need not be installed, only the client package.
 ///
 /// # Errors
-/// When no program is found, or only older ones.
+/// When no program is found, or only older programs.
 pub fn tool(name: &str, at_least: u32) -> anyhow::Result<Tool> {
     fitting(found(|dir| Binaries::with(dir, name)), name, at_least)
 }
@@ -79,8 +79,8 @@ fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<To
     })
 }
 
-/// All installed servers in the order of preference: Debian's, newest first, then PATH's, then
-/// `pg_config`'s.
+/// All installed servers in the order of preference: first Debian's, newest first, then the one in
+/// PATH, then the one that `pg_config` names.
 pub(super) fn installed() -> Vec<Binaries> {
     found(Binaries::of_server)
 }
@@ -124,7 +124,7 @@ pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Pat
     })?)
 }
 
-/// The output of a program; `None` if it cannot be run or fails.
+/// The output of a program; `None` if the program cannot be run or fails.
 fn run(program: &Path, argument: &str) -> Option<String> {
     let output = Command::new(program).arg(argument).output().ok()?;
     if !output.status.success() {

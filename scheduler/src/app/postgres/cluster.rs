@@ -16,7 +16,7 @@ use super::account::Account;
 use super::binaries::Binaries;
 use super::{PostgresError, USER};
 
-/// Only part of the socket's file name: the server does not listen on TCP.
+/// The port is only a part of the socket's file name, because the server does not listen on TCP.
 pub(super) const PORT: u16 = 5432;
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -39,16 +39,16 @@ pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// What is in the place of a cluster.
+/// What exists at the path of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
     EmptyFolder,
-    /// A cluster of the account.
+    /// A cluster that belongs to the account.
     Cluster,
 }
 
-/// Looks for a usable cluster; changes nothing.
+/// Looks for a usable cluster. Changes nothing.
 pub(super) fn found(cluster: &Path, account: &Account) -> Result<Found, PostgresError> {
     let unreadable = |error: io::Error| PostgresError::from(anyhow!(error).context(failed("read", cluster)));
     match fs::metadata(cluster) {
@@ -73,15 +73,15 @@ pub(super) fn found(cluster: &Path, account: &Account) -> Result<Found, Postgres
     }
 }
 
-/// Initialises the cluster if it is missing; otherwise checks its owner.
+/// Initialises the cluster if it is missing. If it exists, checks its owner.
 ///
-/// A new cluster is made in a temporary folder, which is renamed at the end, so that a crash leaves
-/// no incomplete cluster.
+/// A new cluster is made in a temporary folder, which gets its final name at the end. So a crash
+/// leaves no incomplete cluster.
 pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
     match found(cluster, account)? {
         Found::Cluster => return Ok(()),
         Found::EmptyFolder => {
-            // This removes only an empty directory.
+            // This call removes only an empty directory.
             fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
         }
         Found::Nothing => {}
@@ -128,19 +128,20 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
 /// The socket's folder of a server that another process runs on this cluster; `None` if no server
 /// runs. Changes nothing.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
-    /// The line of `postmaster.pid`, from 0, that has the folder once the server listens.
+    /// The line of `postmaster.pid`, counted from 0, with the socket's folder. The server writes it
+    /// when it listens.
     const LINE: usize = 4;
     let PidFile::Of(_, text) = pid_file(cluster)? else { return Ok(None) };
     Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
 }
 
-/// What the file `postmaster.pid` of a cluster says.
+/// The meaning of the file `postmaster.pid` of a cluster.
 enum PidFile {
-    /// There is none, or its process has ended.
+    /// There is no such file, or its process has ended.
     Over,
-    /// Its PID now belongs to another process.
+    /// The PID in the file now belongs to another process.
     Outdated,
-    /// This server runs; with the content of the file.
+    /// The server with this PID runs. Also contains the text of the file.
     Of(Pid, String),
 }
 
@@ -163,11 +164,11 @@ fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
     Ok(if ours { PidFile::Of(pid, text) } else { PidFile::Outdated })
 }
 
-/// The PID of the server that `postmaster.pid` names, if that server is running.
+/// The PID of the server that `postmaster.pid` names; `None` if that server is not running.
 ///
 /// After a reboot another process may have the same PID, and Postgres would refuse to start while
-/// that process runs. The file is removed in this case. The cluster is still protected by Postgres'
-/// own check of its shared memory.
+/// that process runs. In this case the file is removed. The cluster is still protected, because
+/// Postgres itself checks its shared memory.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     match pid_file(cluster)? {
         PidFile::Over => return Ok(None),
@@ -182,8 +183,8 @@ fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     }
 }
 
-/// The folder of the socket: in the data directory, or a temporary folder if that path would be too
-/// long.
+/// The folder of the socket. It is in the data directory, or a temporary folder if the path would
+/// be too long.
 #[derive(Debug)]
 pub(super) enum SocketDir {
     Kept(PathBuf),
@@ -196,8 +197,8 @@ impl SocketDir {
         let kept = data_dir.join("run");
         if fits(&kept) {
             if kept.exists() {
-                // Left by a crash. The lock file inside may name a PID that another process has by
-                // now.
+                // A crash left this folder. The lock file in it may name a PID that another process
+                // has now.
                 fs::remove_dir_all(&kept).with_context(|| failed("remove", &kept))?;
             }
             make_dir(&kept, *account)?;
@@ -244,10 +245,10 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         format!("port={PORT}"),
         "cluster_name=landfall".to_owned(),
         "max_connections=100".to_owned(),
-        // Enough for the indexes of a million open tasks. A small database uses little of this
-        // memory.
+        // This is enough for the indexes of a million open tasks. A small database uses little of
+        // this memory.
         "shared_buffers=256MB".to_owned(),
-        // After a checkpoint every changed page is logged in full. With 256 MB there was a
+        // After a checkpoint, every changed page is logged in full. With 256 MB there was a
         // checkpoint every second at full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
@@ -255,7 +256,7 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         "timezone=UTC".to_owned(),
         "log_timezone=UTC".to_owned(),
         // The log file is overwritten at each start. Errors that the scheduler itself reports are
-        // left out.
+        // omitted.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
     ]
@@ -269,7 +270,7 @@ mod tests {
     fn a_process_number_that_is_anothers_by_now_does_not_hold_the_cluster() {
         let base = tempfile::tempdir().unwrap();
         let pid_file = base.path().join("postmaster.pid");
-        // The PID of this process, which runs but is not a Postgres in that directory.
+        // The PID of this process, which runs but is not a Postgres server in that directory.
         fs::write(&pid_file, format!("{}\n{}\n", std::process::id(), base.path().display())).unwrap();
         assert_eq!(former_server(base.path()).unwrap(), None);
         assert!(!pid_file.exists());

@@ -1,4 +1,4 @@
-//! The server process, which ends when this process ends.
+//! The server process. It ends when this process ends.
 //!
 //! The kernel sends the parent-death signal when the *thread* that spawned the child ends.
 //! Therefore a separate thread spawns the server and lives as long as the server. The server has
@@ -22,7 +22,7 @@ use super::account::Account;
 /// Number of last lines of the log in an error message.
 const SHOWN_LINES: usize = 5;
 
-/// A server process, for which a thread waits.
+/// A server process. A thread waits for its end.
 #[derive(Debug)]
 pub(super) struct Server {
     pid: Pid,
@@ -58,7 +58,7 @@ impl Server {
         Ok(Self { pid: Pid::from_raw(id), ended })
     }
 
-    /// Waits for the server's end; returns how it ended.
+    /// Waits until the server has ended. Returns how it ended.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
@@ -72,13 +72,13 @@ impl Server {
         self.signal(Signal::SIGINT);
     }
 
-    /// Requests an immediate shutdown, after which the next start recovers the data.
+    /// Requests an immediate shutdown. After it, the next start recovers the data.
     pub(super) fn quit(&self) {
         self.signal(Signal::SIGQUIT);
     }
 
     fn signal(&self, signal: Signal) {
-        // After the server was waited for, another process may have its PID.
+        // When the server has ended, another process may have its PID.
         if self.ended.borrow().is_none()
             && let Err(errno) = kill(self.pid, signal)
         {
@@ -93,7 +93,7 @@ impl Drop for Server {
     }
 }
 
-/// Body of the thread: spawns the server and waits for its end.
+/// The body of the thread: spawns the server and waits for its end.
 fn mind(
     mut command: Command,
     started: &mpsc::SyncSender<std::io::Result<i32>>,

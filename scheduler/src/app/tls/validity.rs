@@ -1,4 +1,4 @@
-//! Reads from when until when a certificate is valid. No other field is parsed.
+//! Reads the first and the last moment at which a certificate is valid. No other field is parsed.
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
@@ -15,7 +15,7 @@ pub(in crate::app) fn validity(certificate: &[u8]) -> Option<[DateTime<Utc>; 2]>
     if let Some((VERSION, _, after)) = element(rest) {
         rest = after;
     }
-    // The serial number, the algorithm and the issuer precede the validity.
+    // The serial number, the algorithm and the issuer come before the validity.
     for _ in 0..3 {
         rest = element(rest)?.2;
     }
@@ -34,7 +34,7 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
 fn time(tag: u8, text: &[u8]) -> Option<DateTime<Utc>> {
     let text = std::str::from_utf8(text).ok()?;
     let text = match tag {
-        // In RFC 5280 two-digit years mean 1950 to 2049.
+        // In RFC 5280, two-digit years mean 1950 to 2049.
         UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
         GENERALIZED_TIME => text.to_owned(),
         _ => return None,

@@ -1,7 +1,7 @@
 //! Converts messages of agents to domain values and back.
 //!
-//! Validates everything that agents send: numbers are clamped to their range, and an invalid field
-//! gives an `InvalidArgument` that names it.
+//! All data that agents send are validated: numbers are clamped to their range, and an invalid
+//! field gives an `InvalidArgument` that names the field.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub(in crate::grpc) struct MeasurementAnswer {
     pub(in crate::grpc) report: Report,
 }
 
-/// An agent's registration. If it gives no URL for the beacon, the beacon is at the session's
-/// source address.
+/// An agent's registration. If the agent gives no URL of its beacon, the beacon's address is the
+/// session's source address.
 pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
     if !(1..=MAX_CAPACITY).contains(&register.capacity) {
         return Err(Status::invalid_argument(format!(
@@ -92,7 +92,7 @@ pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
     Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
 }
 
-/// What a heartbeat reports about the agent's machine.
+/// The facts that a heartbeat reports about the agent's machine.
 pub(in crate::grpc) fn machine(heartbeat: &v1::Heartbeat) -> MachineReport {
     let disk = heartbeat.disk_free_bytes.zip(heartbeat.disk_size_bytes);
     MachineReport {
@@ -101,7 +101,7 @@ pub(in crate::grpc) fn machine(heartbeat: &v1::Heartbeat) -> MachineReport {
     }
 }
 
-/// The timing and the limits of a session in this configuration.
+/// The time limits and other limits of a session in this configuration.
 pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> SessionTerms {
     let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
     SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }
@@ -181,8 +181,8 @@ pub(in crate::grpc) fn preempt_order(preempt: &PreemptionOrder) -> v1::SessionRe
     }))
 }
 
-/// The crawl order for a granted lease. `checkpoint` is the crawl's progress, empty if the crawl
-/// has not begun; `last_pages` is the number of pages in the site's last crawl.
+/// The crawl order for a granted lease. `checkpoint` is the crawl's progress, or empty if the crawl
+/// has not begun. `last_pages` is the number of pages in the site's last crawl.
 pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),
@@ -192,7 +192,7 @@ pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages
             name: grant.name,
             origin: grant.origin.unwrap_or_default(),
         }),
-        // The agent does not need the recrawl interval.
+        // Agents do not need the recrawl interval.
         policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
         checkpoint,
         last_pages,
@@ -206,7 +206,8 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
         Some(Reported::Postponed(v1::Postponed {})) => ReportContent::Postponed,
         Some(Reported::Failure(said)) => ReportContent::Measured { result: Err(failure(said)), agreed: None },
         Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
-            // An implausible round trip is a failed measurement, not a reason to end the session.
+            // An implausible round trip is stored as a failed measurement; it does not end the
+            // session.
             (Err(field), _) => {
                 let failure = Failure::from(format!("the prober's report: {field}").as_str());
                 ReportContent::Measured { result: Err(failure), agreed: None }
@@ -231,7 +232,7 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
     })
 }
 
-/// Converts a measurement; an error names the invalid field.
+/// Converts a measurement. An error names the invalid field.
 fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
     let trip = |field: &str, value: Option<prost_types::Duration>| {
         let Some(given) = value else { return Err(format!("{field}: missing")) };
@@ -311,7 +312,8 @@ const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
 pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: OutcomeAnswer) -> v1::SessionResponse {
     let answer = match said {
         OutcomeAnswer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
-        // The first outcome remains stored, and the agent need not repeat this outcome.
+        // The first outcome stays stored. The answer is `Duplicate`, so that the agent does not
+        // repeat its outcome.
         OutcomeAnswer::Duplicate | OutcomeAnswer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
         OutcomeAnswer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };

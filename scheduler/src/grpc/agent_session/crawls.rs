@@ -1,5 +1,5 @@
 //! Handles an agent's messages about running crawls: their progress, the addresses they request,
-//! and the leases handed back.
+//! and the returned leases.
 
 use landfall_proto::v1;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ impl Session {
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        // If the lease was the agent's own and was revoked meanwhile, no message is needed.
+        // If the agent had this lease and it was revoked in the meantime, no message is needed.
         let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {
@@ -43,18 +43,18 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // No pause if the lease was not the agent's, was preempted, or was returned because of
-            // the site: such a return does not mean that the agent has no room.
+            // The pause applies only if the agent could not crawl. A lease that was preempted, or
+            // returned because of the site, does not mean that the agent has no room.
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }
-            // A draining agent does not get the lease back, so another agent must be chosen.
+            // A draining agent does not get the lease again, so another agent must be chosen.
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(())
     }
 
-    /// Stores a crawl's checkpoint, unless the agent no longer holds the lease.
+    /// Stores a crawl's checkpoint, unless the agent no longer has the lease.
     pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
         let checkpoint = convert::checkpoint(checkpoint)?;
         let mut conn = self.connection().await?;
@@ -65,8 +65,8 @@ impl Session {
         Ok(())
     }
 
-    /// Answers whether a crawl may send requests to an address. A lease that the agent no longer
-    /// holds gets no answer, because its revocation is sent separately.
+    /// Answers whether a crawl may send requests to an address. If the agent no longer has the
+    /// lease, it gets no answer, because the revocation is sent separately.
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;

@@ -1,7 +1,7 @@
 //! Group commit: one transaction for the requests of several agents.
 //!
 //! A statement and a commit cost nearly the same for one agent as for twenty. Requests that arrive
-//! while a transaction is under way wait for its end, and the next one takes them all. No request
+//! during a transaction wait for its end, and the next transaction runs all of them. No request
 //! waits only to be grouped, and larger groups cost less per request.
 
 use std::collections::VecDeque;
@@ -15,12 +15,13 @@ use tonic::Status;
 use crate::grpc::status;
 use crate::store;
 
-/// Maximum number of rows in one transaction: many enough to share the cost of the commit, few
-/// enough to take only some tens of milliseconds. A larger request gets its own transaction.
+/// Maximum number of rows in one transaction. It is high enough to share the cost of the commit,
+/// and low enough for a transaction of some tens of milliseconds. A larger request gets its own
+/// transaction.
 const MOST_ROWS: usize = 1024;
 /// If at least this many rows wait, a second transaction starts while the first is still running.
 /// Fewer rows wait for the first to end, because two small transactions cost more than one that
-/// does both.
+/// contains all their rows.
 const CROWD_ROWS: usize = 256;
 /// Maximum time that a shared transaction waits for a lock. It is longer than such transactions
 /// take (some tens of milliseconds), but short compared to the heartbeat's interval. Cancelling a
@@ -31,11 +32,11 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 pub(super) trait Request: Sized + Send + Sync {
     type Answer: Send + std::fmt::Debug;
 
-    /// Number of rows the request affects.
+    /// Number of rows that the request affects.
     fn rows(&self) -> usize;
 
     /// Runs the requests and returns their answers in the same order. If this fails, each request
-    /// is run alone.
+    /// is run in its own transaction.
     fn run(
         conn: &mut PgConnection,
         requests: &[&Self],
@@ -47,9 +48,9 @@ pub(super) trait Request: Sized + Send + Sync {
 #[derive(Debug)]
 pub(super) struct GroupCommit<R: Request> {
     waiting: Mutex<VecDeque<PendingRequest<R>>>,
-    /// Held by the session that runs the transaction.
+    /// Acquired by the session that runs the transaction.
     turn: Semaphore,
-    /// Held by the session that runs a second transaction at the same time.
+    /// Acquired by the session that runs a second transaction at the same time.
     second: Semaphore,
 }
 
@@ -62,9 +63,9 @@ struct PendingRequest<R: Request> {
 /// What a transaction returns to the session of a request.
 #[derive(Debug)]
 enum CommitResult<R: Request> {
-    /// The request was done, or failed permanently.
+    /// The request was completed, or failed permanently.
     Answered(Result<R::Answer, Status>),
-    /// Nothing was done: the session must run the request in its own transaction, however long that
+    /// Nothing was done. The session must run the request in its own transaction, however long that
     /// takes.
     Alone(R),
 }
@@ -76,7 +77,7 @@ impl<R: Request> Default for GroupCommit<R> {
 }
 
 impl<R: Request> GroupCommit<R> {
-    /// Returns the request's result after the commit.
+    /// Runs the request in a shared transaction and returns its result after the commit.
     pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
         let (verdict, mut judged) = oneshot::channel();
         let crowded = {
@@ -92,7 +93,7 @@ impl<R: Request> GroupCommit<R> {
                 turn = async { tokio::select! { turn = self.turn.acquire() => turn, turn = second => turn } } => {
                     let batch = self.take();
                     if batch.is_empty() {
-                        // Another session's transaction has taken the request.
+                        // The transaction of another session has included the request.
                         drop(turn);
                         return conclude(pool, judged.await).await;
                     }
@@ -102,8 +103,8 @@ impl<R: Request> GroupCommit<R> {
         }
     }
 
-    /// Takes the requests of the next transaction, oldest first; drops those whose session no
-    /// longer waits.
+    /// Takes the requests of the next transaction from the queue, oldest first. Drops a request if
+    /// its session no longer waits.
     fn take(&self) -> Vec<PendingRequest<R>> {
         let mut queue = self.queue();
         let (mut batch, mut rows) = (Vec::new(), 0);
@@ -127,13 +128,13 @@ impl<R: Request> GroupCommit<R> {
     }
 }
 
-/// Runs the requests in one transaction. If Postgres refuses the transaction, each request goes
-/// back to its session, so that no request fails or waits because of another.
+/// Runs the requests in one transaction. If Postgres refuses the transaction, each request is
+/// returned to its session, so that no request fails or waits because of another.
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
-    // The agent of a session that has ended meanwhile repeats its request, and the store has the
-    // result.
+    // If a session has ended in the meantime, its agent repeats the request, and the store then has
+    // the result.
     match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
@@ -159,9 +160,9 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     }
 }
 
-/// Returns the request's result, or runs the request alone if needed. A missing verdict means that
-/// the session running the transaction was dropped, which happens when the scheduler stops or the
-/// database is away.
+/// Returns the request's result, or runs the request in its own transaction if needed. If the
+/// verdict is missing, the session that ran the transaction was dropped. This happens when the
+/// scheduler stops or the database is away.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
@@ -178,10 +179,10 @@ async fn conclude<R: Request>(
 
 /// Why a transaction failed.
 enum FailedTransaction {
-    /// Refused because of one of the requests: nothing was done.
+    /// Postgres refused it because of one of the requests, and nothing was done.
     Refused(store::Error),
-    /// The database went away, perhaps during the commit, so only idempotent requests may be
-    /// retried.
+    /// The database became unavailable, perhaps during the commit, so only idempotent requests may
+    /// be retried.
     Broken(store::Error),
 }
 
@@ -197,14 +198,15 @@ async fn attempt<R: Request>(
         }
         Err(error) if !refused(&error) => Err(FailedTransaction::Broken(error)),
         Err(error) => {
-            // Rolled back before any retry, so that the retry does not wait for these locks.
+            // Rolls back before any retry, so that the retry does not wait for the locks of this
+            // transaction.
             tx.rollback().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
             Err(FailedTransaction::Refused(error))
         }
     }
 }
 
-/// Whether the error is a refusal by an available Postgres, or invalid stored data.
+/// Whether the error is a refusal by a reachable Postgres, or invalid stored data.
 const fn refused(error: &store::Error) -> bool {
     !matches!(error, store::Error::Database(cause) if !matches!(cause, sqlx::Error::Database(_)))
 }
@@ -217,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Divides by a number; returns the id of the transaction that did this.
+    /// Divides by a number. Returns the id of the transaction that divided.
     #[derive(Debug)]
     struct Divide(i32);
 

@@ -1,6 +1,6 @@
 //! Records outcomes in groups: the waiting outcomes of an agent's stream share one transaction with
-//! those that other agents send at the same time. The transaction also grants leases for the slots
-//! that these outcomes free. Each outcome is acknowledged after the commit.
+//! outcomes that other agents send at the same time. The transaction also grants leases for the
+//! slots that these outcomes free. Each outcome is acknowledged after the commit.
 
 use futures::FutureExt as _;
 use landfall_proto::v1;
@@ -19,12 +19,12 @@ use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
 
-/// Maximum number of outcomes recorded at once: many enough to share the cost of the commit, few
-/// enough to take only some tens of milliseconds.
+/// Maximum number of outcomes of a stream recorded at once. It is high enough to share the cost of
+/// the commit, and low enough for a transaction of some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
-/// Takes the outcomes that have already arrived; the first is `request`. Also returns the next
-/// message if it has another kind, or the error that broke the stream.
+/// Takes the outcomes that have already arrived, beginning with `request`. Also returns the next
+/// message if it is of another kind, or the error that broke the stream.
 pub(super) fn gather(
     request: v1::SessionRequest,
     inbound: &mut Streaming<v1::SessionRequest>,
@@ -39,8 +39,8 @@ pub(super) fn gather(
         if reports.len() == MOST_AT_ONCE {
             return None;
         }
-        // Stops here if no message has arrived or the stream has ended; the next read reports the
-        // end again.
+        // Stops if no message has arrived or the stream has ended. The next read returns the end of
+        // the stream again.
         next = inbound.next().now_or_never()?;
     }
 }
@@ -83,7 +83,8 @@ pub(super) struct OutcomeBatch {
     agent: AgentId,
     /// Each report, with the origin at which the agent found the site.
     reports: Vec<(Report, Option<String>)>,
-    /// The agent's free slots, if leases may be granted for them and for the newly freed slots.
+    /// The agent's free slots. `None` if no leases may be granted for them and for the newly freed
+    /// slots.
     free: Option<FreeSlots>,
 }
 
@@ -92,12 +93,12 @@ pub(super) struct OutcomeBatch {
 pub(super) struct RecordedOutcome {
     /// One answer per report, in the order of the reports.
     answers: Vec<OutcomeAnswer>,
-    /// Leases granted for free slots. `slots` is the number of these slots.
+    /// Leases granted for free slots, and the number of these slots.
     grants: Vec<Grant>,
     slots: i64,
 }
 
-/// Number of outcomes that ended an active lease, which is the number of freed slots.
+/// Number of slots that were freed, which is the number of outcomes that ended an active lease.
 pub(super) fn freed(answers: &[OutcomeAnswer]) -> i64 {
     let freed = answers.iter().filter(|answer| matches!(answer, OutcomeAnswer::Accepted { freed: true, .. })).count();
     i64::try_from(freed).unwrap_or(i64::MAX)
@@ -168,7 +169,7 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     if settled.is_empty() {
         return Ok(());
     }
-    // Origins are always locked in this order, so that two transactions cannot deadlock.
+    // Origins are always locked in the same order, so that two transactions cannot deadlock.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
     let unsettled = origin::unsettled(conn, &sites).await?;
@@ -182,7 +183,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), 
     if crawls.is_empty() {
         return Ok(());
     }
-    // Like origins, sites are always locked in a fixed order, so that transactions cannot deadlock.
+    // Sites are always locked in the same order, so that two transactions cannot deadlock.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
     for site in contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");

@@ -1,10 +1,11 @@
 //! One agent's session: a task that owns its stream.
 //!
 //! The task answers the agent's messages. When it is woken, and at least once a second, it sends
-//! what the store has for the agent: revoked or preempted leases, measurement orders, and new
-//! leases. Each is committed before it is sent. The task ends when the stream breaks, the session
-//! is superseded or expired, or the scheduler shuts down. Nothing is lost then, because the store
-//! knows what was granted, and the agent repeats what was not acknowledged.
+//! the messages that the store has for the agent: revoked or preempted leases, measurement orders,
+//! and new leases. Each message is committed before it is sent. The task ends when the stream
+//! breaks, the session is superseded or expired, or the scheduler shuts down. This loses nothing,
+//! because the store knows what was granted, and the agent repeats reports that were not
+//! acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,14 +32,14 @@ use crate::store::measurements::{self, orders};
 
 /// Maximum time that one message waits for room in the queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval at which the store is read without a wake-up.
+/// Interval at which the session reads the store if it is not woken.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum number of checkpoints in memory at once, each of up to 1 MiB.
+/// Maximum number of checkpoints in memory at the same time. Each has up to 1 MiB.
 const CHECKPOINTS_AT_ONCE: usize = 8;
 
-/// Maximum number of leases granted to an agent in a shared transaction that records outcomes; the
-/// next poll fills any further slots.
+/// Maximum number of leases granted to an agent in a shared transaction that records outcomes. The
+/// next poll fills further slots.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
@@ -56,17 +57,18 @@ pub(super) struct Session {
     pub(super) session: SessionId,
     outbound: Outbound,
     pub(super) wake: Arc<Notify>,
-    /// Whether the agent has announced its stop: it gets no new leases, and the session ends with
-    /// its stream.
+    /// Whether the agent has announced its stop. Then it gets no new leases, and the session ends
+    /// when the stream ends.
     leaving: bool,
     /// When the agent was welcomed.
     opened: Instant,
     /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
-    /// The agent's free slots: the last reported number, minus later grants, plus slots freed
-    /// since.
+    /// The agent's free slots: the last reported number, minus later grants, plus slots freed since
+    /// then.
     pub(super) free: i64,
-    /// Whether a task may be waiting for the agent; assigning a task to it wakes the session.
+    /// Whether a task may be waiting for the agent. When a task is assigned to the agent, the
+    /// session is woken.
     waits: bool,
     /// The contact URL sent with the welcome.
     contact_url: Option<String>,
@@ -103,7 +105,8 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // `gone`: whether the agent is gone. It may still be there if all sessions end at once.
+        // `gone` is true if the agent is gone. If all sessions end at once, agents may still be
+        // there.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
             () = wakes.database.silent() => (Err(status::away()), false),
@@ -113,7 +116,7 @@ impl Session {
             Ok(()) => tracing::info!(agent.name = self.name, "an agent disconnected"),
             Err(status) => {
                 tracing::info!(agent.name = self.name, reason = status.message(), "a session ended");
-                // The agent may be gone already, so a failure to send is ignored.
+                // The agent may be gone already, so a failure to send the status is ignored.
                 let _told = self.outbound.try_send(Err(status.clone()));
             }
         }
@@ -157,7 +160,7 @@ impl Session {
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
-            // Unreachable, because `gather` takes all outcomes.
+            // This arm is never reached, because `gather` takes all outcomes.
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
@@ -189,21 +192,22 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // The contact URL is sent only with the welcome, and agents send no request without one. So
-        // an agent with a former URL must reconnect, which is cheap because it keeps its leases.
+        // The contact URL is sent only with the welcome, and agents send no request without a
+        // contact URL. An agent with a former URL must reconnect, which is cheap because it keeps
+        // its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
 
-    /// Records that the agent takes no leases, so that its waiting tasks go to other agents, or
-    /// that it takes leases again, so that it gets new work.
+    /// Records that the agent takes no leases, so that its waiting tasks go to other agents. Also
+    /// records that it takes leases again, so that it gets new work.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // Only a begin or an end is logged: the text about a full disk changes with every
-        // heartbeat.
+        // Only the begin and the end of a pause are logged, because the text about a full disk
+        // changes with every heartbeat.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
                 Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
@@ -238,14 +242,14 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what the store has for this agent. If there is nothing, as in most cases, no row is
-    /// locked or written.
+    /// Sends the messages that the store has for this agent. In most cases there are none, and then
+    /// no row is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
         // Without this check the agent of an ended session would continue until its next heartbeat,
-        // and crawl tasks that other agents hold by now.
+        // and crawl tasks that other agents have leased by then.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
@@ -253,7 +257,8 @@ impl Session {
         if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    /// The free slots to fill in the transaction that records outcomes; `None` if no task waits.
+    /// The free slots to fill in the transaction that records outcomes; `None` if no lease can be
+    /// granted.
     pub(super) fn fillable(&self) -> Option<FreeSlots> {
         (self.waits && self.may_grant()).then_some(FreeSlots {
             agent: self.agent,
@@ -266,7 +271,7 @@ impl Session {
         self.free = self.free.saturating_add(outcomes::freed(answers));
     }
 
-    /// Sends the grants of a transaction that had this many free slots to fill.
+    /// Sends the grants of a transaction that could fill `slots` free slots.
     pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
@@ -298,7 +303,7 @@ impl Session {
             grants = leases::grant(&mut tx, self.agent, self.session).await?;
         }
         store::commit(tx).await?;
-        // Revoked leases come first, because each frees a slot for new leases.
+        // Revoked leases come first, because each revocation frees a slot for a new lease.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
         }
@@ -328,8 +333,8 @@ impl Session {
         Ok(())
     }
 
-    /// The checkpoints of granted tasks. Only this agent holds these leases, so no other agent
-    /// writes these checkpoints meanwhile.
+    /// The checkpoints of granted tasks. No other agent writes these checkpoints in the meantime,
+    /// because only this agent has the leases.
     async fn checkpoints(&self, grants: &[Grant]) -> Result<HashMap<TaskId, Vec<u8>>, Status> {
         let again: Vec<TaskId> = grants.iter().filter(|grant| grant.token.get() > 1).map(|grant| grant.task).collect();
         if again.is_empty() {
@@ -338,8 +343,8 @@ impl Session {
         Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
     }
 
-    /// The number of pages in the last crawl of each granted task's site, if the crawl rate depends
-    /// on it.
+    /// The number of pages in the last crawl of each granted task's site. It is read only if the
+    /// crawl rate depends on it.
     async fn last_pages(&self, grants: &[Grant]) -> Result<HashMap<TaskId, u32>, Status> {
         let depends = |grant: &&Grant| grant.policy.shortest_interval < grant.policy.request_interval;
         let asked: Vec<TaskId> = grants.iter().filter(depends).map(|grant| grant.task).collect();
@@ -356,13 +361,13 @@ impl Session {
         Ok(status::from_end(cause))
     }
 
-    /// Ends the session of an agent that announced its stop; otherwise records that it
+    /// Ends the session of an agent that announced its stop. For another agent, records that it
     /// disconnected.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
-            // The agent's waiting tasks soon go to other agents, so planning must not run at its
-            // slow idle rate.
+            // The agent's waiting tasks will soon go to other agents, so planning must not run at
+            // the slow rate of a quiet scheduler.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());
         }

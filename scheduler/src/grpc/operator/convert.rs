@@ -1,7 +1,8 @@
-//! Converts messages of operators to domain values and back: the parts that all services share.
+//! Converts messages of operators to domain values and back. This file contains the conversions
+//! that all services share.
 //!
-//! Requests are validated: an invalid field gives an [`InvalidField`] that names it. Responses are
-//! not validated.
+//! Requests are validated: an invalid field gives an [`InvalidField`] that names the field.
+//! Responses are not validated.
 
 use std::error::Error;
 use std::time::Duration;
@@ -38,7 +39,7 @@ impl InvalidField {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// Makes the error for a field of the message in the field `of`.
+    /// Makes the error for a field of the message that is in the field `of`.
     fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
         move |error| Self::new(format!("{of}.{}", error.field), error.problem)
     }
@@ -58,7 +59,7 @@ fn line(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
-/// Converts a duration and checks its bounds; `None` if absent.
+/// Converts a duration and checks its bounds; `None` if the request has none.
 fn bounded(
     field: &str,
     value: Option<prost_types::Duration>,
@@ -77,12 +78,12 @@ pub(in crate::grpc) fn duration(value: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
 }
 
-/// Converts a duration of the protocol; `None` if absent or negative.
+/// Converts a duration of the protocol; `None` if it is absent or negative.
 pub(in crate::grpc) fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
     value.and_then(|value| Duration::try_from(value).ok())
 }
 
-/// Converts a count to the type that most messages use.
+/// Converts a count to 32 bits, the type that most messages use.
 fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
@@ -101,8 +102,8 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }
 
-/// Converts a time of the protocol; `None` if out of range. Postgres refuses times before 4713 BC,
-/// and with one of them all rows of a statement.
+/// Converts a time of the protocol; `None` if it is out of range. Postgres refuses times before
+/// 4713 BC. If one row has such a time, Postgres refuses all rows of the statement.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
     let time = DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)?;
     (time.year() >= 0).then_some(time)

@@ -14,9 +14,10 @@ use crate::store::{self, agents, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
 
-/// Maximum size of a request in bytes; every request has only a few bytes.
+/// Maximum size of a request in bytes. Every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Interval at which a waiting call checks whether the fit is done; another scheduler may do it.
+/// Interval at which a waiting call checks whether the fit is done. Polling is needed because
+/// another scheduler may make the fit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone)]
@@ -98,7 +99,7 @@ impl EmbeddingService for EmbeddingDesk {
 }
 
 impl EmbeddingDesk {
-    /// Requests a fit; returns the newest epoch before the fit.
+    /// Requests a fit. Returns the newest epoch before the fit.
     async fn ask(&self) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
@@ -128,8 +129,8 @@ async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
 async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
     let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
     let history = embeddings::history(conn, 1).await?;
-    // If a newer embedding was stored between the two queries, this entry may belong to the newer
-    // one.
+    // If a newer embedding was stored between the two queries, the newest line of the history
+    // belongs to that embedding.
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {
         Some(epoch) => Ok(Some((epoch, embedding))),

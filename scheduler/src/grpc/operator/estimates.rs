@@ -1,5 +1,5 @@
-//! Estimates of the remaining time of batches, shared by all who ask. An estimate reads the whole
-//! batch, so it is computed only when somebody asks, and for a large batch only now and then.
+//! Estimates of the remaining time of batches, shared by all callers. An estimate reads the whole
+//! batch, so it is computed only when a caller needs it, and rarely for a large batch.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +16,18 @@ use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
-/// After an estimate, no other is made for this many times as long as the estimate took. So at most
-/// about a tenth of the time is spent on the estimates of one batch, even of a million sites.
+/// After an estimate, the next one is made only after a pause of this many times its duration. So
+/// at most about a tenth of the time is spent on the estimates of one batch, even of a million
+/// sites.
 const PAUSE: u32 = 10;
-/// Minimum time between two estimates of one batch: people do not read faster.
+/// Minimum time between two estimates of one batch. People do not read faster.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum number of estimates computed at once, because each occupies a connection to the database.
+/// Maximum number of estimates computed at once. Each occupies a connection to the database.
 const AT_ONCE: usize = 2;
-/// Batches that nobody asked about for this time are forgotten.
+/// Time after which a batch is forgotten if no caller has asked about it.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// The newest estimate of each batch that somebody asked about.
+/// The newest estimate of each batch that a caller has asked about.
 #[derive(Debug)]
 pub struct Estimates {
     batches: Mutex<HashMap<BatchId, Entry>>,
@@ -42,27 +43,28 @@ impl Default for Estimates {
 #[derive(Debug)]
 struct Entry {
     asked_at: Instant,
-    /// When the newest estimate is outdated.
+    /// The time from which the newest estimate is outdated.
     outdated_at: Instant,
-    /// The newest estimate. The inner value is `None` if no site remains; the outer one, before the
-    /// first estimate.
+    /// The newest estimate. The outer value is `None` before the first estimate, the inner one if
+    /// no site remains.
     newest: Option<Option<Estimate>>,
     computing: Option<Shared<BoxFuture<'static, ()>>>,
 }
 
 impl Estimates {
-    /// The remaining time of a batch, at most a little older than the pause. Waits up to `patience`
-    /// for an estimate under way, then returns the former one; `None` if there is none yet.
+    /// The remaining time of a batch, by an estimate at most a little older than the pause between
+    /// two estimates. Waits up to `patience` for an estimate that is being computed, then returns
+    /// the former one; `None` if there is none yet.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
         let computing = self.begin(pool, batch);
         if let Some(computing) = computing {
-            // On a timeout the computation continues for the next question.
+            // After a timeout the computation continues, and the next caller gets its result.
             drop(tokio::time::timeout(patience, computing).await);
         }
         self.batches().get(&batch).and_then(|entry| entry.newest.clone())
     }
 
-    /// The estimate under way; starts one if the newest is outdated.
+    /// The estimate that is being computed. Starts one if the newest estimate is outdated.
     fn begin(self: &Arc<Self>, pool: &PgPool, batch: BatchId) -> Option<Shared<BoxFuture<'static, ()>>> {
         let now = Instant::now();
         let mut batches = self.batches();
@@ -74,7 +76,7 @@ impl Estimates {
             computing: None,
         });
         entry.asked_at = now;
-        // A computation that ended without removing itself has panicked.
+        // A computation that ended but is still stored has panicked.
         let computing = entry.computing.as_ref().is_some_and(|computing| computing.peek().is_none());
         if !computing && now >= entry.outdated_at {
             let (estimates, pool) = (Arc::clone(self), pool.clone());

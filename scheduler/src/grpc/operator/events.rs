@@ -19,7 +19,7 @@ use crate::grpc::status;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Interval at which a follower gets new events.
+/// Interval at which new events are sent to an operator who follows the log.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
@@ -84,13 +84,13 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
     Ok(filter)
 }
 
-/// One operator's read of the log. It holds no database connection between two pages.
+/// One operator's reading of the log. It keeps no database connection between two pages.
 struct Reader {
     scheduler: Scheduler,
     shutdown: CancellationToken,
     filter: Filter,
     follow: bool,
-    /// The part of the history that was not read yet.
+    /// The part of the history that has not been read yet.
     past: Option<EventsSince>,
     next: Cursor,
     events: VecDeque<Event>,
@@ -124,7 +124,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for [`FOLLOW_PERIOD`], then reads the events committed meanwhile.
+    /// Waits for [`FOLLOW_PERIOD`], then reads the events that were committed in the meantime.
     async fn turn(&mut self) -> Result<(), Status> {
         tokio::select! {
             () = self.shutdown.cancelled() => return Err(status::stopping()),

@@ -26,7 +26,8 @@ use crate::grpc::{Identity, auth, status};
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Maximum number of agents enrolled at once, because all results are sent in one message.
+/// Maximum number of agents enrolled at once. It is limited because all results are sent in one
+/// message.
 const MOST_ENROLMENTS: usize = 5_000;
 /// Maximum number of events shown with an agent.
 const EVENTS_SHOWN: i64 = 20;
@@ -340,7 +341,7 @@ impl FleetService for FleetDesk {
 }
 
 impl FleetDesk {
-    /// The messages for new tokens, with the other data that an agent needs.
+    /// The messages for new tokens, with all other data that an agent needs to enrol.
     async fn handed_out(
         &self,
         conn: &mut PgConnection,

@@ -1,8 +1,8 @@
-//! Looks up the names in requests: of batches, agents and sites.
+//! Looks up the names of batches, agents and sites in requests.
 //!
-//! Calls that read accept the beginning of a name if no other name has it; an exact name always
-//! wins. Calls that change something accept exact names only (`exact_...`). The message for an
-//! unknown name suggests the nearest known ones.
+//! Calls that only read accept the beginning of a name if no other name has the same beginning. An
+//! exact name always takes precedence. Calls that change something accept only exact names
+//! (`exact_...`). The message for an unknown name suggests the nearest known names.
 
 use sqlx::PgConnection;
 use tonic::Status;
@@ -22,14 +22,14 @@ use super::convert::whole;
 /// Maximum number of names listed if a beginning is ambiguous.
 const LISTED: usize = 10;
 
-/// An agent in the fleet, with its name in full.
+/// An agent in the fleet, with its full name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::grpc) struct FoundAgent {
     pub(in crate::grpc) id: AgentId,
     pub(in crate::grpc) name: String,
 }
 
-/// Finds a batch to read.
+/// Finds a batch for a call that only reads.
 pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
     if let Some(batch) = batches::by_name(conn, name).await? {
         return Ok(batch);
@@ -39,7 +39,7 @@ pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Resul
     batches::by_name(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
-/// Finds a batch to change.
+/// Finds a batch for a call that changes it.
 pub(in crate::grpc) async fn exact_batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
     match batches::by_name(conn, name).await? {
         Some(batch) => Ok(batch),
@@ -47,7 +47,7 @@ pub(in crate::grpc) async fn exact_batch(conn: &mut PgConnection, name: &str) ->
     }
 }
 
-/// Finds a site to read.
+/// Finds a site for a call that only reads.
 pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
     if let Some(site) = sites::find(conn, name).await? {
         return Ok(site);
@@ -58,7 +58,7 @@ pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> R
     sites::find(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
-/// Finds a site to change.
+/// Finds a site for a call that changes it.
 pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
     match sites::find(conn, name).await? {
         Some(site) => Ok(site),
@@ -66,7 +66,8 @@ pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName
     }
 }
 
-/// Finds an agent to read, even if it was removed; its results are still reported.
+/// Finds an agent for a call that only reads, even if the agent was removed: its results are still
+/// reported.
 pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<Agent, Status> {
     if let Some(agent) = agents::show(conn, name).await? {
         return Ok(agent);
@@ -75,8 +76,8 @@ pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -
     agents::show(conn, &full).await?.ok_or_else(|| Unknown::Agent(name.to_owned()).into())
 }
 
-/// Finds the agents that a filter means, even removed ones: the agent of this name if it is not
-/// empty, and at these places. `None` if there is no condition.
+/// Finds the agents that a filter selects, including removed ones. A `name` that is not empty
+/// selects one agent, and the agent must be at these places. `None` if there is no condition.
 pub(in crate::grpc) async fn agents_at(
     conn: &mut PgConnection,
     name: &str,
@@ -92,7 +93,7 @@ pub(in crate::grpc) async fn agents_at(
     Ok(Some(meant.map(|known| known.agent).collect()))
 }
 
-/// Finds an agent of the fleet to read.
+/// Finds an agent of the fleet for a call that only reads.
 pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<FoundAgent, Status> {
     if let Some(id) = agents::by_name(conn, name).await? {
         return Ok(FoundAgent { id, name: name.to_owned() });
@@ -104,7 +105,7 @@ pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Resul
     }
 }
 
-/// Finds an agent of the fleet to change.
+/// Finds an agent of the fleet for a call that changes it.
 pub(in crate::grpc) async fn exact_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     match agents::by_name(conn, name).await? {
         Some(agent) => Ok(agent),
@@ -112,7 +113,7 @@ pub(in crate::grpc) async fn exact_agent(conn: &mut PgConnection, name: &str) ->
     }
 }
 
-/// The status if no agent to change has this name.
+/// The status for a call that changes an agent, if no agent has this name.
 pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
     match open_token(conn, name).await {
         Ok(()) => inexact(conn, Noun::Agent, name, Unknown::Agent(name.to_owned()).into()).await,
@@ -120,7 +121,7 @@ pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> St
     }
 }
 
-/// The name in full of the only agent whose name begins so.
+/// The full name of the only agent whose name has this beginning.
 async fn full_agent(conn: &mut PgConnection, noun: Noun, beginning: &str) -> Result<String, Status> {
     open_token(conn, beginning).await?;
     full(conn, noun, beginning, Unknown::Agent(beginning.to_owned()).into()).await
@@ -131,7 +132,7 @@ async fn open_token(conn: &mut PgConnection, name: &str) -> Result<(), Status> {
     if enrolments::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
 }
 
-/// The only name that begins so. `unknown` is the status if none does.
+/// The only name that has this beginning. `unknown` is the status if no name has it.
 async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Status) -> Result<String, Status> {
     let mut known = names::beginning_with(conn, noun, beginning).await?;
     match known.len() {
@@ -146,8 +147,8 @@ async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Sta
     }
 }
 
-/// Adds to the status for an unknown name of a change that names must be given in full, if this is
-/// the beginning of only one, and which names are near.
+/// The status for an unknown name in a call that changes something. Adds the nearest known names
+/// and, if only one name has this beginning, that names must be given in full.
 pub(in crate::grpc) async fn inexact(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
     match names::beginning_with(conn, noun, name).await {
         Ok(known) if known.len() == 1 => {

@@ -1,4 +1,4 @@
-//! Removes a batch step by step, for as long as the caller reads the progress.
+//! Removes a batch step by step. It continues only while the caller reads the progress.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{Scheduler, store};
 
 use crate::grpc::status;
 
-/// The pause after a step, which leaves the database to others for half of the time. `WAIT` is the
+/// The pause after a step. It leaves the database to other work for half of the time. `WAIT` is the
 /// pause while the removal cannot proceed.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ impl Removal {
         Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
     }
 
-    /// Sends one message at once, then one after each step.
+    /// Sends one message at once, and one more after each step.
     pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;

@@ -27,16 +27,16 @@ use crate::grpc::status::Unknown;
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Number of rows of the first page, which is small so that output appears at once. Further pages
-/// have [`PAGE`] rows.
+/// Number of rows of the first page. It is small so that output appears at once. Further pages have
+/// [`PAGE`] rows.
 const FIRST_PAGE: u32 = 100;
 const PAGE: u32 = 4_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ReportDesk {
     scheduler: Scheduler,
-    /// Held while a plan is computed, so that only one runs at a time: each may use a gigabyte and
-    /// all cores for seconds.
+    /// Locked while a plan is computed, so that only one runs at a time: a plan may use a gigabyte
+    /// and all cores for seconds.
     planning: Arc<Mutex<()>>,
 }
 
@@ -98,7 +98,7 @@ impl ReportService for ReportDesk {
         request: Request<v1::ThroughputRequest>,
     ) -> Result<Response<v1::ThroughputResponse>, Status> {
         let asked = convert::asked(request.into_inner())?;
-        // Both queries use one snapshot, so that the slices cover the same crawls as the sums.
+        // The queries share one snapshot, so that the slices and the sums cover the same crawls.
         let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
         let batch = named::batch(&mut tx, &asked.batch).await?.id;
         let scope = ReportScope { batch, round: asked.round };
@@ -160,7 +160,7 @@ impl ReportDesk {
     async fn unplanned(&self, error: PlanError) -> Status {
         let (noun, name) = match &error {
             PlanError::UnknownAgent(name) => (Noun::Agent, name.clone()),
-            // A host has a dot, and few agents' names have one.
+            // The name of a host has a dot, and the names of few agents have one.
             PlanError::UnknownNear(name) if name.contains('.') => (Noun::Site, name.clone()),
             PlanError::UnknownNear(name) => (Noun::Agent, name.clone()),
             _ => return error.into(),
@@ -172,12 +172,12 @@ impl ReportDesk {
     }
 }
 
-/// Some rows of the report, and the number of rows that a limit leaves out behind them.
+/// Some rows of the report, and the number of rows omitted after them because of the limit.
 type Page = (Vec<AssignmentRow>, u64);
 
 /// The requested rows, at most `limit`. If rows are omitted, the last message has their number. The
-/// next page is read while one is sent, so at most three pages are in memory. No database
-/// connection is held between pages.
+/// next page is read while a page is sent, so at most three pages are in memory. No database
+/// connection is kept between two pages.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::TaskFilter,
@@ -186,11 +186,11 @@ fn messages(
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         if let Err(error) = read(&scheduler, wanted, limit, &sender).await {
-            // The client may have gone, so a failure to send is ignored.
+            // The client may be gone, so a failure to send is ignored.
             drop(sender.send(Err(error.into())).await);
         }
     });
-    // Rows become messages one by one as they are sent, while the next page is read.
+    // Each row becomes a message only when it is sent, while the next page is read.
     ReceiverStream::new(receiver).flat_map(|page: Result<Page, Status>| {
         let (rows, more, failed) = match page {
             Ok((rows, more)) => (rows, more, None),

@@ -34,17 +34,17 @@ use super::named;
 use super::removal::Removal;
 use crate::grpc::status::{self, Unknown};
 
-/// Maximum size of a request in bytes: enough for ten thousand of the longest names.
+/// Maximum size of a request in bytes. It is enough for ten thousand of the longest names.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Maximum wait for the next message of a submission.
+/// Maximum time to wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
-/// Maximum number of listed sites whose circuit is open.
+/// Maximum number of sites with an open circuit that are listed.
 const ALARMS_AT_MOST: u64 = 1000;
 /// Interval between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Time that a watch waits for an estimate of the remaining time before it sends the former one.
 const WATCH_PATIENCE: Duration = Duration::from_millis(200);
-/// Time that a single question waits for an estimate: enough for a batch of a million sites.
+/// Time that a single call waits for an estimate. It is enough for a batch of a million sites.
 const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -79,7 +79,7 @@ impl SiteService for SiteDesk {
         let submitted = submissions::submit(&mut tx, &submission).await?;
         let warnings = unheard_of(&mut tx, &submission.batch).await?;
         if dry_run {
-            // Dropping the transaction rolls everything back.
+            // Dropping the transaction undoes the submission.
             return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
         }
         submissions::has_grown(&mut tx, submitted.added).await?;
@@ -274,7 +274,7 @@ async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Const
     Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
 }
 
-/// The position of a site, or of the site it is an alias of.
+/// The position of a site or, for an alias, of the site that it points at.
 async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
     let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
     Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
@@ -291,7 +291,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     Ok(asked.unheard_of(&fleet))
 }
 
-/// Finds the sites with these names; for an alias, the site that it stands for.
+/// Finds the sites with these names. For an alias, returns the site that it points at.
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -319,7 +319,7 @@ impl SiteDesk {
         Ok(())
     }
 
-    /// Reads a complete submission; nothing is stored before the end of the stream.
+    /// Reads a complete submission. Nothing is stored before the stream has ended.
     async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
         let header = convert::header(self.next(&mut stream).await?)?;
         let dry_run = header.dry_run;
@@ -346,7 +346,7 @@ async fn left(scheduler: &Scheduler, batch: BatchId, progress: &Progress, patien
     scheduler.estimates.of(&scheduler.pool, batch, patience).await.flatten()
 }
 
-/// One operator following one batch.
+/// One operator who follows the progress of one batch.
 struct BatchWatch {
     scheduler: Scheduler,
     batch: BatchId,
@@ -364,7 +364,8 @@ impl BatchWatch {
         Self { scheduler, batch, name, ticks, shutdown, ended: false }
     }
 
-    /// Sends one message at once, then one per period; the last message shows that the batch ended.
+    /// Sends one message at once, and then one per period. The last message shows that the batch
+    /// ended.
     fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
         stream::unfold(self, |mut watch| async move {
             if watch.ended {

@@ -15,12 +15,12 @@ use crate::store::reports::status;
 
 use super::convert::InvalidField;
 
-/// Maximum size of a request in bytes; every request has only a few bytes.
+/// Maximum size of a request in bytes. Every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Number of batches shown if the request names none, and the maximum.
+/// Default and maximum number of batches shown.
 const BATCHES: u32 = 20;
 const MOST_BATCHES: u32 = 1_000;
-/// Time to wait for the estimates of batches that nobody asked about recently.
+/// Time to wait for the estimates of batches about which no caller has asked recently.
 const ESTIMATE_PATIENCE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]
@@ -40,8 +40,8 @@ impl StatusDesk {
         StatusServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// The state, with this many batches. Batches have an estimate only if `estimated`, which may take
-    /// [`ESTIMATE_PATIENCE`].
+    /// The state of the system, with at most `batches` batches. They have estimates only if
+    /// `estimated` is set, which may take [`ESTIMATE_PATIENCE`].
     pub(crate) async fn read(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
         let Scheduler { pool, estimates, .. } = &self.scheduler;
         let mut tx = store::begin_snapshot(pool).await?;

@@ -52,7 +52,7 @@ impl Interceptor for TokenSender {
 
 type Client = InterceptedService<Channel, TokenSender>;
 
-/// A server and an operator's client. The server stops when this is dropped.
+/// A server and an operator's client. Dropping this value stops the server.
 struct OperatorServer {
     pool: PgPool,
     scheduler: Scheduler,
@@ -73,7 +73,7 @@ impl OperatorServer {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
-        // No background task renews the term here, so it must last.
+        // The term must outlast the test, because no background task renews it here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let wrong_tokens = Arc::new(WrongTokens::delaying(Duration::from_millis(1)));
         let scheduler = Scheduler { wrong_tokens, ..Scheduler::new(pool.clone(), config) };
@@ -626,7 +626,8 @@ async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
     }
 }
 
-/// Ends the task of `a.cn` as crawled by this agent, whose distance was predicted but not measured.
+/// Ends the task of `a.cn` as crawled by this agent. The agent's distance was predicted but not
+/// measured.
 async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
     sqlx::query(
         "insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
@@ -658,7 +659,7 @@ async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
-    // This takes more than two pages.
+    // The report of this batch has more than two pages.
     let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     desk.submit("autumn", &names).await.expect("submitted");
@@ -775,7 +776,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let refused = fleet.resume_agent(v1::ResumeAgentRequest { name: name() }).await.expect_err("removed");
     assert!(refused.message().starts_with("agent agent0 was removed at "), "{}", refused.message());
 
-    // In the fixtures an agent's credential is its name.
+    // In the fixtures the credential of an agent is its name.
     let refused = desk.agent("agent0").check(v1::CheckRequest::default()).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());

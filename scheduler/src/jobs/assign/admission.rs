@@ -1,8 +1,8 @@
-//! Admission: which agents may crawl for which batch in one pass.
+//! Admission: which agents may crawl for which batches in one pass.
 //!
-//! Read once for all batches of a pass and updated with each assignment, so that quotas also hold
-//! within the pass. `constraints` decides admission and is pure. A batch without constraints admits
-//! every agent.
+//! It is read once for all batches of a pass and updated with each assignment, so that quotas also
+//! hold within the pass. The pure module `constraints` decides admission. A batch without
+//! constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,21 +25,21 @@ pub(in crate::jobs) struct Admission {
     /// Expected bytes per site of each batch.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// The number of a batch's stored set of excluded agents, valid while the set is unchanged.
+    /// The number of each batch's stored set of excluded agents, valid while the set is unchanged.
     stored: HashMap<BatchId, i64>,
 }
 
-/// What happens to tasks of a batch that no agent may take.
+/// What happens to tasks of a batch that no agent may crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
-    /// They wait for this cause.
+    /// The tasks wait for this cause.
     Wait(NoEligibleAgent),
-    /// They fail with this reason, for display.
+    /// The tasks fail with this reason, for people.
     Fail(String),
 }
 
 impl Admission {
-    /// Reads the constraints of these batches, and which agents they exclude.
+    /// Reads the constraints of these batches, and finds the agents that they exclude.
     pub(in crate::jobs) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
@@ -116,7 +116,8 @@ impl Admission {
         }
     }
 
-    /// The number of the batch's stored set of excluded agents; `None` if it excludes no agent.
+    /// The number of the batch's stored set of excluded agents; `None` if the batch excludes no
+    /// agent.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -131,7 +132,7 @@ impl Admission {
         Ok(Some(stored))
     }
 
-    /// Number of further tasks of a batch that these agents may get, at most `most`.
+    /// Number of further tasks of a batch that these agents may get in all, at most `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(asked) = self.constraints.get(&batch) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
@@ -139,10 +140,11 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// What happens to a batch's tasks if no admitted agent takes work.
+    /// What happens to a batch's tasks if no admitted agent can get work.
     ///
-    /// They can fail only if no enrolled agent meets the constraints. They wait if such agents are
-    /// disconnected or have used up their quota, because a quota is free again within a day.
+    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if agents that
+    /// meet them are disconnected or have used up their quota, because a quota is free again within
+    /// a day.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -151,7 +153,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// The agents that may not begin tasks of a batch that are assigned to them.
+    /// The agents that may not begin the tasks of a batch that are assigned to them.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -165,7 +167,7 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds locked tasks that no agent may take, or fails them if the batch says so.
+    /// Holds locked tasks that no agent may crawl, or fails them if the batch demands it.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -254,7 +256,8 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // Four sites have this address: two are crawled first, and the other two in later passes.
+        // Four sites have this address: two of them are crawled first, and the other two in later
+        // passes.
         for _ in 0..3 {
             trial.assign().await;
         }
@@ -295,7 +298,7 @@ mod tests {
         drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
         trial.assign().await;
         assert_eq!(trial.at(task).await, Some(0));
-        // The agent loses its tag, so no agent has it and the waiting tasks fail.
+        // The agent loses its tag. Now no agent has the tag, so the waiting tasks fail.
         trial.tag(0, &[]).await;
         trial.assign().await;
         assert_eq!(trial.state(task).await.0, "failed");
@@ -390,7 +393,7 @@ mod tests {
             trial.located(plain, &format!("p{number}.cn")).await;
         }
         trial.assign().await;
-        // The new agent joins after all tasks are assigned; it is the nearest, and idle.
+        // The new agent joins after all tasks are assigned. It is the nearest, and idle.
         let joined = trial.join().await;
         for (site,) in trial.rows::<(i64,)>("select id from sites").await {
             trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;
@@ -404,7 +407,7 @@ mod tests {
         };
         for _ in 0..5 {
             trial.balance().await;
-            // Checked before the next pass, which would withdraw the task.
+            // This is checked before the next pass, which would withdraw the task.
             assert_eq!(count("a2 b").await, 0);
             trial.assign().await;
         }

@@ -1,11 +1,11 @@
 //! Rebalances waiting tasks: moves them from one agent to another admitted agent, to level loads
-//! and to use agents that join.
+//! and to use agents that have joined.
 //!
-//! `strategy::balance` decides the moves and is pure. This pass reads the agents' loads and queues,
-//! and stores each move as a new assignment with its cause. It is bounded: it reads only the ends
-//! of the longest queues, makes at most `MOVES` moves, and predicts distances only for agents that
-//! joined after a choice. A task is moved only if its assignment is still the one that was read,
-//! and never to an agent that its batch excludes.
+//! The pure module `strategy::balance` decides the moves. This pass reads the agents' loads and
+//! queues, and stores each move as a new assignment with its cause. The work of a pass is bounded:
+//! it reads only the ends of the longest queues, makes at most `MOVES` moves, and predicts
+//! distances only for agents that joined after a choice. A task is moved only if its assignment is
+//! still the one that was read, and never to an agent that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,15 +25,16 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Maximum moves in one pass: enough for two hundred agents at once, in a transaction of well under
-/// a second.
+/// Maximum number of moves in one pass. It is enough for two hundred agents at once, in a
+/// transaction of well under a second.
 const MOVES: usize = 200;
-/// Tasks read from one queue: enough that an agent admitted to only one in fifty of them finds one.
+/// Number of tasks read from one queue. An agent that is admitted to only one in fifty tasks still
+/// finds one among them.
 const LOOKED_AT: i64 = 100;
-/// Maximum queues read in one pass, the longest first.
+/// Maximum number of queues read in one pass, the longest first.
 const QUEUES: usize = 20;
-/// Maximum sites whose distance to a newly joined agent is predicted in one pass; each takes half a
-/// millisecond.
+/// Maximum number of sites whose distance to a newly joined agent is predicted in one pass. Each
+/// prediction takes half a millisecond.
 const PREDICTED: usize = 100;
 
 /// The input of a pass.
@@ -60,7 +61,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 }
 
 /// Reads the tasks that wait at full agents while other agents have room, and the agents that may
-/// take them; `None` if there is nothing to do.
+/// get these tasks; `None` if there is nothing to do.
 async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let mut tx = scheduler.begin().await?;
     let agents = loads::available(&mut tx).await.context("read available agents")?;
@@ -88,8 +89,8 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };
-    // Most tasks need only the agents' loads, so they share one list. Otherwise a thousand agents
-    // and two thousand tasks would need two thousand lists.
+    // Most tasks need only the agents' loads, so they share one list of candidates. Otherwise a
+    // thousand agents and two thousand tasks would need two thousand lists.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
         Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
@@ -116,7 +117,7 @@ async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMo
         else {
             continue;
         };
-        // Checked again, because an earlier move may have used up a quota.
+        // Admission is checked again, because an earlier move may have used up a quota.
         let admitted = candidates.iter().filter(|one| input.admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
@@ -148,7 +149,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether an agent may get tasks because it joined: fewer tasks wait there than it has slots.
+/// Whether an agent that joined may get tasks from other queues: fewer tasks wait for the agent
+/// than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
@@ -225,7 +227,7 @@ mod tests {
         }
         trial.balance().await;
         assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
-        // The second agent finishes its tasks, and gets a lease for the task that waits there.
+        // The second agent finishes its tasks, and gets a lease for the task that waits for it.
         let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
         for _ in 0..2 {
             trial.execute(done).await;
@@ -281,8 +283,8 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // Two begin at once. One more waits there, because this agent is clearly nearer and its
-        // queue is not longer than the others'.
+        // Two of the tasks begin at once. One more waits for the joined agent, because this agent
+        // is clearly nearer and its queue is not longer than the others'.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);
@@ -330,8 +332,8 @@ mod tests {
         let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
         let drain = "update agents set draining_since = now() where id = $1";
         let remove = "update agents set removed_at = now(), draining_since = now() where id = $1";
-        // Whether the agent began the crawl, whether it handed the crawl back, what then happened,
-        // and the cause stored.
+        // For each case: whether the agent began the crawl, whether it returned the lease, what
+        // then happened, and the cause stored.
         for (number, (begins, hands_back, happens, how)) in [
             (true, false, lose, Parting::Lost),
             (true, true, pause, Parting::HandedBack),

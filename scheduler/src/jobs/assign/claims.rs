@@ -1,9 +1,9 @@
-//! Claims (round trips to sites, measured by non-landmark agents): decides which of them count in
+//! Claims (round trips to sites, measured by non-landmark agents): decides which claims are used in
 //! the choice of an agent.
 //!
-//! Landmarks are judged by everything they report (`jobs::fit::trust`). An agent that confirms a
-//! site has measured little else, and could win every site by claiming a round trip near zero. A
-//! rejected claim does not count in the choice, where the agent ranks by its prediction. The claim
+//! Landmarks are judged by all their reports (`jobs::fit::trust`). An agent that confirms a site
+//! has measured little else, and could win every site by claiming a round trip near zero. A
+//! rejected claim is not used in the choice; the agent is then ranked by its prediction. The claim
 //! stays stored, and the agent is judged by it.
 
 use std::collections::BTreeMap;
@@ -15,16 +15,17 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected if its sum with the round trip of at least this many landmarks is shorter
-/// than light needs. One landmark is not enough, because one position may be wrong.
+/// A claim is rejected if it contradicts the round trips of at least this many landmarks: the sum
+/// of the claim and the round trip is shorter than light needs. One landmark is not enough, because
+/// one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
-/// Whether one of the measurements is by an agent that is not a landmark.
+/// Whether one of the measurements is a claim, that is, not by a landmark.
 pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }
 
-/// The measurements of a site with a single location, without impossible claims.
+/// The measurements of a site that has only one location, without impossible claims.
 pub(in crate::jobs) fn believed(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
@@ -50,7 +51,8 @@ pub(in crate::jobs) fn believed(
     kept
 }
 
-/// Number of landmarks whose round trip and this claim together are shorter than light needs.
+/// Number of landmarks for which the sum of their round trip and this claim is shorter than light
+/// needs.
 fn impossible(
     positions: &BTreeMap<AgentId, Position>,
     (agent, claim): (AgentId, Rtt),

@@ -1,16 +1,16 @@
-//! Confirming: the agents that may be nearest (confirmers) measure a site of a `gnp-confirmed`
-//! batch before it is assigned. The same is done for sites with uncertain distances while their
+//! Confirming: before a site of a `gnp-confirmed` batch is assigned, the agents that may be nearest
+//! (the confirmers) measure it. Sites with uncertain distances are also confirmed while their
 //! `gnp-balanced` or `earliest-finish` tasks wait for a slot.
 //!
 //! Works on located tasks, site by site. Each pass ends confirmations that are complete or overdue,
-//! begins due ones, and orders the next measurement of open ones. A site has one open order at a
-//! time, so its confirmers measure one after another. Confirmers that fail or leave are skipped;
-//! the wait for each of the others is bounded.
+//! begins requested ones, and orders the next measurement of open ones. A site has one open order
+//! at a time, so its confirmers measure one after another. Confirmers that fail or leave are
+//! skipped; the wait for each other confirmer is bounded.
 //!
-//! A confirmer's measurement counts like any other: at once it takes precedence over a prediction,
-//! and later it helps to locate the site, where it matters most because confirmers are the nearest
-//! agents. Physically impossible claims are rejected (`super::claims`). An agent excluded by all
-//! batches that wait for the site is not used as a confirmer.
+//! A confirmer's measurement is used like any other. It takes precedence over a prediction at once.
+//! Later it helps much to locate the site, because confirmers are the nearest agents. Physically
+//! impossible claims are rejected (`super::claims`). An agent that is excluded by all batches that
+//! wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,9 +32,10 @@ use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 use crate::jobs::measure::{order_lifetime, spread};
 
-/// Maximum sites whose confirmation begins or continues in one pass.
+/// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum open confirmations, so that none waits long for agents that are near to many sites.
+/// Maximum number of open confirmations. It prevents long waits for agents that are near many
+/// sites.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
@@ -56,8 +57,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Begins due confirmations. Returns the number that ended at once, because no agent could be
-/// nearer than those that have measured.
+/// Begins requested confirmations. Returns the number of confirmations that ended at once, because
+/// no other agent could be nearer than those that have measured.
 async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
@@ -97,7 +98,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     Ok(ended)
 }
 
-/// Orders the next measurement of each open confirmation; returns the confirmers that got orders.
+/// Orders the next measurement of each open confirmation. Returns the confirmers that got orders.
 async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -127,14 +128,14 @@ fn patience(scheduler: &Leader) -> Duration {
     lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
 
-/// The input for choosing confirmers.
+/// The input for the choice of confirmers.
 struct ConfirmInput {
     available: Vec<AgentId>,
     /// Agents that may crawl, but whose measurements are not trusted.
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<CurrentMap>>,
     tried: HashMap<SiteId, Vec<ConfirmationAttempt>>,
-    /// Sites for which only batches with constraints wait, and these batches.
+    /// Sites for which only batches with constraints wait, with these batches.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
@@ -151,9 +152,9 @@ impl ConfirmInput {
         sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
     }
 
-    /// The available agents that have not tried the site and whose measurements are most likely to
-    /// identify the nearest agent: by the refined map if there is one, otherwise those predicted
-    /// nearest. Empty without a map.
+    /// The available agents that have not tried to measure the site and whose measurements are most
+    /// likely to identify the nearest agent. They are found with the refined map if there is one,
+    /// otherwise they are the agents predicted nearest. Empty without a map.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
         let measured: Vec<(AgentId, Rtt)> = tried
@@ -188,7 +189,7 @@ mod tests {
     use crate::store::fixtures;
 
     /// Agents on a line with 10 ms between neighbours. Three of them, from end to end, are
-    /// landmarks, and have measured a site half a step before the last agent but one.
+    /// landmarks. These have measured a site that is half a step before the last agent but one.
     struct Line {
         trial: Trial,
         site: SiteId,
@@ -207,7 +208,7 @@ mod tests {
             line.task = line.located("one").await;
             let millis = landmarks.map(|index| (line.trial.agents[index].0, line.millis(index)));
             line.trial.measured(site, &millis.map(|(agent, millis)| (agent, Some(millis)))).await;
-            // Places the site as if these had been the results.
+            // Stores the placement that these measurements would have given the site.
             let rtt = |millis| Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
             let map = line.trial.map().await.expect("a map");
             let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
@@ -263,7 +264,7 @@ mod tests {
             asked
         }
 
-        /// The index of the agent that got the task, and the cause of a fallback.
+        /// The index of the agent that got the task, and the cause if a fallback was applied.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
             let fallback = "select fallback::text from assignments join tasks on tasks.assignment_id = assignments.id where tasks.id = $1";
             match (self.trial.state(task).await.0.as_str(), self.trial.at(task).await) {
@@ -278,7 +279,8 @@ mod tests {
         }
     }
 
-    /// The two nearest agents confirmed. Three would be allowed, but the map rules a third out.
+    /// The two nearest agents confirmed the site. Three are allowed, but the map excludes the
+    /// third.
     fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
         assert_eq!(*asked, BTreeSet::from([5, 6]));
     }
@@ -300,8 +302,8 @@ mod tests {
     }
 
     /// A line whose site's distances are certain or uncertain, and whose agents are busy for five
-    /// seconds or idle. Two tasks have strategies that confirm uncertain sites. A confirmation
-    /// takes less than a second.
+    /// seconds or idle. Two tasks have strategies that confirm sites with uncertain distances. A
+    /// confirmation takes less than a second.
     async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
         let mut line = Line::of(pool, 8).await;
         let config = Arc::make_mut(&mut line.trial.scheduler.config);
@@ -498,7 +500,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        // The best agent has room for all tasks, because a full agent might not be chosen.
+        // The best agent has room for all tasks. If it were full, another agent might be chosen.
         line.trial.execute("update agents set capacity = 9").await;
         let second = line.located("two").await;
         confirmed_by_the_nearest(&line.confirm().await);
@@ -550,7 +552,7 @@ mod tests {
         let asked = line.confirm().await;
         assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
         assert_eq!(line.chosen(line.task).await.0, Some(5));
-        // For a batch without constraints any agent may measure, once the first confirmation is too
+        // For a batch without constraints, any agent may measure when the first confirmation is too
         // old.
         line.located("two").await;
         line.trial.execute("delete from confirmers").await;

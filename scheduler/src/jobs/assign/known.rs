@@ -1,5 +1,5 @@
-//! What is known of the path from every agent to the sites of one pass. Gathered once, for
-//! assigning and for rebalancing.
+//! The known and predicted distances from every agent to the sites of one pass. They are read once,
+//! for assigning or for rebalancing.
 //!
 //! A measured round trip takes precedence over a predicted one. Physically impossible claims are
 //! rejected.
@@ -28,16 +28,16 @@ pub(in crate::jobs) struct Known {
     predicted: HashMap<SiteId, Vec<Option<PredictedRtt>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     pub(in crate::jobs) suspicions: HashMap<SiteId, SuspectedSite>,
-    /// Results of the crawls of each site.
+    /// The newest crawls of each site.
     crawled: HashMap<SiteId, CrawledSite>,
-    /// The agents' crawl residuals.
+    /// Corrections of predictions, learned from the agents' crawl residuals.
     residuals: Arc<LearnedCorrections>,
-    /// What crawls of similar sites on the map suggest.
+    /// What crawls of similar sites suggest, for each site on the map.
     near: HashMap<SiteId, SimilarCrawls>,
 }
 
 impl Known {
-    /// Reads what is known of these sites, and predicts the other distances.
+    /// Reads the measured distances of these sites, and predicts the other distances.
     pub(in crate::jobs) async fn read(
         conn: &mut sqlx::PgConnection,
         maps: &MapCache,
@@ -48,8 +48,8 @@ impl Known {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
         let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
-        // For a site with several locations, a crawl shows only the location that served it that
-        // time.
+        // If a site has several locations, a crawl shows only the distance to the location that
+        // served it.
         crawled.retain(|site, _| !suspicions.contains_key(site));
         let residuals = maps.residuals(conn).await?;
         let Some(map) = map else {
@@ -64,7 +64,8 @@ impl Known {
         };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
-        // A site with several locations may really be near every agent.
+        // A site with several locations may really be near every agent, so its claims are not
+        // checked.
         let claimed: Vec<SiteId> = measured
             .iter()
             .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
@@ -73,7 +74,8 @@ impl Known {
         let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
         let positions = if any { positions(conn).await? } else { BTreeMap::new() };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
-        // Half a millisecond per site is too long for a thread of the async runtime.
+        // The computation takes half a millisecond per site, too long for a thread of the async
+        // runtime.
         let taught = Arc::clone(&residuals);
         let predicting = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
@@ -140,7 +142,7 @@ impl Known {
     }
 }
 
-/// The plausible crawls of a site. Like a round trip, the duration of a crawl is a claim of its
+/// The plausible crawls of a site. The duration of a crawl, like a round trip, is a claim by its
 /// agent. Landmarks are judged elsewhere.
 fn believed_crawls(
     map: &CurrentMap,

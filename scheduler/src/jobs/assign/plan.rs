@@ -1,10 +1,10 @@
 //! Plans the tasks of `earliest-finish` together: which agent gets which task, and in what order.
 //!
-//! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The others stay located
-//! and are planned again in the next pass, with the results of crawls that ended meanwhile. So the
-//! last sites of a batch go to the agents that end them soonest, and a wrong prediction leaves no
-//! long queue. A plan that decides nothing is kept until a task, an agent or a crawl changes, or a
-//! slot will soon be free. `strategy::schedule` makes the plan and is pure.
+//! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The other tasks stay
+//! located and are planned again in the next pass, with the results of crawls that have ended by
+//! then. So the last sites of a batch go to the agents that end them soonest, and a wrong
+//! prediction leaves no long queue. A plan that decides nothing is kept until a task, an agent or a
+//! crawl changes, or a slot will soon be free. The pure module `strategy::schedule` makes the plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,17 +26,18 @@ use input::{PlanDecisions, PlanInput};
 
 mod input;
 
-/// Maximum tasks planned together, a window. It limits planning to a second, because the distances
-/// of a site take half a millisecond. The oldest tasks of a larger batch are planned first.
+/// Maximum number of tasks planned together, called a window. It limits planning to a second,
+/// because the distances of a site take half a millisecond. The oldest tasks of a larger batch are
+/// planned first.
 const WINDOW: i64 = 500;
-/// Maximum windows in one pass; each takes up to a second. If the batches of busy agents fill all
-/// windows, the remaining batches are planned when these agents have shorter queues.
+/// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
+/// fill all windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. Changes without a signal take effect after at most this time: a site
-/// measured again, expired quota use, a lost signal.
+/// Maximum age of a plan. It limits the delay of changes without a signal: a site was measured
+/// again, used quota became free, a signal was lost.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Makes plans, and keeps the newest one while a new one would be the same.
+/// Makes plans. Keeps the newest plan while a new one would be the same.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
@@ -53,8 +54,8 @@ struct UnchangedPlan {
 }
 
 impl UnchangedPlan {
-    /// The plan begun at `began`. `None` if it moved a task, because the next plan may then move
-    /// more, or if it planned nothing.
+    /// The plan that was begun at `began`. `None` if it moved a task, because the next plan may
+    /// then move more, or if it planned nothing.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
@@ -70,8 +71,8 @@ impl UnchangedPlan {
 impl Planner {
     /// One pass.
     pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
-        // Counts signals of tasks, agents and ended crawls. Signals of measurements do not count,
-        // because they come all the time and free no slot.
+        // Counts signals of tasks, agents and ended crawls. Signals of measurements are not
+        // counted, because they come all the time and free no slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
         let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
         let seen = match stands {
@@ -103,7 +104,7 @@ impl Planner {
     }
 }
 
-/// The results of a pass's windows so far.
+/// The results of all windows of a pass so far.
 #[derive(Debug, Clone, Default)]
 struct PassTotals {
     /// The batches whose tasks were planned.
@@ -114,16 +115,16 @@ struct PassTotals {
     decided: bool,
     /// Whether a task was decided, held, or taken by another transaction.
     moved: bool,
-    /// When the first undecided task begins, relative to the plan.
+    /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
-    /// Whether an agent could only take over running crawls: nothing was decided for it, and it is
-    /// admitted to none of the waiting tasks.
+    /// Whether an agent could only take over running crawls, because no task was decided and the
+    /// agent is admitted to none of the waiting tasks.
     idles: bool,
 }
 
-/// Plans the oldest tasks of the batches not planned yet. `true` if they fill a whole window and
-/// some agent is admitted to none of them. Such an agent must not stay idle because of tasks that
-/// it may not take.
+/// Plans the oldest tasks of the batches not planned yet. Returns `true` if they fill a whole
+/// window and some agent is admitted to none of them. Such an agent must not stay idle because of
+/// tasks that it may not crawl.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
@@ -145,7 +146,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let (input, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &confirmation_states), agents, map).await?;
-    // No row is locked while the plan is made, which takes up to a second.
+    // No row stays locked while the plan is made, which takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
@@ -169,8 +170,8 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
-    // The remaining tasks wait for occupied slots. An agent admitted to none of them has nothing
-    // else to do.
+    // The remaining tasks wait for occupied slots. An agent that is admitted to none of them has
+    // nothing else to do.
     seen.decided |= !decided.is_empty();
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();

@@ -1,10 +1,10 @@
 //! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
 //!
-//! Runs for idle slots once no site waits to be planned. While sites wait, it runs only for slots
-//! of agents that are admitted to none of them. `strategy::straggler` chooses the crawls and is
-//! pure. The agent hands a preempted crawl back with a checkpoint, and the task is then planned
-//! like any other. A crawl is not moved if it ends meanwhile, or if its agent does not receive the
-//! preemption or does not support it.
+//! Runs for idle slots when no site waits to be planned. While sites wait, it runs only for slots
+//! of agents that are admitted to none of them. The pure module `strategy::straggler` chooses the
+//! crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the task is then
+//! planned like any other. A crawl is not moved if it ends before that, or if its agent does not
+//! receive or does not support the preemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use super::known::Known;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 
-/// Maximum crawls considered in a pass, the longest-running first, because the distances of a site
-/// take half a millisecond.
+/// Maximum number of crawls considered in a pass, the longest-running first. It is small because
+/// the distances of a site take half a millisecond.
 const LOOKED_AT: i64 = 32;
 
-/// One pass, for the slots of all agents except those in `wanted`, which waiting tasks can use. It
-/// reads almost nothing if no crawl has run for long or no slot is idle.
+/// One pass, for the slots of all agents except those in `wanted`, whose slots waiting tasks can
+/// use. It reads almost nothing if no crawl has run for long or no slot is idle.
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
@@ -76,7 +76,8 @@ pub(in crate::jobs) async fn run(
     Ok(())
 }
 
-/// Slots of each agent in which a crawl could begin, minus those reserved for preempted crawls.
+/// Number of slots of each agent in which a crawl could begin, without those reserved for preempted
+/// crawls.
 async fn idle(
     tx: &mut Transaction<'static, Postgres>,
     agents: &[AvailableAgent],
@@ -89,8 +90,8 @@ async fn idle(
     Ok(agents.iter().map(free).collect())
 }
 
-/// What is known of each of these crawls and of the agents that may take it. Omits crawls of agents
-/// that take no work, because their distance to the site is unknown.
+/// The facts about each of these crawls and about the agents that may take it over. Omits crawls of
+/// agents that get no work now, because their distance to the site is unknown.
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,
@@ -137,7 +138,7 @@ mod tests {
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
-    /// A crawl has run for a minute at the first agent, which is 400 ms away, and is predicted to
+    /// At the first agent, which is 400 ms away, a crawl has run for a minute and is predicted to
     /// take ten. The second agent is 10 ms away and the third 20 ms; both are idle.
     struct Scene {
         trial: Trial,
@@ -165,7 +166,8 @@ mod tests {
             Self { trial, batch, site, task }
         }
 
-        /// The agent whose crawl was preempted, and the agent that should take it, by index.
+        /// The index of the agent whose crawl was preempted, and of the agent that should take it
+        /// over.
         async fn asked(&self) -> Option<(usize, usize)> {
             let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from preemptions").await;
             let place = |id| self.trial.place(AgentId::new(id));
@@ -228,7 +230,7 @@ mod tests {
         assert!(scene.hands_back().await);
         assert!(!scene.hands_back().await, "it is not its own any more");
         assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
-        // This agent is now by far the nearest, but the crawl does not go back to it.
+        // The first agent is now by far the nearest, but the crawl does not go back to it.
         scene.trial.measured(scene.site, &[(scene.trial.agents[0].0, Some(1))]).await;
         scene.trial.assign().await;
         let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
@@ -239,8 +241,8 @@ mod tests {
             matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
             "{why:?}"
         );
-        // The site's size is unknown, so three tenths of the 600 known pages remain: 180, of at
-        // least one round trip each.
+        // The site's size is unknown, so three tenths of the 600 known pages are assumed to remain.
+        // These 180 pages need at least one round trip each.
         assert!((1800..4000).contains(&millis), "{millis}");
         let mut conn = scene.trial.conn().await;
         assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
@@ -287,7 +289,7 @@ mod tests {
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
-        // The crawl crashed at one agent, and the other is excluded.
+        // The crawl crashed at one agent, and the other agent is excluded.
         scene
             .trial
             .execute(
@@ -342,7 +344,7 @@ mod tests {
         for rate_state in [
             RateState { turned_away: 1, ..RateState::default() },
             RateState { pause: Some(Duration::from_secs(50)), ..RateState::default() },
-            // The site's rate limit, which applies to every agent.
+            // The site's rate limit applies to every agent.
             RateState { interval: Some(Duration::from_secs(1)), ..RateState::default() },
         ] {
             scene.checkpoint(60, rate_state).await;

@@ -1,5 +1,5 @@
 //! Holds tasks that wait for a confirmation, for a circuit to close, or for room at their address.
-//! Done before agents are chosen for the others.
+//! This is done before agents are chosen for the other tasks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::store::assignments::WaitingTask;
 use crate::store::sites::{addresses, alarms};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
 
-/// Waiting tasks, without those that wait for a confirmation.
+/// Waiting tasks, except those that wait for a confirmation.
 pub(super) struct Unconfirmed {
     pub(super) waiting: Vec<WaitingTask>,
     /// Valid or open confirmations of the sites of these tasks.
@@ -21,10 +21,10 @@ pub(super) struct Unconfirmed {
     pub(super) wanted: bool,
 }
 
-/// Holds tasks whose strategy needs confirmed distances until these exist. If the strategy does not
-/// need them, a task is held only while a confirmation of its site is open, and only for the usual
-/// time of a confirmation. It would have waited that long anyway, and an agent that does not answer
-/// must not delay it further.
+/// Holds tasks whose strategy needs confirmed distances until they exist. If the strategy does not
+/// need them, a task is held only while a confirmation of its site is open, and at most for the
+/// usual time of a confirmation. Such a task would have waited that long anyway, and an agent that
+/// does not answer must not delay it further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
@@ -56,7 +56,7 @@ pub(super) async fn hold_unconfirmed(
     Ok(Unconfirmed { waiting: without(waiting, &held), confirmation_states, wanted: !wanted.is_empty() })
 }
 
-/// Holds the tasks of sites whose circuit is open; returns the others.
+/// Holds the tasks of sites whose circuit is open. Returns the other tasks.
 pub(super) async fn hold_broken(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,
@@ -66,8 +66,8 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full. Returns the others, which now count at their
-/// address.
+/// Holds the tasks whose address is known to be full. Returns the other tasks; those at a known,
+/// shared address now have a place there.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

@@ -1,5 +1,5 @@
-//! Decides whether the map must be fitted again, and gives the reason for the operator. Pure,
-//! except for reading the mesh to measure drift.
+//! Decides whether the map must be fitted again, and gives the reason for people. This file is
+//! pure, except that it reads the mesh to measure drift.
 
 use sqlx::PgConnection;
 
@@ -12,18 +12,18 @@ use crate::jobs::measure::fleet::Ground;
 
 /// The map is fitted again if one in this many round trips is newer than the fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged if one in this many measured pairs is newer than the fit. Fewer pairs could all
-/// be from one bad minute.
+/// Drift is judged if one in this many measured pairs is newer than the fit. If there were fewer,
+/// all could be from one bad minute.
 const FRESH_SHARE: usize = 4;
-/// Minimum number of newer pairs for a meaningful median.
+/// Minimum number of newer pairs. A median of fewer would mean little.
 const FEWEST_FRESH: usize = 10;
-/// The map has drifted if its median error over the newer pairs is at least this many times that of
-/// its own fit ...
+/// The map has drifted if its median error over the newer pairs is at least this many times its
+/// median error at the fit ...
 const DRIFT_FACTOR: f64 = 1.5;
 /// ... and at least this much above it. (The fit error of a steady network is near zero, so the
 /// factor alone would be reached too easily.)
 const DRIFT_ABOVE: f64 = 0.01;
-/// Maximum newcomers named in a reason; the others are only counted.
+/// Maximum number of newcomers named in a reason; further ones are only counted.
 const NAMED: usize = 3;
 
 /// How well the newest embedding predicts the round trips measured after its fit.
@@ -70,7 +70,7 @@ impl Drift {
     }
 }
 
-/// Why a fit is due; `None` if it is not.
+/// Why the map must be fitted again; `None` if it need not be.
 pub(in crate::jobs) fn reason(
     ground: &Ground,
     dimensions: usize,
@@ -85,8 +85,8 @@ pub(in crate::jobs) fn reason(
     if !newest.newcomers.is_empty() {
         return Some(joined(&newest.newcomers));
     }
-    // In a small fleet an agent may be disconnected for a moment. A refit with fewer landmarks
-    // would then lower the dimensions without need.
+    // In a small fleet an agent may be disconnected for a moment. A fit with fewer landmarks would
+    // then lower the number of dimensions without need.
     if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }

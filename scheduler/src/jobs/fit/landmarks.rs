@@ -1,10 +1,10 @@
-//! Replaces lost landmarks: if an elected landmark stays disconnected, an election replaces it; the
+//! Replaces lost landmarks. If an elected landmark stays disconnected, an election replaces it; the
 //! other landmarks stay.
 //!
-//! One landmark is replaced per pass, and the new one counts only from the next pass on, so that a
-//! fleet is not replaced at once if half of it is disconnected for a while. The map is then fitted
-//! again in the background; until then the present map is used. If the former landmark returns, it
-//! is an ordinary agent. A landmark set by hand is never replaced.
+//! One landmark is replaced per pass, and the new one is used only from the next pass on. So if
+//! half of a fleet is disconnected for a while, its landmarks are not all replaced at once. The map
+//! is then fitted again in the background; until then the present map is used. If the former
+//! landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
 
 use anyhow::Context;
 
@@ -54,8 +54,8 @@ mod tests {
         trial
     }
 
-    /// Ends an agent's session `minutes` ago. The choice of landmarks and the terms are older, so
-    /// it could have reconnected all the time.
+    /// Stores that an agent's session ended `minutes` ago. The landmarks were chosen and the terms
+    /// taken before that, so the agent could have reconnected all the time.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
@@ -109,8 +109,8 @@ mod tests {
         let said = format!("replaces {}, disconnected for 11 min; ", lost.name);
         assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
 
-        // The old map is still used: a site that all landmarks have measured does not wait for the
-        // new map.
+        // The old map is still used, so a site that all landmarks have measured does not wait for
+        // the new map.
         let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
         trial.measured(measured, &millis).await;
         trial.locate().await;

@@ -1,8 +1,8 @@
-//! Trust: judges every agent by its reports, and acts on the judgement.
+//! Trust: judges every agent by its reports, and acts on the results.
 //!
-//! A review runs before every due fit, and periodically for reports about sites. It opens and ends
-//! quarantines and alarms. Code that reads the mesh, measurements of sites or the fleet leaves out
-//! quarantined agents itself.
+//! A review runs before every fit, and periodically for reports about sites. It opens and ends
+//! quarantines and alarms. Code that reads the mesh, measurements of sites or the fleet must itself
+//! omit quarantined agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,20 +19,22 @@ use crate::store::measurements::{self, orders, quarantines};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
-/// Time between reviews when no fit is due.
+/// Time between two reviews while no fit is made.
 pub const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of sites by which agents are judged.
 const SITES: i64 = 40;
-/// Consecutive consistent judgements, each on newer measurements, after which an agent is trusted
-/// again.
+/// Number of consecutive judgements that must find an agent consistent, each by newer measurements,
+/// before the agent is trusted again.
 const CONSISTENT: i32 = 3;
-/// Sites that an agent measures again if it was quarantined for its reports about sites: half as
-/// many more than the minimum for a judgement, because some do not answer.
+/// Number of sites that an agent must measure again if it was quarantined for its reports about
+/// sites. This is half as many more than the minimum for a judgement, because some sites do not
+/// answer.
 const PROBATION_SITES: i64 = 12;
-/// Age after which such an agent repeats these measurements: short enough for its release within an
-/// hour, long enough not to burden sites.
+/// Age after which such an agent repeats these measurements. It is short enough to release the
+/// agent within an hour, and long enough not to burden sites.
 const PROBATION_AGE: Duration = Duration::from_secs(600);
-/// Minimum number of agents for a judgement, because two cannot outvote one.
+/// Minimum number of agents for a judgement. With fewer, honest agents could not outvote a lying
+/// one.
 const FEWEST_AGENTS: usize = 4;
 /// A fit is rejected if its error is more than this many times that of the last good fit.
 const ERROR_GROWTH: f64 = 2.0;
@@ -44,7 +46,7 @@ const USUAL_ERROR: f64 = 0.5;
 pub(in crate::jobs) struct Review {
     /// Whether a quarantine was opened or released.
     pub(in crate::jobs) changed: bool,
-    /// Why the map cannot be trusted; `None` if it can.
+    /// Why the map cannot be trusted; `None` if it can be trusted.
     pub(in crate::jobs) alarm: Option<String>,
 }
 
@@ -53,8 +55,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     ask_again(scheduler).await
 }
 
-/// Makes agents that are quarantined for reports about sites measure some sites again. The results
-/// are used only to judge the agents.
+/// Orders agents that are quarantined for reports about sites to measure some sites again. The
+/// results are used only to judge these agents.
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -107,7 +109,7 @@ fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {
-            // Two agents at one place have no entry, because no round trip between them is too
+            // Two agents at the same place have no entry, because no round trip between them is too
             // short.
             if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
                 least.insert((a, b), rtt);
@@ -169,7 +171,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is consistent in the kind of evidence for which it was quarantined.
+/// Whether an agent is now consistent in the kind of evidence for which it was quarantined.
 fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
     (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted
@@ -178,7 +180,7 @@ fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool
 /// Accepts or rejects a fit.
 ///
 /// # Errors
-/// If the fit is so bad that the last good one must stay.
+/// If the fit is so bad that the last good fit must stay.
 pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {
@@ -191,7 +193,7 @@ pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyh
     Ok(())
 }
 
-/// Whether a fit is too much worse than the last good one to replace it.
+/// Whether a fit is too much worse than the last good fit to replace it.
 fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
     !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
 }
@@ -234,7 +236,7 @@ mod tests {
         open.into_iter().map(|held| (held.agent, held.reason)).collect()
     }
 
-    /// Lets the agents measure `a.cn` as ordered until its task is assigned; returns the task's
+    /// Lets the agents measure `a.cn` as ordered until its task is assigned. Returns the task's
     /// state.
     async fn crawl(trial: &Trial) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
@@ -303,7 +305,7 @@ mod tests {
         let chosen: Vec<(String, Option<String>)> = trial.rows(chosen).await;
         assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
-        // The operator releases them, and from now on they measure honestly.
+        // The operator releases the agents. From now on they measure honestly.
         for (agent, _) in &trial.agents[2..6] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
@@ -314,7 +316,7 @@ mod tests {
     }
 
     /// The round trip, in milliseconds, between the agent at this index of the line and a site at
-    /// distance `site` from the first agent.
+    /// the distance `site` from the first agent.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }

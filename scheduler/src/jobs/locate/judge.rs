@@ -1,6 +1,6 @@
-//! Judging: decides whether the sites being located have one location or several.
+//! Judging: decides whether the sites that are being located have one location or several.
 //!
-//! The detector, `gnp::AnycastDetector`, is pure; this module gathers its input and records its
+//! The detector, `gnp::AnycastDetector`, is pure; this module reads its input and stores its
 //! result. A detector is created once per epoch, because it draws thousands of points from the map.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 /// Judges sites with the newest embedding.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Judge {
-    /// Locked only to read or replace.
+    /// Locked only while the detector is read or replaced, not while sites are judged.
     detector: Mutex<Option<(MadeFrom, Arc<AnycastDetector>)>>,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use crate::jobs::trial::Trial;
 
     /// Ten agents on a line with 10 ms between neighbours, and a map. The six landmarks have
-    /// measured a site, in milliseconds; the last agent has the most free slots.
+    /// measured a site; `millis` are its round trips. The last agent has the most free slots.
     async fn measured(pool: PgPool, millis: [u64; 6]) -> Trial {
         let trial = Trial::new(pool, 10).await;
         let landmarks = [0, 2, 4, 5, 7, 9].map(|place| trial.agents[place]);

@@ -1,10 +1,10 @@
 //! The refined map of the newest embedding: created once per epoch and shared by all tasks of the
 //! process.
 //!
-//! It is created when the process first sees the epoch, from the mesh at that time, restricted to
-//! the agents that the embedding places. The epoch is the seed. The map is not stored: predictions
-//! are needed only for the current choice, and those for the chosen agents are stored with their
-//! assignment.
+//! The map is created when the process first sees the epoch, from the mesh at that time, restricted
+//! to the agents that the embedding places. The epoch is the seed. The map is not stored:
+//! predictions are needed only for the current choice, and the predictions for the candidates of a
+//! choice are stored with the assignment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ use crate::strategy::learned::LearnedCorrections;
 pub struct CurrentMap {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
-    /// `None` if another map was configured, or the mesh lacks the data for it; the embedding then
-    /// makes the predictions.
+    /// `None` if another kind of map was configured, or the mesh has too few data for a refined
+    /// one. The embedding then makes the predictions.
     pub refined: Option<Refined>,
 }
 
@@ -35,14 +35,14 @@ pub struct MapCache {
     tier: Tier,
     /// Locked while a map is created, so that two tasks do not create the same map.
     current: Mutex<Option<Arc<CurrentMap>>>,
-    /// The newest embedding as last read; locked while it is read.
+    /// The newest embedding when it was last read. Locked while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,
     /// The crawl residuals, and when they were read.
     residuals: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
 }
 
-/// Age after which crawl residuals are read again: a single crawl changes little, and reading those
-/// of a thousand agents takes a tenth of a second.
+/// Age after which crawl residuals are read again. A single crawl changes little, and reading the
+/// residuals of a thousand agents takes a tenth of a second.
 const RESIDUALS_AGE: Duration = Duration::from_secs(10);
 
 impl MapCache {
@@ -50,7 +50,7 @@ impl MapCache {
         Self { tier, ..Self::default() }
     }
 
-    /// The crawl residuals of the agents' newest crawls, at most [`RESIDUALS_AGE`] old.
+    /// Corrections from the residuals of the agents' newest crawls, at most [`RESIDUALS_AGE`] old.
     pub(in crate::jobs) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
         let mut kept = self.residuals.lock().await;
         if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
@@ -68,7 +68,7 @@ impl MapCache {
     }
 
     /// The newest embedding with its refined map; `None` if there is no embedding. `begin` begins
-    /// the transaction that reads them.
+    /// the transaction that reads both.
     pub(in crate::jobs) async fn current(
         &self,
         begin: impl Future<Output = anyhow::Result<Transaction<'static, Postgres>>>,
@@ -107,8 +107,8 @@ impl MapCache {
         Ok(Some(made))
     }
 
-    /// The newest embedding; `None` if there is none. Embeddings never change, so each is read only
-    /// once.
+    /// The newest embedding; `None` if there is none. Each embedding is read only once, because
+    /// embeddings never change.
     pub(in crate::jobs) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;

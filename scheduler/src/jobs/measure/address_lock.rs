@@ -1,5 +1,5 @@
-//! Tests the address lock: which agents resolve addresses, which measure them, and for which agents
-//! a measurement counts.
+//! Tests the address lock: which agents resolve addresses, which agents measure there, and for
+//! which agents a measurement counts.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -33,7 +33,8 @@ async fn report(
 }
 
 /// Answers an agent's orders as if all names resolved to `address`. If the order locks that
-/// address, it answers with `finding`, otherwise with the address. Returns the locked addresses.
+/// address, the answer is `finding`, otherwise it is only the address. Returns the locked
+/// addresses.
 async fn answer(trial: &Trial, agent: Agent, finding: &ReportContent, address: [u8; 4]) -> Vec<Option<IpAddr>> {
     let mut held = Vec::new();
     for (order, locked) in take(trial, agent).await {
@@ -68,7 +69,7 @@ async fn asked(trial: &Trial) -> Agent {
     trial.agents[trial.place(orders[0].0)]
 }
 
-/// Makes agents answer until no order is open; each agent sees every site at its own address.
+/// Makes agents answer until no order is open. Each agent resolves every site to its own address.
 /// Returns the address that each answered order locked.
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();

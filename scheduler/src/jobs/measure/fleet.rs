@@ -1,5 +1,5 @@
-//! The measuring agents and the state of the mesh. `measure`, `fit` and `locate` all read them
-//! here, so they agree.
+//! The measuring agents and the state of the mesh. `measure`, `fit` and `locate` all read them with
+//! this module, so that they agree.
 //!
 //! A fleet of up to [`SMALL_FLEET`] connected agents needs no landmarks: every agent measures, and
 //! agents with a beacon serve as landmarks. A larger fleet waits until landmarks are chosen.
@@ -17,7 +17,8 @@ use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
-/// Minimum number of other landmarks with which a landmark must share a round trip to be fitted.
+/// Minimum number of other landmarks with which a landmark must have a round trip. A landmark with
+/// fewer is not fitted.
 const FEWEST_PARTNERS: usize = 2;
 
 /// The connected agents, and the chosen landmarks.
@@ -35,7 +36,7 @@ impl Fleet {
         Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
     }
 
-    /// The connected agents that measure sites, or why there are none.
+    /// The connected agents that measure sites, or the reason why there are none.
     pub(in crate::jobs) fn probers(&self) -> Result<Vec<AgentId>, WaitCause> {
         let agents = self.connected.iter().map(|connected| connected.agent);
         let probers: Vec<AgentId> = match (self.landmarks.is_empty(), self.connected.len()) {
@@ -51,7 +52,7 @@ impl Fleet {
         if believed.is_empty() { Err(WaitCause::AllQuarantined) } else { Ok(believed) }
     }
 
-    /// The agents on which to fit an embedding; empty in a large fleet without landmarks.
+    /// The agents to which an embedding is fitted; empty in a large fleet without landmarks.
     fn candidates(&self) -> Vec<AgentId> {
         if !self.landmarks.is_empty() {
             return self.believed(self.landmarks.clone());
@@ -76,17 +77,17 @@ pub(in crate::jobs) struct Ground {
     pub(in crate::jobs) landmarks: Vec<AgentId>,
     /// Every round trip in the mesh.
     pub(in crate::jobs) mesh: Vec<MeshMeasurement>,
-    /// Whether a connected landmark has not tried another's beacon yet.
+    /// Whether a connected landmark has not tried to measure another landmark's beacon yet.
     pub(in crate::jobs) landmark_gaps: bool,
-    /// Whether a connected agent has not tried a landmark's beacon yet.
+    /// Whether a connected agent has not tried to measure a landmark's beacon yet.
     pub(in crate::jobs) agent_gaps: bool,
-    /// The time of reading.
+    /// The time at which the mesh was read.
     pub(in crate::jobs) as_of: DateTime<Utc>,
-    /// Number of landmarks that have been or can still be measured.
+    /// Number of landmarks that have been measured or can still be measured.
     reachable: usize,
-    /// Whether the landmarks were chosen; if not, every suitable connected agent is a landmark.
+    /// Whether the landmarks were chosen. If not, every suitable connected agent is a landmark.
     chosen: bool,
-    /// Whether there is an alarm. The map cannot be trusted then, and no fit is to be expected.
+    /// Whether there is an alarm. Then the map cannot be trusted, and no fit will be made.
     alarmed: bool,
 }
 
@@ -113,14 +114,15 @@ impl Ground {
         Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
-    /// Whether an embedding fitted on these landmarks is still valid. Chosen landmarks must be the
-    /// same. In a small fleet only none may be missing, because agents come and go.
+    /// Whether an embedding that was fitted to these landmarks is still valid. Chosen landmarks
+    /// must be the same. In a small fleet no present landmark may be missing, but former ones may
+    /// be gone, because agents come and go.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
-    /// The mesh in the form that the fit takes.
+    /// The mesh in the form that the fit needs.
     pub(in crate::jobs) fn mesh(&self) -> Mesh {
         let mut mesh = Mesh::new();
         for pair in &self.mesh {
@@ -129,9 +131,9 @@ impl Ground {
         mesh
     }
 
-    /// Whether a site should wait for an embedding that is expected soon. Until then the present
-    /// one suffices if it places all landmarks, even if it was fitted on others, as after the
-    /// replacement of a lost landmark.
+    /// Whether a site should wait for an embedding that is expected soon. It need not wait if the
+    /// present embedding places all landmarks. That embedding may have been fitted to other
+    /// landmarks, for example before a lost landmark was replaced.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {
             return false;
@@ -144,7 +146,7 @@ impl Ground {
     }
 }
 
-/// The candidates that share a round trip, in either direction, with at least [`FEWEST_PARTNERS`]
+/// The candidates that have a round trip, in either direction, with at least [`FEWEST_PARTNERS`]
 /// other candidates.
 fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
     let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! Drains and removals: an operator's commands that stop new work for an agent.
 //!
 //! Both lock the agent's row first, as grants and new sessions do, so the later of two transactions
-//! sees the changes of the earlier. Tasks that are assigned but not begun go to other agents at
-//! once. Neither command counts as a crash of a task.
+//! sees the changes of the earlier one. Tasks that are assigned but not begun are withdrawn at
+//! once, so that other agents can be chosen for them. Neither command counts as a crash of a task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -19,9 +19,9 @@ use crate::store::{Error, leases, minute};
 /// The result of a drain or a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
-    /// Number of tasks that were assigned to it but not begun; other agents are chosen for them.
+    /// Number of tasks that were withdrawn: assigned to the agent but not begun.
     pub withdrawn: u64,
-    /// Number of leases that it keeps (drain) or that were revoked (removal).
+    /// Number of leases that the agent keeps (drain) or that were revoked (removal).
     pub leases: u64,
     /// Whether the agent was already draining or removed.
     pub before: bool,
@@ -50,7 +50,8 @@ fn counted(leases: u64) -> String {
     if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
 }
 
-/// Stops grants and assignments to the agent, which finishes its leases. Run in a transaction.
+/// Stops grants and assignments to the agent, which still finishes its leases. Run in a
+/// transaction.
 pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
@@ -69,8 +70,9 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 }
 
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
-/// releases its leases. An elected landmark is replaced later, like one that stays away; a landmark
-/// set by hand is removed from the landmarks at once. Run in a transaction.
+/// releases its leases. If the agent is an elected landmark, another one is elected later, as for a
+/// landmark that stays away. A landmark set by hand is removed from the landmarks at once. Run in a
+/// transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,

@@ -1,9 +1,9 @@
 //! Enrolments: one-time tokens, which agents exchange for credentials.
 //!
-//! Invariants: only a token's hash is stored. A token is exchanged at most once: the row's lock
-//! decides which request is first. A name has at most one open token. A token replaces an agent in
-//! use only if it was made for that. Then one transaction voids the agent's former credential, ends
-//! its session and releases its leases.
+//! Invariants: only a token's hash is stored. A token is exchanged at most once, because each
+//! exchange locks the token's row. A name has at most one open token. A token replaces an agent in
+//! use only if the token was made for that purpose. The replacement is one transaction, which voids
+//! the agent's former credential, ends its session and releases its leases.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +38,7 @@ pub struct AgentRequest {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Its position, if known.
+    /// The agent's position, if known.
     pub position: Option<Position>,
     /// Tags that batches may require. If empty, an agent enrolled again keeps its tags.
     pub tags: Vec<String>,
@@ -51,7 +51,7 @@ pub struct AgentRequest {
 pub enum Name {
     /// Given by the operator.
     Given(String),
-    /// Formed from city and carrier; a number is appended if it is taken.
+    /// Formed from city and carrier, with a number appended if that name is taken.
     Formed(String),
 }
 
@@ -117,17 +117,17 @@ pub struct RedeemResult {
 /// Why a token is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RedeemError {
-    /// No such token exists, or it was pruned.
+    /// No such token exists, or the token was deleted after its expiry.
     #[error("the enrolment token is unknown to this scheduler: make one with `landfall agents enrol`")]
     Unknown,
     #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Used { name: String, at: DateTime<Utc> },
-    /// The operator revoked it.
+    /// The operator revoked the token.
     #[error("the enrolment token for {name} was revoked at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Revoked { name: String, at: DateTime<Utc> },
     #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
-    /// An agent has the name, and the token may not replace it.
+    /// An agent in use has the name, and the token may not replace it.
     #[error(
         "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
     )]
@@ -138,7 +138,8 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-/// Makes a token for every wanted agent, or none if one is refused. Run in a transaction.
+/// Makes a token for every agent of the request, or none if a name is refused. Run in a
+/// transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
     // Prevents two concurrent requests from getting the same free name.
     sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;

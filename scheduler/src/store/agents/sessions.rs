@@ -1,8 +1,8 @@
 //! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
-//! Invariants: an agent has at most one active session (a unique index), that of the newest
-//! incarnation. Expiry is judged only by Postgres' clock. A session is marked as ended before its
-//! leases are released, never after.
+//! Invariants: an agent has at most one active session (a unique index), and that is the session of
+//! the newest incarnation. Only Postgres' clock decides whether a session has expired. A session is
+//! marked as ended before its leases are released, never after.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -31,10 +31,10 @@ pub struct Registration {
     pub beacon_url: Option<String>,
     /// The agent's address as the scheduler observed it.
     pub address: Option<IpAddr>,
-    /// The leases that the agent reports as held.
+    /// The leases that the agent still has, according to its report.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// Whether the process gives way: another process of the same agent superseded it, and it
-    /// connects only once that process is gone.
+    /// Whether the process yields: another process of the same agent superseded it, so it connects
+    /// again only after that process is gone.
     pub yields: bool,
     /// A random number that the process drew when it started; `None` from an older agent.
     pub process: Option<i64>,
@@ -44,15 +44,15 @@ pub struct Registration {
 #[derive(Debug, Clone)]
 pub struct OpenedSession {
     pub session: SessionId,
-    /// Its number among the agent's sessions.
+    /// The session's number among all sessions of the agent.
     pub incarnation: Incarnation,
-    /// The held leases that now belong to this session.
+    /// The leases among [`Registration::held`] that now belong to this session.
     pub kept: Vec<(TaskId, LeaseToken)>,
 }
 
 words!(
     EndCause {
-        /// It was not renewed in time: the agent was lost.
+        /// The session was not renewed in time, so the agent is considered lost.
         Expired = "expired",
         /// Another process connected with the same credential.
         Superseded = "superseded",
@@ -60,7 +60,7 @@ words!(
         Reconnected = "reconnected",
         /// Another machine was enrolled in the agent's place.
         Replaced = "replaced",
-        /// The agent said goodbye.
+        /// The agent ended the session itself.
         Left = "left",
         /// The operator removed the agent.
         Removed = "removed",
@@ -72,11 +72,11 @@ words!(
 words!(
     /// The state of a session.
     SessionState {
-        /// Its agent renews it.
+        /// The agent still renews the session.
         Active = "active",
-        /// It was not renewed in time.
+        /// The session was not renewed in time.
         Expired = "expired",
-        /// It ended for another reason.
+        /// The session ended for another reason.
         Closed = "closed",
     }
 );
@@ -86,7 +86,8 @@ words!(
 pub struct SessionTerms {
     /// Time from the last renewal to expiry, including the grace period.
     pub lifetime: Duration,
-    /// Number of superseded sessions of an agent within a minute at which new ones are refused.
+    /// Maximum number of sessions of an agent that may be superseded within a minute. When it is
+    /// reached, new sessions are refused.
     pub max_supersessions: u32,
     /// Number of crashes at which a task fails.
     pub max_crashes: u32,
@@ -97,7 +98,7 @@ pub struct SessionTerms {
 pub enum OpenError {
     #[error("this agent was removed by the operator: enrol it again under its name to restore it")]
     Removed,
-    /// The process gives way, and another process of the same agent is connected.
+    /// The process yields to another process of the same agent, which is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
     Taken(Incarnation),
     /// The agent's sessions keep superseding each other.
@@ -115,8 +116,8 @@ pub enum OpenError {
     Store(#[from] Error),
 }
 
-/// Opens a session: ends the agent's former session, rebinds the leases that the agent still holds,
-/// and releases the others. Run in a transaction.
+/// Opens a session: ends the agent's former session, rebinds the leases that the agent still has to
+/// the new one, and releases the agent's other leases. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -164,8 +165,8 @@ pub async fn open(
     Ok(OpenedSession { session, incarnation, kept })
 }
 
-/// The cause with which the agent's active session ends when a new one replaces it, or why none
-/// may. The caller has locked the agent's row.
+/// The cause with which the agent's active session ends when a new one replaces it, or the reason
+/// why no new session may replace it. The caller has locked the agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -197,17 +198,17 @@ async fn end_of_former(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestSession {
     pub session: SessionId,
-    /// Its number among the agent's sessions.
+    /// The session's number among all sessions of the agent.
     pub incarnation: Incarnation,
     pub state: SessionState,
     pub opened_at: DateTime<Utc>,
     pub renewed_at: DateTime<Utc>,
-    /// When it expires unless it is renewed.
+    /// When the session expires unless it is renewed.
     pub expires_at: DateTime<Utc>,
     pub end_cause: Option<EndCause>,
 }
 
-/// The agent's newest session; `None` when it never connected.
+/// The agent's newest session; `None` if the agent never connected.
 pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<NewestSession>, Error> {
     let newest = sqlx::query_as!(
         NewestSession,
@@ -226,7 +227,7 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
     Ok(cause.optional(conn).await?.flatten())
 }
 
-/// Ends a session because the agent said goodbye.
+/// Ends a session at the agent's request.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
@@ -237,13 +238,13 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Extends every active session when a scheduler takes the reaper's term, because sessions may not
-/// have been renewed since `served_until`, when the former term ended. Returns the number of
-/// extended sessions.
+/// Extends every active session when a scheduler takes the reaper's term. Since `served_until`,
+/// when the former term ended, agents may have had no scheduler that renewed their sessions.
+/// Returns the number of extended sessions.
 ///
-/// A session renewed since the former term began gets a whole lifetime. Any other gets what
-/// remained of its lifetime when that term ended. So a dead agent's session expires after at most
-/// two lifetimes during which a scheduler reaped, however often the term changes hands.
+/// A session that was renewed after the former term began gets a whole lifetime. Any other session
+/// gets what remained of its lifetime when that term ended. So a dead agent's session expires after
+/// at most two lifetimes during which a scheduler reaped, however often the term changes hands.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,
@@ -268,9 +269,9 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks overdue sessions as expired, and returns their agents. Their leases are released in a
-/// later transaction, so a late heartbeat finds the session ended and cannot revive an agent whose
-/// tasks were given to others.
+/// Marks overdue sessions as expired, and returns their agents. The leases of these agents are
+/// released in a later transaction. So a late heartbeat finds the session ended, and cannot revive
+/// an agent whose tasks other agents have got.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

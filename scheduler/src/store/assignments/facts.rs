@@ -1,4 +1,5 @@
-//! Reads what strategies use besides distances: positions and former crawls of sites and agents.
+//! Reads the facts that strategies use besides distances: positions, and former crawls of sites and
+//! agents.
 
 use std::collections::HashMap;
 
@@ -16,15 +17,15 @@ use crate::store::{Error, position};
 
 /// Number of an agent's newest crawls from which its speed is learned.
 const CRAWLS_LEARNED: i64 = 40;
-/// Maximum number of crawl residuals read per agent; matters only in a small fleet.
+/// Maximum number of crawl residuals read per agent. This limit matters only in a small fleet.
 const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
-/// Maximum number of crawl residuals read of all agents together, but at least [`CRAWLS_LEARNED`]
-/// of each agent are read.
+/// Maximum number of crawl residuals read for all agents together. At least [`CRAWLS_LEARNED`] of
+/// each agent are read nevertheless.
 const RESIDUALS: i64 = 20_000;
-/// Number of a site's newest crawls that are read: not more agents than that are worth trying.
+/// Number of a site's newest crawls that are read. Strategies do not try more agents than this.
 const CRAWLS_OF_A_SITE: i64 = 10;
 
-/// What strategies need to know of these tasks' sites.
+/// The facts that strategies use about these tasks' sites.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -65,8 +66,8 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
 }
 
 /// The newest crawls of each of these agents, newest first: work, distance and length. Omits crawls
-/// without a round trip or a page. Omits crawls that the agent took over from another one, because
-/// their length depends on both agents.
+/// without a round trip or a page. Also omits crawls that the agent took over from another one,
+/// because their length depends on both agents.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,9 +1,10 @@
-//! Loads: each agent's active crawls, waiting tasks and reported load; and tasks that move from one
-//! agent to another.
+//! Loads: each agent's active crawls, waiting tasks and reported load. Also reads and locks the
+//! tasks that may move from one agent to another.
 //!
-//! Queues are counted up to `MOST_COUNTED` tasks; longer ones count as equally long. A task moves
-//! only if its assignment is still the one that was read. Of concurrent transactions that move,
-//! grant, withdraw or cancel the task, the first wins, and the move does not wait for others.
+//! At most `MOST_COUNTED` tasks of a queue are counted; longer queues are treated as equally long.
+//! A task moves only if its assignment is still the one that was read. If concurrent transactions
+//! move, grant, withdraw or cancel the same task, the first one wins; a move does not wait for the
+//! others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,9 +25,9 @@ use crate::store::{Error, position};
 /// as equal.
 const MOST_COUNTED: i64 = 1000;
 /// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
-/// size, the mean of so many errs by some 15 %.
+/// size, the mean of this many crawls has an error of about 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// Maximum length of a crawl in the computation of the pace: one day.
+/// Maximum length of a crawl in the computation of the pace. Longer crawls count as one day.
 const LONGEST_MS: i64 = 86_400_000;
 
 /// An agent's report of its load.
@@ -38,7 +39,7 @@ pub struct ReportedLoad {
     pub outcomes_waiting: u32,
 }
 
-/// Stores the load that a session's agent reports; `None` if it reports none.
+/// Stores the load that a session's agent reports, if it reports one.
 pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<ReportedLoad>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
     sqlx::query!(
@@ -59,25 +60,25 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Re
 pub struct AvailableAgent {
     pub agent: AgentId,
     pub capacity: u32,
-    /// Number of tasks assigned or leased to it, plus slots that it reports as unusable.
+    /// Number of tasks assigned or leased to the agent, plus slots that it reports as unusable.
     pub load: u32,
-    /// Number of tasks assigned to it but not leased, at most `MOST_COUNTED`.
+    /// Number of tasks assigned to the agent but not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
-    /// The mean length of its newest crawls. Near the fleet's mean while few of its crawls are
-    /// known; one second while the fleet has none.
+    /// The mean length of the agent's newest crawls. It is near the fleet's mean while few crawls
+    /// of the agent are known, and one second while the fleet has none.
     pub pace: Duration,
-    /// When its session was opened.
+    /// When the agent's session was opened.
     pub since: DateTime<Utc>,
     pub home: AgentLocation,
 }
 
-/// An active crawl of an agent, or a task that waits there.
+/// An active crawl of an agent, or a task that waits for the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentCrawl {
     pub agent: AgentId,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
-    /// Time since it began; `None` while it waits.
+    /// Time since the crawl began; `None` while the task waits.
     pub under_way: Option<Duration>,
 }
 
@@ -112,7 +113,7 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
 }
 
 /// The agents with an active session that are neither draining, paused nor disconnected. A
-/// disconnected agent may come back, so it keeps its tasks until its session expires, but gets no
+/// disconnected agent may reconnect, so it keeps its tasks until its session expires, but gets no
 /// new ones.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, Error> {
     let rows = sqlx::query!(
@@ -188,9 +189,9 @@ pub struct QueuedTask {
     pub former: RecordedChoice,
 }
 
-/// The tasks that wait at these agents: at most `each` per agent, those that would be granted last
-/// first. Omits tasks of a site that another task is crawling, because they must wait for that task
-/// anywhere.
+/// The tasks that wait at these agents: at most `each` per agent, starting with the task that would
+/// be granted last. Omits a task if another task is crawling its site, because it would have to
+/// wait at any agent.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -243,8 +244,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks and returns the tasks that may move: those that still have the assignment that was read,
-/// and that no other transaction has locked.
+/// Locks and returns the tasks that may move. They still have the assignment that was read, and no
+/// other transaction has locked them.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

@@ -1,4 +1,5 @@
-//! Withdraws tasks from agents that have not begun them: the only way from `assigned` to `located`.
+//! Withdraws tasks from agents that have not begun them. No other code moves a task from `assigned`
+//! back to `located`.
 
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use crate::store::types::Interval;
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum UnassignScope<'a> {
-    /// All tasks of one agent. Waits for transactions that are granting one of them.
+    /// All tasks of one agent. Waits for transactions that are granting one of these tasks.
     Agent(AgentId),
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
-    /// present, also tasks of agents that have been disconnected for longer than this.
+    /// connected, also tasks of agents that have been disconnected for longer than this duration.
     Unavailable(Duration),
-    /// Tasks of these batches, assigned to agents that the batch now excludes.
+    /// Tasks of these batches that are assigned to agents that the batch now excludes.
     Excluded(&'a [(BatchId, AgentId)]),
 }
 
 /// Withdraws at most `limit` tasks, which then need a new choice. Skips tasks locked by another
-/// transaction, except with [`UnassignScope::Agent`]. Returns the number.
+/// transaction, except with [`UnassignScope::Agent`]. Returns the number of withdrawn tasks.
 pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
         UnassignScope::Agent(agent) => of_agent(conn, agent, limit).await?,

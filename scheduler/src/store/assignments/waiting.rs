@@ -1,4 +1,4 @@
-//! Reads a waiting task from its row, with its former agent and why the task left it.
+//! Reads a waiting task from its row, with its former agent and the reason why the task left it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::strategy::RecordedChoice;
 
 use super::WaitingTask;
 
-/// A task, its newest assignment, the chosen agent and the lease under that assignment.
+/// A task with its newest assignment, the chosen agent, and the lease under that assignment.
 pub(super) struct Row {
     pub(super) id: TaskId,
     pub(super) site_id: SiteId,

@@ -23,7 +23,7 @@ const NAMED_AT_MOST: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeScope {
-    /// The whole batch, or, for a retry, every failed task.
+    /// The whole batch. A retry changes only its failed tasks.
     All,
     Sites(Vec<SiteName>),
 }
@@ -33,11 +33,11 @@ pub enum ChangeScope {
 pub struct CancelResult {
     pub tasks: u64,
     pub leases: u64,
-    /// Number of tasks that had ended before; they do not change.
+    /// Number of tasks that had already ended; they do not change.
     pub ended: u64,
     /// Number of those ended tasks whose planned recrawl was cancelled.
     pub recrawls: u64,
-    /// The agents whose leases were revoked, to be notified.
+    /// The agents whose leases were revoked. They must be notified.
     pub agents: Vec<AgentId>,
 }
 
@@ -46,7 +46,7 @@ pub struct CancelResult {
 pub struct RetryResult {
     /// Number of tasks that got a new round.
     pub tasks: u64,
-    /// Number of sites whose newest round has not ended; they do not change.
+    /// Number of sites whose newest round has not ended; they get no new round.
     pub open: u64,
 }
 
@@ -70,8 +70,8 @@ fn listed(sites: &[String]) -> String {
 }
 
 /// Cancels open tasks, and planned recrawls of ended ones. Revokes the tasks' active leases; the
-/// agents' sessions send the revocations. Run in a transaction, because the tasks' rows must stay
-/// locked.
+/// agents' sessions later send the revocations. Run in a transaction, because the tasks' rows must
+/// stay locked.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -82,7 +82,8 @@ pub async fn cancel(
         ChangeScope::All => None,
         ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // Before open tasks are read: this waits for a round that is being made, so that it is found.
+    // Runs before open tasks are read. It waits for a round that another transaction is making, so
+    // that the tasks of that round are found too.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
@@ -110,7 +111,7 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // Again, because an outcome may have ended an open task just before it was locked.
+    // Runs again, because an outcome may have ended an open task just before the task was locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
@@ -133,9 +134,9 @@ pub async fn cancel(
     })
 }
 
-/// Makes a new round of failed tasks and, for named sites, also of cancelled ones. Their sites are
-/// measured, and agents are chosen, again. Run in a transaction, because the tasks' rows must stay
-/// locked.
+/// Makes a new round of failed tasks and, if sites are named, also of cancelled tasks. The sites
+/// are measured again, and agents are chosen again. Run in a transaction, because the tasks' rows
+/// must stay locked.
 pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -149,7 +150,7 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks. Omits sites with an open or done task under another name.
+/// Locks the batch's failed tasks. Omits a site that has an open or done task under another name.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -171,7 +172,8 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
     .await
 }
 
-/// Locks the tasks of the named sites that may be retried. Also returns the number of open tasks.
+/// Locks the tasks of the named sites that may be retried. Also returns the number of sites with
+/// open tasks.
 async fn named(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -199,7 +201,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // A task of a site counts also for its aliases, and the reverse.
+        // A task of a site counts also as a task of its aliases, and the reverse.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());
@@ -212,7 +214,8 @@ async fn named(
     if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
 }
 
-/// For each name, its site and, if it is an alias, the site it points at.
+/// For each name, the identifier of its site and, if the site is an alias, also of the site that
+/// the alias points at.
 async fn of_batch(
     conn: &mut PgConnection,
     batch: BatchId,

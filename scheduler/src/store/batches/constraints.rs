@@ -1,5 +1,5 @@
-//! Constraints of batches: what each batch requires of its agents, how much agents have fetched for
-//! it, and which agents were excluded.
+//! Constraints of batches: the requirements for agents, the bytes that agents have fetched for each
+//! batch, and the agents that were excluded.
 //!
 //! Invariant: constraints are stored with a batch's first submission and never change.
 //! `crate::store::tasks::unmet` handles tasks that no agent may crawl.
@@ -16,8 +16,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Returns the constraints of a batch: the requested ones, which it stores, if the batch has no
-/// task yet, else the stored ones. The caller has locked the batch.
+/// Returns the constraints of a batch. If the batch has no task yet, stores the requested
+/// constraints and returns them, else returns the stored ones. The caller has locked the batch.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
@@ -46,7 +46,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
     Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
-/// The properties of enrolled agents to which constraints refer. Includes agents that are away.
+/// The properties of enrolled agents that constraints can require. Includes agents that are away.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTraits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits = rows
@@ -71,8 +71,8 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
 
 /// For each of these batches and each agent, returns the bytes fetched in the last 24 hours and the
 /// number of assigned and leased tasks. For each batch, also returns the expected bytes of one
-/// site: the mean of the sites fetched in that time or, if there were none, the maximum that the
-/// policy allows. Agents without a task or crawl of a batch are absent.
+/// site: the mean of the sites fetched in the last 24 hours or, if there were none, the maximum
+/// that the policy allows. Agents without a task or crawl of a batch are absent.
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -128,9 +128,9 @@ pub async fn spending(
     Ok((spending, expected))
 }
 
-/// Adds the bytes that crawls of batches with a quota fetched, summed by the hour, so that checking
-/// a quota reads few rows. An hour counts until its end is 24 hours ago, so an agent never fetches
-/// more than its quota within 24 hours. Run in the transaction that records outcomes.
+/// Adds the bytes that crawls of batches with a quota fetched. The bytes are summed by the hour, so
+/// that checking a quota reads few rows. An hour counts until 24 hours after its end, so an agent
+/// never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
 pub(in crate::store) async fn add_spending(
     conn: &mut PgConnection,
     fetched: &[(TaskId, AgentId, u64)],
@@ -160,13 +160,13 @@ pub(in crate::store) async fn add_spending(
     .await
 }
 
-/// Deletes hours that no longer count.
+/// Deletes the sums of hours that no longer count.
 pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// Of these sites, those whose confirmation is awaited only by batches with constraints, each with
-/// all of these batches. A site is absent if a batch without constraints also waits for its
+/// Returns the sites among these whose confirmation is awaited only by batches with constraints,
+/// each with these batches. A site is absent if a batch without constraints also waits for its
 /// confirmation.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
@@ -188,8 +188,8 @@ pub async fn to_be_confirmed(
     Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
 }
 
-/// Stores a batch's excluded agents and returns the row's number. If the set has not changed,
-/// returns the newest row.
+/// Stores a batch's excluded agents as a new row, and returns the row's number. If the excluded
+/// agents have not changed, returns the number of the newest row.
 pub async fn remember(
     conn: &mut PgConnection,
     batch: BatchId,

@@ -1,9 +1,10 @@
-//! Removes a batch with its tasks and their rows. Keeps its sites and their measurements, because
-//! other batches share them, and a site that is submitted again need not be measured again.
+//! Removes a batch with its tasks and their rows. Keeps its sites and their measurements: other
+//! batches share them, and a site that is submitted again need not be measured again.
 //!
-//! Invariants: a batch under removal takes no new task. A step is one short transaction that locks
-//! only ended tasks of the batch. If a removal is interrupted between two steps, the next removal
-//! continues there. A crawl's task is deleted only after its agent was sent the order to stop.
+//! Invariants: a batch that is being removed gets no new task. A step is one short transaction that
+//! locks only ended tasks of the batch. If a removal is interrupted between two steps, the next
+//! removal continues from there. The task of a crawl is deleted only after its agent was told to
+//! stop.
 
 use sqlx::PgConnection;
 
@@ -14,8 +15,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Maximum number of tasks removed by a step, each with about ten rows. A step takes some tens of
-/// milliseconds.
+/// Maximum number of tasks removed by a step. Each task has about ten rows, and a step takes some
+/// tens of milliseconds.
 pub const STEP: i64 = 1_000;
 
 /// Why a batch is not removed.
@@ -50,8 +51,8 @@ pub struct TaskPosition {
     round: u32,
 }
 
-/// Begins or continues a removal, after which no task is added. Returns the batch's number of
-/// tasks. Run in a transaction.
+/// Begins or continues a removal; from then on, no task can be added to the batch. Returns the
+/// batch's number of tasks. Run in a transaction.
 pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
     // Waits for a concurrent submission, so that its tasks are counted too.
     sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())
@@ -112,8 +113,8 @@ pub async fn step(
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks with their rows. Returns the exclusions that their assignments referred to.
-/// The caller has locked the tasks.
+/// Removes ended tasks with their rows. Returns the numbers of the exclusions to which their
+/// assignments referred. The caller has locked the tasks.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],
@@ -121,7 +122,7 @@ pub(in crate::store) async fn remove_tasks(
     sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
-    // Tasks and assignments reference each other.
+    // One statement deletes both, because tasks and assignments reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"
         with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
@@ -133,13 +134,13 @@ pub(in crate::store) async fn remove_tasks(
     exclusions.all(conn).await
 }
 
-/// Removes the batch itself once it has no task.
+/// Removes the batch itself if it has no more tasks.
 async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<RemovalStep, ChangeError> {
     let left = sqlx::query_scalar!(r#"select exists (select from tasks where batch_id = $1) as "left!""#, batch.get())
         .one(conn)
         .await?;
     if left {
-        // Any open tasks are of a round that was being made when the removal began.
+        // If tasks are open, they are of a round that was being made when the removal began.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
@@ -159,7 +160,7 @@ mod tests {
     use crate::store::tasks::rounds;
     use crate::store::{batches, leases};
 
-    /// Runs steps until the batch is gone or has to wait.
+    /// Runs steps until the batch is removed or a step has to wait.
     async fn steps(pool: &PgPool, batch: BatchId) -> (u64, RemovalStep) {
         let (mut removed, mut place) = (0, TaskPosition::default());
         loop {

@@ -2,10 +2,10 @@
 //!
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
-//! idempotency key gets the first answer again. The name of an alias makes a task of the site it
-//! points at. The cost per site does not depend on the size of the tables. Sites are inserted in
-//! order of their names, so that concurrent submissions wait for each other instead of
-//! dead-locking. Tasks are inserted in the order of the list.
+//! idempotency key gets the first answer again. If a name is an alias, the task is made for the
+//! site that the alias points at. The cost per site does not depend on the size of the tables.
+//! Sites are inserted in the order of their names, so that concurrent submissions wait for each
+//! other instead of dead-locking. Tasks are inserted in the order of the list.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +22,11 @@ use crate::store::sites::positions;
 use crate::store::types::whole;
 use crate::store::{Error, batches, settings, tasks};
 
-/// Number of rows inserted by one statement. Large enough that the round trip to Postgres does not
-/// matter, and small enough that the arrays take only a few megabytes.
+/// Number of rows inserted by one statement. It is large enough that the round trip to Postgres
+/// does not matter, and small enough that the arrays take only a few megabytes.
 const CHUNK: usize = 10_000;
 
-/// Up to this number of added rows, new statistics are never needed.
+/// If fewer rows were added, the planner needs no new statistics.
 const FEW_ADDED: u64 = 1_000;
 
 /// A client's request.
@@ -34,21 +34,22 @@ const FEW_ADDED: u64 = 1_000;
 pub struct Submission {
     /// The batch's name; a new name creates a batch.
     pub batch: String,
-    /// `None`: the default for a new batch, or the existing batch's strategy.
+    /// The requested strategy. `None` means the default for a new batch, and the strategy of an
+    /// existing batch.
     pub strategy: Option<Strategy>,
-    /// The requested policy fields. The others come from `default_policy` for a new batch, else
-    /// from the existing batch.
+    /// The requested policy fields. The other fields come from `default_policy` for a new batch,
+    /// else from the existing batch.
     pub policy: PolicyRequest,
-    /// The requested constraints. A new batch has no others; an existing batch keeps its own.
+    /// The requested constraints. A new batch gets exactly these; an existing batch keeps its own.
     pub constraints: ConstraintsRequest,
     /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
-    /// Chosen by the client; a submission without a key cannot be repeated safely.
+    /// A key chosen by the client. A submission without a key cannot be repeated safely.
     pub idempotency_key: Option<String>,
     pub sites: Vec<SiteName>,
     /// Positions of the sites for which the list gives one.
     pub positions: Vec<(SiteName, Position)>,
-    /// Number of repeated names that were dropped before.
+    /// Number of repeated names that were already dropped from the list.
     pub duplicates: u64,
 }
 
@@ -135,7 +136,8 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     Ok(submitted)
 }
 
-/// The answer to an earlier submission with this key. Locks the key until the transaction ends.
+/// Returns the answer to an earlier submission with this key. Locks the key until the transaction
+/// ends.
 async fn first_answer(
     conn: &mut PgConnection,
     key: &str,
@@ -186,7 +188,7 @@ async fn remember(
     .await
 }
 
-/// The batch, if it is new or has the requested strategy, policy and constraints.
+/// Returns the batch if it is new, or if it has the requested strategy, policy and constraints.
 async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
     let strategy = submission.strategy.unwrap_or_default();
     let policy = submission.policy.or(&submission.default_policy);
@@ -203,14 +205,14 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::Differs { batch: batch.name, differences });
     }
-    // Checked here because the values of all fields are known only now. After an error the caller's
-    // transaction is rolled back, which also undoes a new batch.
+    // This is checked here because the values of all fields are known only now. After an error the
+    // caller's transaction is rolled back, which also undoes the creation of a batch.
     batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }
 
-/// The sites that have these names, each once, in the order of the list. Unknown names become new
-/// sites.
+/// The sites that have these names, each once, in the order of the list. An unknown name becomes a
+/// new site.
 async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64>, Error> {
     let mut sorted: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
     sorted.sort_unstable();
@@ -234,7 +236,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
     Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
 }
 
-/// Makes a task for each site that has none in this batch. Returns their number.
+/// Makes a task for each site that has none in this batch. Returns the number of new tasks.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
     let (mut added, distanced) = (0, tasks::distanced());
     for chunk in sites.chunks(CHUNK) {
@@ -263,8 +265,8 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
 
 /// Makes Postgres plan statements anew, with indexes, until the transaction ends, because the
 /// tables are about to grow. A plan is based on the statistics of the last `analyze`, and a
-/// connection may keep it, even for the check of a foreign key. A plan made when a table had one
-/// page reads the whole table for every row, even after a hundred thousand rows were added.
+/// connection may keep a plan, even one for the check of a foreign key. A plan made when a table
+/// had one page reads the whole table for every row, even after a hundred thousand rows were added.
 async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -274,7 +276,7 @@ async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
 }
 
 /// Updates the planner's statistics of sites and tasks if `added` is more than a tenth of the
-/// tasks. Once the transaction commits, every connection makes plans for the new size. Skips a
+/// tasks. After the transaction commits, every connection makes plans for the new size. Skips a
 /// table that another transaction is analysing.
 pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
     if added < FEW_ADDED {
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
     }
 
-    /// Number of rows that the execution of a plan read, from `explain (analyze)`.
+    /// Number of rows that Postgres read to execute a plan, from `explain (analyze)`.
     fn looked_at(plan: &serde_json::Value) -> f64 {
         let told = |name: &str| plan[name].as_f64().unwrap_or(0.0);
         let rows = told("Actual Rows") + told("Rows Removed by Filter") + told("Rows Removed by Join Filter");
@@ -363,11 +365,11 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // Only two executions: so early Postgres still plans the statement each time, from the
+        // Only two executions: until then, Postgres still plans the statement each time, from the
         // statistics.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
-        // Makes Postgres plan the foreign keys' checks while the tables have one page.
+        // Makes Postgres plan the checks of foreign keys while the tables have one page.
         small_batches(&mut conn, 11..12).await;
 
         let mut tx = conn.begin().await.expect("a transaction");
@@ -379,7 +381,7 @@ mod tests {
         .await;
         assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
 
-        // Runs the statement that made the tasks again, for ten thousand more.
+        // Runs the statement that made the tasks once more, for ten thousand more sites.
         let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
         let statement: String = fixtures::scalar(
             &mut tx,
@@ -483,7 +485,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("a connection");
         let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
         assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
-        // The error names the field of the policy that this build cannot read.
+        // The error names the field that is missing in the stored policy.
         let sql = "update batches set policy = policy - 'max_depth' where name = 'autumn'";
         sqlx::query(sql).execute(&mut *conn).await.expect("written");
         let error = batches::by_name(&mut conn, "autumn").await.expect_err("half a policy").to_string();

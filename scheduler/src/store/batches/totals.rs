@@ -1,5 +1,5 @@
-//! The progress of batches at the cost of what changed: triggers write differences, a job adds them
-//! up, and readers use the view `batch_progress`.
+//! The progress of batches. Its cost depends only on the number of changes: triggers write
+//! differences, a job adds them to sums, and readers use the view `batch_progress`.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 
-/// The time over which the present rate is averaged: long enough that a fleet of a few agents ends
-/// several crawls in it.
+/// The time over which the present rate is averaged. Within this time even a fleet of a few agents
+/// ends several crawls.
 const RATE_WINDOW: Duration = Duration::from_secs(300);
 
-/// Adds the differences to the sums. Two concurrent calls add each difference once.
+/// Adds the differences to the sums. Two concurrent calls still add each difference only once.
 pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -68,8 +68,8 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
     .await
 }
 
-/// At most `limit` batches with open tasks, the newest first, without estimates; and the number of
-/// further ones.
+/// At most `limit` batches with open tasks, the newest first, without estimates. Also returns the
+/// number of batches beyond `limit`.
 pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -174,7 +174,7 @@ mod tests {
         ) c
         order by batch_id";
 
-    /// Checks the view before and after the differences are added.
+    /// Checks the view against the tasks, before and after the differences are added to the sums.
     async fn is_exact(conn: &mut PgConnection) {
         let counted: Vec<(String,)> = fixtures::rows(conn, COUNTED).await;
         assert!(!counted.is_empty());

@@ -1,5 +1,5 @@
-//! Landmarks: the agents that measure sites and that other agents measure. Also lists the connected
-//! agents, which all measure sites in a small fleet.
+//! Landmarks: the agents that measure sites and that other agents measure. This file also lists the
+//! connected agents, because in a small fleet all of them measure sites.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ pub struct Landmark {
     pub city: String,
     pub carrier: String,
     pub connected: bool,
-    /// Why it was chosen, or why it is quarantined; for people.
+    /// The reason why the landmark was chosen or is quarantined, for people.
     pub reason: String,
     pub by: ChosenBy,
-    /// Time since it disconnected; `None` while it is connected.
+    /// Time since the landmark disconnected; `None` while it is connected.
     pub away_for: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ pub enum ChosenBy {
 pub struct AbsentLandmark {
     pub agent: AgentId,
     pub name: String,
-    /// The time since its last session ended.
+    /// The time since the landmark's last session ended.
     pub away_for: Duration,
 }
 
@@ -47,9 +47,9 @@ pub struct AbsentLandmark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreachedAgent {
     pub name: String,
-    /// The URL of its beacon, if it runs one.
+    /// The URL of the agent's beacon, if the agent runs one.
     pub beacon_url: Option<String>,
-    /// The failure of the last agent that tried; `None` if none has tried.
+    /// The failure of the last agent that tried to reach it; `None` if none has tried.
     pub failure: Option<String>,
 }
 
@@ -79,8 +79,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// Of the elected landmarks that are not removed and whose last session ended at least `after` ago,
-/// the one that has been away for the longest time.
+/// The elected landmark that has been away for the longest time. Considers only landmarks that are
+/// not removed and whose last session ended at least `after` ago.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,
@@ -109,7 +109,7 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     .await
 }
 
-/// Replaces a landmark by an elected agent. Changes nothing and returns `false` if the former is no
+/// Replaces a landmark by an elected agent. Changes nothing and returns `false` if `lost` is no
 /// longer a landmark.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(
@@ -143,7 +143,7 @@ pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, E
     .await
 }
 
-/// The landmarks, in order of choice.
+/// The landmarks, in the order in which they were chosen.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -174,7 +174,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
         .collect())
 }
 
-/// The agents with an active session, by identifier.
+/// The agents with an active session, ordered by identifier.
 pub async fn connected(conn: &mut PgConnection) -> Result<Vec<ConnectedAgent>, Error> {
     sqlx::query_as!(
         ConnectedAgent,

@@ -11,14 +11,14 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 
-/// A site's placement, and the number of measurements from which it was computed.
+/// A site with its new placement.
 #[derive(Debug, Clone)]
 pub struct LocatedSite {
     pub site: SiteId,
     pub placement: Placement,
 }
 
-/// The placements of these sites in one embedding; sites not located in it are absent.
+/// The placements of these sites in one embedding. Sites that were not located in it are absent.
 pub async fn sites(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -40,7 +40,7 @@ pub async fn sites(
         .collect())
 }
 
-/// Stores sites' placements in place of former ones.
+/// Stores the placements of sites, replacing their former placements.
 pub async fn upsert(conn: &mut PgConnection, located: &[LocatedSite]) -> Result<(), Error> {
     let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
     let mut sites = Vec::with_capacity(located.len());
@@ -85,8 +85,9 @@ pub struct OutdatedSite {
     pub open: bool,
 }
 
-/// At most `limit` sites that are placed in an older embedding and not [set aside](set_idle). The
-/// most recently placed come first, because most tasks of sites placed long ago are about to end.
+/// At most `limit` sites that are placed in an older embedding and not [marked as idle](set_idle).
+/// The most recently placed sites come first, because most tasks of sites placed long ago are about
+/// to end.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<OutdatedSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -110,7 +111,8 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
 /// until their sites are located again.
 pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!(
-        // The epoch excludes sites that were placed again meanwhile: those are needed.
+        // The condition on the epoch excludes sites that have since been placed in the newest
+        // embedding.
         "update site_placements set idle = true where site_id = any($1) and epoch < $2",
         sites as _,
         epoch.get(),

@@ -1,5 +1,5 @@
-//! Tests every pair of endings of a lease that can be concurrent, in either order; and holds that
-//! begin while their condition ends.
+//! Tests every pair of endings of a lease that can be concurrent, in both orders. Also tests holds
+//! that begin while their condition ends.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ const ALL: [LeaseEnding; 8] = [
     LeaseEnding::Cancel,
 ];
 
-/// Makes a preempted lease. Its session has expired if expiry is one of the endings.
+/// Makes a preempted lease. If one of the endings is expiry, the lease's session has expired.
 async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> LeasedTask {
     let lease = fixtures::leased(conn, name).await;
     let preempted = "insert into preemptions (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
@@ -55,7 +55,7 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> L
     lease
 }
 
-/// Ends a lease. Returns whether this changed anything. The agent and the batch are called `name`.
+/// Ends a lease. Returns whether that changed anything. The agent and the batch are called `name`.
 async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEnding) -> bool {
     let LeasedTask { agent, batch, task, .. } = lease;
     match by {
@@ -102,8 +102,8 @@ const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static
     }
 }
 
-/// The states after two endings. The first ends the lease. The second may still end the task, or
-/// withdraw it if it removes the agent.
+/// The states after two endings. The first one ends the lease. The second one may still end the
+/// task, or withdraw the task by removing its agent.
 fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     let (task, lease, hold) = leaves(first);
     match second {
@@ -131,7 +131,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
             let again = fixtures::behind(&pool, ending, async |conn| {
-                // In a transaction, as sessions and background tasks do it.
+                // Runs in a transaction, as in sessions and background tasks.
                 let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
                 let again = end(&mut tx, lease, &name, second).await;
                 tx.commit().await.expect("commit");

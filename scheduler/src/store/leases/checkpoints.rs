@@ -1,5 +1,5 @@
-//! Checkpoints: the progress of active crawls. A task has at most one checkpoint, the newest one
-//! under its newest lease.
+//! Checkpoints: the progress of active crawls. A task has at most one checkpoint: the newest one,
+//! stored under its newest lease.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, whole};
 
-/// Maximum size of a crawl's state, in bytes.
+/// Maximum size in bytes of the crawl's state in a checkpoint.
 pub const MOST_BYTES: usize = 1 << 20;
 
 /// The progress of a crawl.
@@ -21,7 +21,7 @@ pub struct Checkpoint {
     pub task: TaskId,
     pub token: LeaseToken,
     pub pages: u32,
-    /// Opaque to the scheduler; at most [`MOST_BYTES`].
+    /// The crawl's state, which only the agent can read; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
     pub rate_state: RateState,
 }
@@ -31,9 +31,9 @@ pub struct Checkpoint {
 pub struct RateState {
     /// The shortest interval between two requests.
     pub interval: Option<Duration>,
-    /// Time, counted from the report, for which the agent sends the site no request.
+    /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,
-    /// How often the site refused requests (429, 503) since this count was last cleared.
+    /// Number of requests that the site refused (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     /// Number of requests in the last minute.
@@ -96,7 +96,7 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     Ok(rows.into_iter().map(|row| (row.task_id, row.state)).collect())
 }
 
-/// Deletes checkpoints of tasks that ended without an outcome; returns the number.
+/// Deletes checkpoints of tasks that ended without an outcome. Returns their number.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -150,7 +150,7 @@ mod tests {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         fixtures::grant(&mut conn, agent, session).await;
-        // Every ending of a lease locks the task and then changes the lease.
+        // Every statement that ends a lease locks the task and then changes the lease.
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;

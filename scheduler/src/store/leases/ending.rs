@@ -1,7 +1,7 @@
-//! Contains the only statements that end leases, and so defines the order of their locks.
+//! The only statements that end leases. They define the order in which tasks and leases are locked.
 //!
-//! Invariant: lock a task before its lease, and tasks in order of their identifiers. Otherwise two
-//! transactions that end leases may dead-lock.
+//! Invariant: a task is locked before its lease, and tasks in the order of their identifiers.
+//! Otherwise two transactions that end leases may dead-lock.
 
 use sqlx::PgConnection;
 
@@ -16,7 +16,7 @@ use super::LeaseState;
 /// How a lease ends without an outcome.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) enum Ending<'a> {
-    /// The agent releases it; the task stays assigned.
+    /// The agent releases the lease; the task stays assigned to it.
     HandedBack,
     /// The crawl crashed.
     Crashed {
@@ -24,12 +24,12 @@ pub(in crate::store) enum Ending<'a> {
         /// Number of crashes at which the task fails.
         most: u32,
     },
-    /// Its session ended. This counts as a crash if the agent was lost or came back without the
-    /// lease.
+    /// The lease's session ended. This counts as a crash if the agent was lost or reconnected
+    /// without the lease.
     Lost { most: u32 },
-    /// The agent releases it, and another agent is to be chosen for the task.
+    /// The agent releases the lease, and another agent is to be chosen for the task.
     Anew,
-    /// Its task was cancelled; the caller has locked the task.
+    /// The lease's task was cancelled; the caller has locked the task.
     Revoked,
 }
 
@@ -43,8 +43,8 @@ impl Ending<'_> {
     }
 }
 
-/// Ends leases that are active and, if `of` is set, belong to that agent; ignores others. Returns
-/// the tasks of the ended leases, with their agents.
+/// Ends leases that are active and, if `of` is set, belong to that agent; ignores other leases.
+/// Returns the tasks of the ended leases, with their agents.
 pub(in crate::store) async fn end(
     conn: &mut PgConnection,
     leases: &[(TaskId, LeaseToken)],
@@ -138,12 +138,13 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
 pub(in crate::store) struct Completed {
     pub(in crate::store) task: TaskId,
     pub(in crate::store) token: LeaseToken,
-    /// Why the task fails: a sentence for people and a reason kind; `None` if it is done.
+    /// Why the task fails: a sentence for people and a reason kind; `None` if the task is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,
 }
 
-/// Ends leases and their tasks with outcomes. A single statement, because it runs the most often. A
-/// lease that was released or has expired becomes completed too. The caller has locked the tasks.
+/// Ends leases and their tasks with outcomes. This is a single statement, because it runs more
+/// often than any other ending. A lease that was released or has expired becomes completed too. The
+/// caller has locked the tasks.
 pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();

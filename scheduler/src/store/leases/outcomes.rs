@@ -1,8 +1,8 @@
 //! Outcomes: the reports of finished crawls, at most one per task.
 //!
 //! An outcome is accepted only with the task's newest token and from the agent that received this
-//! token. A repeat of an accepted outcome is recognised, and so is one with other content. Any
-//! other outcome is refused as stale. A refusal is counted and changes nothing else.
+//! token. A repeated outcome is recognised, and so is a repetition that contradicts the accepted
+//! one. Any other outcome is refused as stale. A refusal is counted and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -55,24 +55,25 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held until the lease's address permits another crawl.
+        /// Whether other tasks are held because the lease's address permits no further crawl.
         waited_for: bool,
     },
-    /// Recorded before with the same content.
+    /// The same outcome was recorded before.
     Duplicate,
-    /// Not recorded, but counted as a refusal. If it contradicts a recorded outcome, the recorded
-    /// one stays.
+    /// The outcome is not recorded, but counted as a refusal. If it contradicts a recorded outcome,
+    /// the recorded one stays.
     Refused(Refusal),
 }
 
-/// Records outcomes of one or several agents, each once. Returns the answers in the order of the
-/// reports. Run in a transaction, because the tasks' rows must stay locked.
+/// Records outcomes of one or several agents. Returns the answers in the order of the reports. Run
+/// in a transaction, because the tasks' rows must stay locked.
 pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<OutcomeAnswer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
-        // A second report of the same task is judged only after the first was recorded.
+        // If two reports are of the same task, the second is judged only after the first was
+        // recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);
@@ -82,16 +83,17 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     Ok(answers)
 }
 
-/// The task of a report; its row is locked.
+/// The locked row of a report's task.
 struct LockedTask {
     site: SiteId,
     token: LeaseToken,
     open: bool,
-    /// Whether its batch has a quota.
+    /// Whether the task's batch has a quota.
     limited: bool,
 }
 
-/// Locks the tasks' rows in order of their identifiers, as everything does that ends leases.
+/// Locks the tasks' rows in the order of their identifiers, like every transaction that ends
+/// leases.
 async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, LockedTask>, Error> {
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
@@ -168,8 +170,8 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// Judges outcomes of different tasks. Also returns the tasks that end now and have a hold. They
-/// have one because their lease was taken back, or never claimed the address that admitted them.
+/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold,
+/// because their lease was taken back or never claimed the address for which the task was admitted.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
@@ -177,8 +179,8 @@ async fn judge(
 ) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
-    // A separate statement, to see grants and outcomes of transactions that had locked a row
-    // before.
+    // This is a separate statement, so that it sees grants and outcomes of transactions that had
+    // locked a row before.
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
@@ -228,7 +230,7 @@ async fn judge(
     Ok((verdicts, on_hold))
 }
 
-/// A report's numbers as stored; a number out of range becomes the column's maximum.
+/// A report's numbers as stored. A number above a column's range becomes the column's maximum.
 struct StoredFigures {
     kind: OutcomeKind,
     budget: Option<Budget>,

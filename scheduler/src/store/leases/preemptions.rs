@@ -1,9 +1,9 @@
-//! Preemptions: requests to return active leases, because another agent would finish their crawls
-//! sooner.
+//! Preemptions: requests to agents to return active leases, because another agent would finish the
+//! crawls sooner.
 //!
-//! Invariants: a task is preempted at most once. The agent keeps the lease until it returns it;
-//! then the task is located again and needs a new choice. A preemption has no effect if it arrives
-//! too late or never.
+//! Invariants: a task is preempted at most once. The agent keeps the lease until it returns the
+//! lease; then the task is located again and needs a new choice. A preemption that arrives too
+//! late, or never, has no effect.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// Time for which a slot of the other agent is reserved for a preempted crawl. Longer than the
-/// present agent needs to end a request, write a checkpoint and wait one interval of the site. If
-/// the lease was not returned by then, the crawl continues where it is. That also happens if the
-/// agent does not support preemptions.
+/// Time for which a slot of the other agent is reserved for a preempted crawl. It is longer than
+/// the present agent needs to end a request, write a checkpoint and wait one interval of the site.
+/// If the lease is not returned by then, the crawl continues at the present agent. That also
+/// happens if the agent does not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -35,23 +35,23 @@ pub struct UnderWay {
     pub took: Duration,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
-    /// Maximum time that the batch's policy allows.
+    /// Maximum time that the batch's policy allows for a crawl.
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Number of fetched pages, and the time they took, from the checkpoint; `None` without pages,
-    /// or if another agent crawled the task before.
+    /// Number of fetched pages, and the time that they took, from the checkpoint. `None` if no page
+    /// was fetched, or if another agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
     /// The shortest interval between two requests that the site accepted, if the agent reported
     /// one.
     pub interval: Option<Duration>,
-    /// Agents whose crawl of this task crashed, or that were lost during it.
+    /// Agents at which a crawl of this task crashed, or that were lost during such a crawl.
     pub crashed_at: Vec<AgentId>,
 }
 
 /// At most `limit` crawls that were planned together, were never preempted and have been active for
-/// at least `least`, the longest predicted remaining time first. Omits crawls that the site paused
-/// or refused, because another agent would have to wait as well. Omits crawls whose address other
-/// tasks wait for, because those tasks would get the address first.
+/// at least `least`. The longest predicted remaining time comes first. Omits crawls that the site
+/// paused or refused, because another agent would have to wait as well. Omits crawls at an address
+/// that other tasks wait for, because those tasks would get the address first.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -162,7 +162,7 @@ pub async fn ask(
 pub struct PreemptionOrder {
     pub task: TaskId,
     pub token: LeaseToken,
-    /// Name of the agent that would finish sooner.
+    /// Name of the agent that would finish the crawl sooner.
     pub to: String,
     /// Predicted remaining time at the present agent.
     pub here: Duration,
@@ -170,8 +170,8 @@ pub struct PreemptionOrder {
     pub there: Duration,
 }
 
-/// Returns the preemptions not yet sent on this session, and marks them as sent. The caller commits
-/// before it sends.
+/// Returns the preemptions that were not sent yet on this session, and marks them as sent. The
+/// caller must commit before it sends them.
 pub async fn take_unsent(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -213,7 +213,7 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
 }
 
 /// Releases a preempted lease; its task then needs a new choice. Returns `false` if the lease was
-/// not preempted, is not active or is not this agent's.
+/// not preempted, is not active or belongs to another agent.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
     let preempted = of_last_leases(conn, &[task]).await?.remove(&task);
     if preempted.is_none_or(|preempted| preempted.token != token) {
@@ -228,7 +228,7 @@ pub struct PreemptedLease {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
-    /// Predicted remaining time at that agent.
+    /// Predicted remaining time at the agent `from`.
     pub here: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Contradictions: crawls whose round trip differs from the known one of the site, so that the
-//! site's measurements become doubtful.
+//! Contradictions: crawls that observe a round trip that differs from the one known for the site.
+//! They make the site's measurements doubtful.
 
 use std::collections::HashMap;
 
@@ -21,9 +21,9 @@ pub struct CrawlRtt {
     pub rtt: Rtt,
 }
 
-/// Compares crawls' round trips with those known when the agents were chosen. After enough
-/// contradictions in a row, marks the site's measurements as doubtful. Returns the newly marked
-/// sites.
+/// Compares the round trips of crawls with those that were known when the agents were chosen. After
+/// enough contradictions in a row, marks the site's measurements as doubtful. Returns the newly
+/// marked sites.
 pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
@@ -126,7 +126,7 @@ mod tests {
             note(&mut conn, &[CrawlRtt { agent: other, ..crawled }]).await.expect("note").is_empty(),
             "nobody chose it"
         );
-        // A crawl that agrees resets the number of contradictions.
+        // A crawl that agrees with the known round trip resets the number of contradictions.
         fixtures::execute(&mut conn, "update sites set contradictions = 1").await;
         fixtures::execute(&mut conn, "update assignments set measured_us = array[200000]").await;
         assert!(note(&mut conn, &[crawled]).await.expect("note").is_empty());

@@ -17,7 +17,7 @@ words!(
     /// The cause of a failure.
     #[derive(PartialOrd, Ord)]
     Cause {
-        /// A cause that this scheduler does not know, or the report was invalid.
+        /// The report was invalid, or this scheduler does not know the cause.
         Unknown = "unknown",
         /// The name did not resolve.
         Dns = "dns",
@@ -35,9 +35,9 @@ words!(
         Protocol = "protocol",
         /// The prober's guard refused the address.
         Guard = "guard",
-        /// The prober has no contact URL, so it sends nothing.
+        /// The prober has no contact URL, so it sends no requests.
         NoContactUrl = "no-contact-url",
-        /// The prober cannot use the metric: for example, it may not send ICMP.
+        /// The prober cannot use the metric; for example, it may not send ICMP.
         Metric = "metric",
         /// The prober did not understand the order.
         Order = "order",
@@ -47,7 +47,7 @@ words!(
 );
 
 impl Cause {
-    /// What happened, worded to precede "at 12 agents".
+    /// A description of the cause that fits before "at 12 agents".
     pub(in crate::store) const fn happened(self) -> &'static str {
         match self {
             Self::Dns => "the name of a beacon did not resolve",
@@ -75,7 +75,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let class = match self.cause {
             Cause::Unknown if !self.said.is_empty() => return f.write_str(&self.said),
-            // For a failed connection, the message contains the exact cause.
+            // If the connection failed, the message contains the exact cause.
             Cause::Refused | Cause::ConnectTimeout => Cause::Connect.name(),
             Cause::NoContactUrl => "no contact url",
             other => other.name(),

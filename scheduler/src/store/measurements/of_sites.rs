@@ -1,20 +1,20 @@
 //! Measurements of sites: each prober's newest one, the site that was actually measured, and the
-//! number of requests. Also manages two related tables. `resolved_addresses` stores the address to
-//! which a site's name resolved at a prober; the prober's next order locks this address.
-//! Disagreements are addresses at which an agent measured two sites, for which it would have shared
-//! one measurement, and found different round trips.
+//! number of requests. This file also manages two related tables. `resolved_addresses` stores the
+//! address to which a site's name resolved at a prober; the prober's next order locks this address.
+//! `address_disagreements` stores the addresses at which an agent measured two sites and found
+//! different round trips, although it could have shared one measurement.
 //!
 //! Invariants: a prober's report changes which address its own orders lock. It changes this for
 //! other probers only if the site's address was unknown, the report settled the site, or another
-//! prober reported the same address. A quarantined agent's report changes only its own locks. So an
-//! agent that lies about addresses costs every other prober one postponed order per site, and no
-//! request.
+//! prober reported the same address. A quarantined agent's report changes only which address its
+//! own orders lock. So an agent that lies about addresses costs every other prober one postponed
+//! order per site, and no request.
 //!
-//! An agent that found the sites at an address to differ shares no measurement there for
-//! `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent
-//! shares there. So one lying or slow agent costs at most as much as measuring without sharing, and
-//! costs other agents nothing. Two lying agents can end the sharing at the addresses that they
-//! name.
+//! An agent that found different round trips for sites at one address shares no measurement there
+//! for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent
+//! shares measurements at this address. So one lying or slow agent costs at most as much as
+//! measuring without sharing, and costs other agents nothing. Two lying agents can end the sharing
+//! only at the addresses that they report.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,16 +29,16 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// Number of consecutive postponed orders with a lock that count as a failed measurement. A site
-/// may need one order per address: the one that other probers see, the one that this prober sees,
-/// and the one at which the site settles.
+/// Number of consecutive postponed orders with a lock that are treated as a failed measurement. A
+/// site may need one order for each of three addresses: the one that other probers see, the one
+/// that this prober sees, and the one at which the site settles.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";
 /// The failure stored when a prober postponed an order and gave no address.
 const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
-/// Stores a prober's report about a site. `had_lock`: whether its order locked an address.
+/// Stores a prober's report about a site. `had_lock` says whether its order locked an address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
@@ -77,8 +77,8 @@ pub(in crate::store) async fn upsert(
     }
 }
 
-/// Stores the address of a site that was measured or failed to be. Returns the number of requests
-/// sent before for which no measurement was stored yet.
+/// Stores the address of a site that was measured, successfully or not. Returns the number of
+/// requests sent before that no stored measurement includes yet.
 async fn not_counted(
     conn: &mut PgConnection,
     site: SiteId,
@@ -138,7 +138,7 @@ pub struct ResolvedAddress {
     /// Number of consecutive orders that locked an address other than the one to which the name
     /// resolved.
     pub postponed: u32,
-    /// Number of requests sent that no stored measurement includes yet.
+    /// Number of requests sent that are not included in a stored measurement yet.
     pub requests: u64,
 }
 
@@ -174,8 +174,9 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Stores the address of a site that a prober did not measure. `had_lock`: whether its order locked
-/// an address. Returns the number of consecutive orders that locked an address without measuring.
+/// Stores the address of a site that a prober did not measure. `had_lock` says whether its order
+/// locked an address. Returns the number of consecutive orders that locked an address without
+/// measuring.
 async fn postponed(
     conn: &mut PgConnection,
     seen: ReportedAddress,
@@ -186,7 +187,7 @@ async fn postponed(
     keep(conn, seen, i32::from(had_lock), requests).await
 }
 
-/// Replaces the site's address by the reported one, if the invariants allow it.
+/// Replaces the site's address by the reported one, if the invariants of this module allow it.
 async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -248,11 +249,11 @@ pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<
     resolved_addresses.all(conn).await
 }
 
-/// Time for which the sites at an address are measured one by one after a disagreement. Longer than
-/// agents remember their measurements.
+/// Time for which the sites at an address are measured one by one after a disagreement. Agents
+/// remember their measurements for less time.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Number of agents that must report a disagreement before all agents stop sharing. More than one,
-/// because a single agent may err for a local reason.
+/// Number of agents that must report a disagreement before all agents stop sharing. One is not
+/// enough, because a single agent may err for a local reason.
 pub(in crate::store) const ENOUGH: i64 = 2;
 
 /// Stores that an agent found different round trips for sites at one address.
@@ -269,7 +270,7 @@ async fn note_disagreement(conn: &mut PgConnection, address: IpAddr, prober: Age
     .await
 }
 
-/// Deletes disagreements too old to count.
+/// Deletes disagreements that are too old to be considered.
 pub async fn prune_disagreements(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("delete from address_disagreements where seen_at <= now() - $1::interval", Interval(NOT_SHARED_FOR),)
         .run(conn)

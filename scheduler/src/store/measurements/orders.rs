@@ -1,12 +1,13 @@
-//! Measurement orders: requests to probers that were not answered yet.
+//! Measurement orders: requests to probers that have not been answered yet.
 //!
 //! Invariants, enforced by unique indexes: a site has at most one open order, so that only one
-//! agent probes it at a time. An address has at most one, for the same reason; an order without an
-//! address only finds out the site's address (`super::of_sites`). A pair of agents has at most one.
-//! An order ends with the session on which it was sent, and at `expires_at` at the latest. Once the
-//! session has ended, another prober may get the site, because the former prober has stopped: an
-//! agent drops its orders when its stream breaks. It also drops them when no heartbeat was
-//! acknowledged for a lease's lifetime, which is over a grace period before the session expires.
+//! agent probes it at a time. An address has at most one open order, for the same reason. An order
+//! without an address only asks for the site's address (`super::of_sites`). A pair of agents has at
+//! most one open order. An order ends with the session on which it was sent, and at `expires_at` at
+//! the latest. Once the session has ended, another prober may measure the site, because the former
+//! prober has stopped: an agent drops its orders when its stream breaks. It also drops them when no
+//! heartbeat was acknowledged for a lease's lifetime, which is more than a grace period before the
+//! session expires.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,7 +30,7 @@ use crate::store::types::Interval;
 pub struct Order {
     pub id: OrderId,
     pub target: OrderTarget,
-    /// Whether it belongs to a confirmation (`crate::store::tasks::confirmations`).
+    /// Whether the order belongs to a confirmation (`crate::store::tasks::confirmations`).
     pub confirming: bool,
 }
 
@@ -41,8 +42,8 @@ pub enum OrderTarget {
         name: String,
         /// The site's origin; `None` until a prober has settled it.
         origin: Option<String>,
-        /// The address that the order locks. `None` if it is unknown: then the order only asks for
-        /// the address.
+        /// The address that the order locks. If it is unknown (`None`), the order only asks for the
+        /// address.
         locked: Option<IpAddr>,
         /// Whether the prober may report its measurement of another site at the same address.
         may_share: bool,
@@ -55,7 +56,7 @@ pub enum OrderTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueSite {
     pub site: SiteId,
-    /// The probers that may be asked now, at least one, in order of their identifiers.
+    /// The probers that may be asked now, in the order of their identifiers; at least one.
     pub probers: Vec<AvailableProber>,
 }
 
@@ -63,8 +64,8 @@ pub struct DueSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableProber {
     pub prober: AgentId,
-    /// The address at which it will probably see the site, which has no open order; `None` if it is
-    /// unknown.
+    /// The address at which the prober will probably find the site; `None` if it is unknown. The
+    /// address has no open order.
     pub address: Option<IpAddr>,
 }
 
@@ -79,7 +80,7 @@ impl AvailableProber {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOrder {
     pub prober: String,
-    /// The address that it locks; `None` when it only asks for the address.
+    /// The address that the order locks; `None` if the order only asks for the address.
     pub address: Option<String>,
     /// The order's site, if it is another site at the same address.
     pub other: Option<String>,
@@ -134,7 +135,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
                 OrderTarget::Site { id: site, name, origin: row.origin, locked: row.locked, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
-            // The agent reconnected without a beacon, so the order will expire.
+            // The agent reconnected without a beacon. Its order is not sent and will expire.
             _ => return None,
         };
         Some(Order { id: row.id, target, confirming: row.confirming })
@@ -142,8 +143,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     Ok(orders.collect())
 }
 
-/// Ends orders that will not be answered. Orders of probers that are gone are deleted. For a prober
-/// that missed the time limit a failure is stored, so that its target does not wait for it any
+/// Ends orders that will not be answered. Deletes orders of probers that are gone. If a prober
+/// missed the time limit, stores a failure, so that the target does not wait for the prober any
 /// longer.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
@@ -186,8 +187,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders the due measurements between connected agents, those of landmarks first. Returns the
-/// probers that got orders.
+/// Orders the measurements between connected agents that must be made now. Those of landmarks come
+/// first. Returns the probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -258,13 +259,13 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     Ok(open)
 }
 
-/// At most `limit` sites of measuring tasks that have no open order and that one of these probers
-/// has not measured. Oldest site first.
+/// At most `limit` sites of measuring tasks. The sites have no open order, and at least one of
+/// these probers has not measured them. The oldest site comes first.
 ///
-/// A round trip counts if it was at most `max_age` old when the site's first measuring task began
-/// to wait, and was measured after the site was last marked as doubtful. A failure counts only if
-/// it came after that task began to wait. A prober for which the site's address has an open order
-/// is not asked until that order ends.
+/// A round trip counts as measured if it was at most `max_age` old when the site's first measuring
+/// task began to wait, and was measured after the site was last marked as doubtful. A failure
+/// counts only if it came after that task began to wait. A prober is not asked while the address at
+/// which it finds the site has an open order.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -309,8 +310,8 @@ pub async fn due_sites(
         .collect())
 }
 
-/// Orders measurements of these sites. A site gets no order if it or its address has an open one.
-/// Returns the probers that got orders.
+/// Orders measurements of these sites. A site gets no order if the site or its address has an open
+/// order. Returns the probers that got orders.
 pub async fn order_sites(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],

@@ -1,8 +1,8 @@
-//! Quarantines: agents whose measurements are ignored. Also stores the alarm, raised when the whole
-//! map is not trusted.
+//! Quarantines: agents whose measurements are ignored. This file also stores the alarm, which is
+//! raised when the whole map is not trusted.
 //!
 //! Invariants: an agent has at most one open quarantine, and there is at most one open alarm. A
-//! quarantined agent's measurements stay stored, so that it can be judged again; readers of
+//! quarantined agent's measurements stay stored, so that the agent can be judged again. Readers of
 //! measurements omit them.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,8 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     .await
 }
 
-/// Opens a quarantine, or updates the reason of the open one. Returns `true` if it is new.
+/// Opens a quarantine, or updates the reason of the open one. Returns `true` if the quarantine is
+/// new.
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -60,9 +61,10 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
     .await
 }
 
-/// Counts a judgement that found the agent consistent. It counts only if the agent has measured
-/// since the last judgement that counted (sites, if sites were the evidence). After `enough` such
-/// judgements in a row, releases the agent. Returns `true` if it was released.
+/// Counts a judgement that found the agent consistent. The judgement counts only if the agent has
+/// measured something after the last judgement that counted: sites if the evidence was about sites,
+/// else other agents. After `enough` such judgements in a row, releases the agent. Returns `true`
+/// if the agent was released.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"
@@ -88,8 +90,8 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
     Ok(released.unwrap_or(false))
 }
 
-/// Releases an agent by an operator's command and deletes its measurements, so that it is judged
-/// only by new ones. Returns `false` if it was not quarantined.
+/// Releases an agent by an operator's command and deletes its measurements, so that the agent is
+/// judged only by new ones. Returns `false` if the agent was not quarantined.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
     let released = sqlx::query!(
@@ -106,12 +108,12 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
     Ok(released > 0)
 }
 
-/// The reason of the open alarm; `None` if there is none.
+/// The reason of the open alarm; `None` if no alarm is open.
 pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").optional(conn).await
 }
 
-/// Raises the alarm, or updates its reason. Returns `true` if it is new.
+/// Raises the alarm, or updates its reason. Returns `true` if the alarm is new.
 pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -125,14 +127,14 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
     .await
 }
 
-/// Ends the alarm. Returns `false` if none was open.
+/// Ends the alarm. Returns `false` if no alarm was open.
 pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").affected(conn).await?;
     Ok(ended > 0)
 }
 
-/// At most `limit` sites by which agents are judged: those that the most agents measured, and of
-/// these the most recently measured.
+/// At most `limit` sites by which agents are judged. Chooses the sites that the most agents
+/// measured; among equals, the most recently measured.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -150,8 +152,8 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
 }
 
 /// The measurements of these sites, including those by quarantined agents. If an agent was
-/// quarantined because of its site measurements, those from before the quarantine are omitted once
-/// it has measured `enough` sites since.
+/// quarantined because of its site measurements and has measured `enough` of these sites since, its
+/// measurements from before the quarantine are omitted.
 pub async fn sites_of_all(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -183,7 +185,8 @@ pub async fn sites_of_all(
 }
 
 /// For each connected agent that was quarantined because of its site measurements, at most `most`
-/// of these sites to measure again: those that it has not measured since, or not within `max_age`.
+/// of these sites for the agent to measure again. These are sites that the agent has not measured
+/// since the quarantine began, or not within `max_age`.
 pub async fn on_probation(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -12,7 +12,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
 
-/// Time until a failed beacon is tried again, unless one of the two agents reconnects before.
+/// Time after which a failed measurement of a beacon is tried again. If one of the two agents
+/// reconnects, it is tried sooner.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);
 
 /// Whether one agent reaches another's beacon.
@@ -27,7 +28,7 @@ pub struct ReachDirection {
     pub reached: Option<(Rtt, DateTime<Utc>)>,
     /// The newest failure, and its time.
     pub failed: Option<(Failure, DateTime<Utc>)>,
-    /// When it is measured next; `None` if no measurement is planned.
+    /// When the beacon is measured next; `None` if no measurement is planned.
     pub next_at: Option<DateTime<Utc>>,
 }
 
@@ -35,9 +36,10 @@ pub struct ReachDirection {
 pub enum Reachability {
     /// The newest measurement failed.
     Failed,
-    /// Not measured yet, but planned.
+    /// No measurement was made yet, but one is planned.
     Untried,
-    /// Not planned, because every agent measures only the landmarks and a limited number of others.
+    /// No measurement is planned, because every agent measures only the landmarks and a limited
+    /// number of others.
     NotAsked,
     /// The target runs no beacon.
     NoBeacon,
@@ -48,7 +50,7 @@ pub enum Reachability {
 }
 
 impl Reachability {
-    /// `reached`: whether the newest measurement succeeded; `None` if there is none.
+    /// `reached` says whether the newest measurement succeeded; `None` if there is no measurement.
     const fn of(connected: bool, has_beacon: bool, reached: Option<bool>, peers: bool) -> Self {
         match (connected, reached) {
             _ if !has_beacon => Self::NoBeacon,
@@ -61,12 +63,12 @@ impl Reachability {
     }
 }
 
-/// Selects directions.
+/// Selects directions between agents.
 #[derive(Debug, Clone, Copy)]
 pub struct ReachFilter {
-    /// From and to this agent.
+    /// Directions from and to this agent.
     pub agent: AgentId,
-    /// The other agent; `None`: all agents that are connected or were measured.
+    /// The other agent. `None` selects all agents that are connected or were measured.
     pub other: Option<AgentId>,
     /// Age at which a round trip is measured again.
     pub max_age: Duration,
@@ -151,19 +153,19 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
     Ok(ways)
 }
 
-/// The most frequent cause for which connected agents do not reach each other.
+/// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachFailure {
     /// Number of agents that failed for this cause.
     pub agents: u64,
     /// One of the agents that failed for this cause.
     pub prober: String,
-    /// The agent that it did not reach.
+    /// The agent that `prober` did not reach.
     pub target: String,
     pub failure: Failure,
 }
 
-/// The most frequent cause for which an agent did not reach another; `None` if all attempts
+/// The most frequent reason why an agent did not reach another agent; `None` if all attempts
 /// succeeded.
 pub async fn trouble(conn: &mut PgConnection) -> Result<Option<ReachFailure>, Error> {
     let row = sqlx::query!(

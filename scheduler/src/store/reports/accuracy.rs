@@ -1,4 +1,4 @@
-//! Counts how well predicted round trips agreed with measured ones, over ended crawls.
+//! Computes how well predicted round trips agreed with measured ones, over ended crawls.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -12,14 +12,15 @@ use super::{CrawlFilter, Groups};
 /// The accuracy of the predictions for some crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AccuracyRow {
-    /// The agent's name, city and carrier, and the day in UTC; `None` unless rows are by them.
+    /// The agent's name, city and carrier, and the day in UTC. A field is `None` if rows are not
+    /// grouped by it.
     pub agent: Option<String>,
     pub city: Option<String>,
     pub carrier: Option<String>,
     pub day: Option<String>,
-    /// Against the crawls' median round trips.
+    /// Errors against the median round trips of the crawls.
     pub crawled: Errors,
-    /// Against the round trips that the agents had measured before they were chosen.
+    /// Errors against the round trips that the agents had measured before they were chosen.
     pub probed: Errors,
 }
 
@@ -37,11 +38,11 @@ pub struct Errors {
 }
 
 /// The accuracy of the predictions with which the agents of these crawls were chosen, for each
-/// combination of `by`, in their order. Reads the ended crawls that the filter permits, through an
-/// index by agent and time, or by batch.
+/// combination of the properties `by`, in their order. Reads the ended crawls that the filter
+/// selects, through an index by agent and time, or by batch.
 pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups) -> Result<Vec<AccuracyRow>, Error> {
     let mut tx = conn.begin().await?;
-    // With less memory a million crawls are joined in temporary files.
+    // With less memory, Postgres joins a million crawls in temporary files.
     sqlx::query!("select set_config('work_mem', '64MB', true) as work_mem").one(&mut tx).await?;
     let rows = sqlx::query!(
         r#"

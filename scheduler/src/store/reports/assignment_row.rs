@@ -26,9 +26,9 @@ pub struct AssignmentRow {
     pub reason: Option<String>,
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// Why it waits, if it has no agent.
+    /// Why the task waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
-    /// Why it failed or was cancelled.
+    /// Why the task failed or was cancelled.
     pub reason_kind: Option<ReasonKind>,
     /// The confidence with which the site is suspected to stand in several places; `None` if it is
     /// not suspected.
@@ -36,8 +36,8 @@ pub struct AssignmentRow {
     pub choice: Option<NewestChoice>,
     pub assignments: u32,
     pub outcome: Option<Outcome>,
-    /// Number of samples, answered or lost, in the newest measurements of the site by each prober;
-    /// shared measurements count as zero.
+    /// Number of samples, answered or lost, in each prober's newest measurement of the site. A
+    /// shared measurement counts as zero samples.
     pub probes: u64,
     /// Number of requests sent to measure the site, in all measurements.
     pub requests: u64,
@@ -52,7 +52,8 @@ pub struct NewestChoice {
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent was chosen, and why not by the batch's strategy if another one was applied.
+    /// Why this agent was chosen. If another strategy than the batch's was applied, also the reason
+    /// for that.
     pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
@@ -74,8 +75,8 @@ pub struct Outcome {
     pub rtt: Option<Rtt>,
 }
 
-/// A row as stored. The columns of the assignment are null if there is none, and so are those of
-/// the outcome.
+/// A row as stored. The columns of the assignment are null if there is no assignment, and the
+/// columns of the outcome if there is no outcome.
 pub(super) struct TaskRow {
     pub(super) id: TaskId,
     pub(super) site_id: SiteId,

@@ -1,8 +1,8 @@
 //! Reads the results of a batch's tasks.
 //!
 //! Rows are read in pages, by key, through the index that keeps a batch's sites unique. So a report
-//! needs constant memory, and the cost per row does not depend on the size of the batch. Where the
-//! sites of a page are close together, a page reads ranges of sites.
+//! needs constant memory, and the cost per row does not depend on the size of the batch. If the
+//! numbers of a page's sites are close together, the page reads ranges of sites.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -15,18 +15,20 @@ use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, TaskRow};
 
-/// A page reads ranges of sites if at least one of so many numbers of sites is in the batch.
+/// A page reads ranges of sites if, on average, at least one of this many consecutive site numbers
+/// is in the batch.
 const SPARSEST: i64 = 4;
 
-/// Selects tasks of a batch: their newest rounds that meet all of these conditions.
+/// Selects tasks of a batch: newest rounds that meet all of these conditions.
 #[derive(Debug, Clone)]
 pub struct TaskFilter {
     pub batch: BatchId,
-    /// The task is in one of these states; empty: in any state.
+    /// The task is in one of these states; empty if any state is accepted.
     pub states: Vec<TaskState>,
-    /// The task failed or was cancelled for one of these reasons; empty: no condition.
+    /// The task failed or was cancelled for one of these reasons; empty if there is no condition.
     pub reasons: Vec<ReasonKind>,
-    /// The agent of the task's newest choice is one of these; `None`: any agent, or none.
+    /// The agent of the task's newest choice is one of these. `None` selects all tasks, with or
+    /// without an agent.
     pub agents: Option<Vec<AgentId>>,
     /// The task entered its state at this time or later.
     pub since: Option<DateTime<Utc>>,
@@ -46,8 +48,8 @@ impl TaskFilter {
     }
 }
 
-/// The key of a row, after which the next page continues. Rows are in the order in which their
-/// sites were first stored; sites of the same list are in order of their names.
+/// The key of a row. The next page continues after the key of the last row. Rows are in the order
+/// in which their sites were first stored; sites of the same list are in order of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ListKey {
     site: i64,
@@ -65,8 +67,8 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// How many numbers of sites there were for each row of the last page, if they were few: then the
-    /// next page reads a range of sites. Otherwise it looks up each site.
+    /// The mean distance between the site numbers of the last page's rows, if it was short. Then
+    /// the next page reads a range of sites; otherwise it looks up each site.
     spacing: Option<i64>,
     ended: bool,
 }
@@ -76,7 +78,7 @@ impl AssignmentPages {
         Self { wanted, after: ListKey { site: 0, round: 0 }, spacing: None, ended: false }
     }
 
-    /// At most `limit` further rows; empty after the last one.
+    /// At most `limit` further rows; empty after the last row.
     pub async fn next(&mut self, conn: &mut PgConnection, limit: u32) -> Result<Vec<AssignmentRow>, Error> {
         let mut rows = Vec::new();
         while rows.is_empty() && !self.ended {
@@ -84,7 +86,7 @@ impl AssignmentPages {
             let last = range.map_or(i64::MAX, |range| self.after.site.saturating_add(range));
             rows = assignments(conn, &self.wanted, self.after, last, i64::from(limit)).await?;
             let read = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-            // A page of a range may be short before the end.
+            // A page that reads a range may be short although more rows follow.
             self.ended = range.is_none() && read < i64::from(limit);
             let from = self.after.site;
             if let Some(row) = rows.last() {
@@ -104,8 +106,8 @@ impl AssignmentPages {
 }
 
 /// For the rest of the transaction, makes the planner read a page's rows in index order, and join
-/// ranges of sites by hashing them. It would expect few rows of a page, sort all rows for every
-/// page, and compare each row with each.
+/// ranges of sites by hashing. Otherwise the planner would expect too few rows, sort all rows for
+/// every page, and compare each row with every other.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -118,7 +120,7 @@ async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The statement that reads a page; `$sites` joins what is stored about its sites.
+/// The statement that reads a page; `$sites` joins the stored facts about the page's sites.
 macro_rules! page {
     ($sites:tt, $wanted:expr, $words:expr, $after:expr, $last:expr, $limit:expr) => {
         sqlx::query_as!(
@@ -174,8 +176,8 @@ macro_rules! page {
     };
 }
 
-/// At most `limit` rows after `after`, of sites up to number `last`. If there is such a number, the
-/// page reads everything about the sites up to it, so few sites may belong to other batches.
+/// At most `limit` rows after `after`, of sites up to number `last`. If `last` is given, the page
+/// reads all sites up to that number, so few of these sites may belong to other batches.
 async fn assignments(
     conn: &mut PgConnection,
     wanted: &TaskFilter,
@@ -296,7 +298,8 @@ mod tests {
     use super::*;
     use crate::store::fixtures::{self, Conn};
 
-    /// Makes a batch of every third of 240 sites, then of every site up to 480, whose rows differ.
+    /// Makes a batch of every third of the first 240 sites, and of all sites from there to 480.
+    /// Their rows differ.
     async fn stored(conn: &mut Conn) -> TaskFilter {
         let (agent, batch) = (fixtures::agent(conn, "a").await, fixtures::batch(conn, "autumn", "gnp-top3").await);
         fixtures::execute_for(

@@ -1,6 +1,6 @@
 //! Reads the input of a capacity plan: the agents' places, and every located site with its size.
 //!
-//! Reads without locks and writes nothing. Sites are read row by row, so memory holds only what the
+//! Takes no locks and writes nothing. Sites are read row by row, so memory contains only what the
 //! caller keeps.
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// Maximum number of sites that a plan reads. With eight dimensions they take about a gigabyte (110
-/// MB per million).
+/// Maximum number of sites that a plan reads. With eight dimensions they need about a gigabyte of
+/// memory (110 MB per million sites).
 pub const MOST_SITES: u64 = 10_000_000;
 
 /// An embedding in which sites are located.
@@ -25,7 +25,7 @@ pub struct LocatedEmbedding {
     pub epoch: EmbeddingEpoch,
     /// Number of dimensions, without the height.
     pub dimensions: usize,
-    /// Number of sites located in it.
+    /// Number of sites located in this embedding.
     pub sites: u64,
     /// Number of sites located only in other embeddings.
     pub elsewhere: u64,
@@ -40,7 +40,7 @@ pub struct EnrolledAgent {
     pub carrier: String,
     pub slots: u32,
     pub draining: bool,
-    /// Its coordinates in the embedding, in milliseconds.
+    /// The agent's coordinates in the embedding, in milliseconds.
     pub coordinate: Option<Vec<f64>>,
 }
 

@@ -2,7 +2,7 @@
 //! (`migrations/0007_log.sql`); this module reads and prunes it.
 //!
 //! A reader sees an event only when all transactions that began before the event's transaction have
-//! ended. So a reader that continues after the last event it saw misses none.
+//! ended. So a reader that continues after the last event it saw misses no event.
 
 use std::time::Duration;
 
@@ -17,12 +17,13 @@ use crate::store::types::{Interval, Unsigned};
 
 /// Maximum number of events in a page.
 pub const PAGE: i64 = 500;
-/// Maximum number of events deleted by one statement, which takes some tens of milliseconds.
+/// Maximum number of events deleted by one statement. The statement takes some tens of
+/// milliseconds.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The event's position, after which a reader continues.
+    /// The event's position in the log. A reader continues after it.
     pub cursor: Cursor,
     pub at: DateTime<Utc>,
     /// task, lease, session, agent, term or database.
@@ -104,7 +105,8 @@ pub const KINDS: [&str; 27] = [
     "term-taken",
 ];
 
-/// A reader's position in the history since a time. Events are read in order of time.
+/// A reader's position in the history that begins at a given time. Events are read in order of
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventsSince {
     horizon: i64,
@@ -114,7 +116,7 @@ pub struct EventsSince {
 }
 
 impl EventsSince {
-    /// Selects all events from `at` on, before `until`, that have been committed by now.
+    /// Selects all events from `at` on and before `until` that have been committed by now.
     pub async fn since(
         conn: &mut PgConnection,
         at: DateTime<Utc>,
@@ -123,7 +125,7 @@ impl EventsSince {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0, until })
     }
 
-    /// The position from which a reader follows the log after the history.
+    /// The position at which a reader that has read the history begins to follow the log.
     pub const fn end(self) -> Cursor {
         Cursor { xact: self.horizon - 1, id: i64::MAX }
     }
@@ -133,7 +135,7 @@ impl EventsSince {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     pub events: Vec<Event>,
-    /// Where to continue, even after an empty page.
+    /// The position at which to continue, even after an empty page.
     pub next: Cursor,
 }
 
@@ -175,8 +177,8 @@ impl From<Row> for Event {
     }
 }
 
-/// Reads events below the horizon that match the filter. The last literal adds a condition, an
-/// order and a limit.
+/// Reads events below the horizon that match the filter. The last literal of the macro adds a
+/// condition, an order and a limit.
 macro_rules! read {
     ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {
         sqlx::query_as!(
@@ -206,14 +208,14 @@ macro_rules! read {
     };
 }
 
-/// At most `limit` newest events.
+/// At most `limit` events, the newest ones.
 pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $6").await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
-/// At most `limit` newest events before this time. Does not read the later ones.
+/// At most `limit` events, the newest ones before this time. Does not read later events.
 pub async fn newest_before(
     conn: &mut PgConnection,
     filter: &Filter,
@@ -226,7 +228,8 @@ pub async fn newest_before(
     Ok(rows.into_iter().rev().map(Event::from).collect())
 }
 
-/// The next [`PAGE`] events of the history, and where to continue; `None` after the last event.
+/// The next [`PAGE`] events of the history, and the position at which to continue; `None` after the
+/// last event.
 pub async fn past(
     conn: &mut PgConnection,
     filter: &Filter,
@@ -248,7 +251,7 @@ pub async fn past(
     Ok((rows.into_iter().map(Event::from).collect(), next))
 }
 
-/// The next [`PAGE`] events after `after`.
+/// The next [`PAGE`] events after the position `after`.
 pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = read!(
@@ -263,8 +266,8 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
-    // If the page is not full, no further event below the horizon matches, so continue at the
-    // horizon.
+    // If the page is not full, no further event below the horizon matches, so the reader continues
+    // at the horizon.
     let next = last.filter(|_| full).unwrap_or(Cursor { xact: horizon - 1, id: i64::MAX });
     Ok(Page { events: in_order(rows), next: next.max(after) })
 }
@@ -281,16 +284,16 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     .await
 }
 
-/// Sorts by number, which is the order of events of one task, lease or session.
+/// Sorts by number, because the events of one task, lease or session happened in this order.
 fn in_order(rows: Vec<Row>) -> Vec<Event> {
     let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
     events.sort_by_key(|event| event.cursor.id);
     events
 }
 
-/// Deletes at most [`PRUNED_AT_ONCE`] events older than `keep`, oldest first. Returns the number.
-/// Also deletes events whose transaction number was not reached yet: they were copied from another
-/// server, and no reader could read them in order.
+/// Deletes at most [`PRUNED_AT_ONCE`] events older than `keep`, oldest first. Returns the number of
+/// deleted events. Also deletes events with transaction numbers that this server has not reached
+/// yet: they were copied from another server, and no reader could read them in order.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"

@@ -1,4 +1,4 @@
-//! Explanations: the record of every choice of an agent for a site's tasks.
+//! Explanations: all recorded choices of agents for a site's tasks.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,7 @@ use crate::store::sites::Site;
 use crate::store::tasks::waits;
 use crate::store::types::Unsigned;
 
-/// Maximum number of tasks, and of choices, in one explanation of a site; only the newest are
-/// included.
+/// Maximum number of tasks, and of choices, in one explanation of a site. Older ones are omitted.
 const MOST: i64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub struct Task {
     pub round: u32,
     pub state: TaskState,
     pub reason: Option<String>,
-    /// Why it waits, if it has no agent.
+    /// Why the task waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
 }
 
@@ -40,12 +39,12 @@ pub struct TaskChoice {
     /// Whether this is the task's newest choice.
     pub newest: bool,
     pub recorded: ExplainedChoice,
-    /// The names of the agents that constraints excluded, by constraint.
+    /// The names of the excluded agents, by the constraint that excluded them.
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
 
-/// The site's tasks of one batch or of all batches, newest first. With `at`, only the task of that
-/// choice.
+/// The site's tasks of one batch or of all batches, newest first. With `at`, only the task for
+/// which that choice was made.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,

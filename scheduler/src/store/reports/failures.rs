@@ -10,10 +10,11 @@ use crate::store::types::Unsigned;
 
 use super::{CrawlFilter, Groups};
 
-/// Some failed sites, in their newest rounds.
+/// A group of failed sites, in their newest rounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureRow {
-    /// What they have in common; `None` unless rows are by it, or if they had no agent.
+    /// The values that the sites have in common. A field is `None` if rows are not grouped by it,
+    /// or if the sites had no agent.
     pub reason: Option<ReasonKind>,
     pub agent: Option<String>,
     pub city: Option<String>,
@@ -21,16 +22,16 @@ pub struct FailureRow {
     pub day: Option<String>,
     pub batch: Option<String>,
     pub sites: u64,
-    /// Their share of all sites that the filter permits, 0 to 1.
+    /// The group's share of all sites that the filter selects, 0 to 1.
     pub share: f64,
-    /// When the newest of them failed.
+    /// When the newest failure of the group occurred.
     pub last: DateTime<Utc>,
-    /// The name of one of them.
+    /// The name of one site of the group.
     pub example: String,
 }
 
-/// Counts failed sites for each combination of `by`, the most frequent first. Reads only failed
-/// tasks, through an index by batch and time.
+/// Counts failed sites for each combination of the properties `by`, the most frequent first. Reads
+/// only failed tasks, through an index by batch and time.
 pub async fn failures(
     conn: &mut PgConnection,
     wanted: &CrawlFilter,

@@ -1,4 +1,4 @@
-//! Reads what each agent has done.
+//! Reads the work of each agent.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::store::agents::{self, Agent};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// An agent, and what it has done.
+/// An agent, and the work that it has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    /// Its present state, which does not depend on the batch.
+    /// The agent's present state, which does not depend on the batch.
     pub agent: Agent,
     /// Number of tasks whose newest assignment is to this agent.
     pub assigned: u64,
@@ -23,11 +23,11 @@ pub struct AgentRow {
     pub failed: u64,
     pub pages: u64,
     pub bytes: u64,
-    /// The mean of its crawls' median round trips.
+    /// The mean of the median round trips of the agent's crawls.
     pub mean_rtt: Option<Rtt>,
 }
 
-/// Every agent, and what it has done in one batch or in all. Sorted by name.
+/// All agents, with the work that each has done in one batch or in all batches. Sorted by name.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = agents::list(conn).await?;
     let mut fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();

@@ -1,4 +1,4 @@
-//! A sample of the sites that an embedding places, to be drawn.
+//! A sample of the sites that an embedding places, for drawing a map.
 
 use sqlx::PgConnection;
 
@@ -7,8 +7,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::whole;
 
-/// A table with up to this many times the wanted rows is read whole: a sample of so few blocks would
-/// be far from the wanted size.
+/// A table with up to this many times the wanted rows is read completely. A sample would then
+/// consist of so few blocks that its size could differ much from the wanted one.
 const READ_WHOLE: f64 = 4.0;
 
 /// A placed site.
@@ -17,21 +17,22 @@ pub struct PlacedSite {
     pub name: String,
     /// Milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// The agent of its newest assignment.
+    /// The agent of the site's newest assignment.
     pub agent: Option<String>,
     /// Degrees north and east; `None` when unknown.
     pub position: Option<(f64, f64)>,
 }
 
-/// About `wanted` sites that this embedding places, and about how many sites are placed in all
-/// embeddings. Reads blocks of the table at random, always the same ones, so that drawings of an
-/// unchanged map are equal.
+/// About `wanted` sites that this embedding places, and the approximate number of sites placed in
+/// all embeddings. Reads blocks of the table chosen at random, but always the same ones, so that
+/// drawings of an unchanged map are equal.
 pub async fn sites(
     conn: &mut PgConnection,
     epoch: EmbeddingEpoch,
     wanted: u32,
 ) -> Result<(Vec<PlacedSite>, u64), Error> {
-    // The statistics are minutes old at most, and negative before the first.
+    // The statistics are at most minutes old. The number is negative before they are first
+    // collected.
     let placed = sqlx::query_scalar!(
         r#"select greatest(reltuples, 0)::float8 as "placed!" from pg_class where oid = 'site_placements'::regclass"#
     );

@@ -1,4 +1,4 @@
-//! Reads the facts about the whole system. No statement reads all tasks or all sites.
+//! Reads the facts for the status of the whole system. No statement reads all tasks or all sites.
 
 use sqlx::PgConnection;
 
@@ -120,7 +120,7 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
     Ok(agents.collect())
 }
 
-/// The space of a file system of which both figures are known.
+/// The space of a file system, if both figures are known.
 pub(in crate::store) fn disk(free: Option<Unsigned<u64>>, size: Option<Unsigned<u64>>) -> Option<DiskSpace> {
     Some(DiskSpace { free: free?.0, size: size?.0 })
 }

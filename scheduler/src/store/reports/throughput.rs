@@ -1,7 +1,7 @@
 //! Throughput of a batch's crawls: over time, by agent, by strategy, and of recent crawls.
 //!
-//! The view `crawls` defines when a crawl was active. The number of rows read per crawl is bounded,
-//! for any number of crawls and slices.
+//! The view `crawls` defines the time in which a crawl was active. The number of rows read per
+//! crawl is bounded, however many crawls and slices there are.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ pub use task_totals::{TaskTotals, task_totals};
 mod task_totals;
 
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
-/// until it includes as many.
+/// until it includes this many.
 const FEWEST_RECENT: i64 = 10;
-/// Maximum number of recent crawls, and of active crawls, sampled for their lengths. A thousand
-/// give the lengths to within a few percent, in a few milliseconds.
+/// Maximum number of recent crawls, and of active crawls, whose lengths are read as a sample. A
+/// thousand crawls give the lengths to within a few percent, in a few milliseconds.
 const MOST_TOLD: i64 = 1000;
 
 /// Selects the tasks of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportScope {
     pub batch: BatchId,
-    /// The round; `None`: each site's newest.
+    /// The round; `None` selects each site's newest round.
     pub round: Option<u32>,
 }
 
@@ -44,8 +44,8 @@ impl ReportScope {
     }
 }
 
-/// The remaining time of a batch's newest rounds; `None` if all have ended. Reads the whole batch
-/// three times.
+/// The remaining time of a batch's newest rounds; `None` if all of them have ended. Reads the whole
+/// batch three times.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let scope = ReportScope::newest(batch);
     let remaining = task_totals(conn, scope).await?.remaining;
@@ -79,11 +79,11 @@ pub struct CrawlTotals {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
     pub all: CrawlTotals,
-    /// When the first crawl began, and when the last ended; `None` without crawls.
+    /// When the first crawl began, and when the last one ended; `None` without crawls.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
-    /// Totals by the agent that crawled, in order of names.
+    /// Totals by the agent that crawled, in the order of the agents' names.
     pub agents: Vec<(Agent, CrawlTotals)>,
-    /// Totals by the strategy of the newest assignment, in order of names.
+    /// Totals by the strategy of the newest assignment, in the order of the strategies' names.
     pub strategies: Vec<(Strategy, CrawlTotals)>,
 }
 
@@ -209,10 +209,10 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// Recent crawls: those that began in the second half of the time since the first crawl began, or,
-/// if earlier, since the first of the ten that ended last began. If there are more than a thousand,
-/// reads any thousand of them. Also counts the recent begins: those in the last quarter of that
-/// time or, if that is longer, since the tenth newest crawl began.
+/// The recent crawls. Their window is the second half of the time since the first crawl began. It
+/// is longer if needed to include the ten crawls that ended last. Of more than a thousand crawls,
+/// any thousand are read. Also counts the crawls that began recently: in the last quarter of the
+/// time since the first crawl began or, if that is longer, since the tenth newest crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"
@@ -278,8 +278,8 @@ pub struct BatchGrowth {
     pub totals: TaskTotals,
     pub crawls: Crawls,
     pub recent: RecentCrawls,
-    /// From the begin of the first crawl until now, or, if all tasks have ended, until the end of
-    /// the last crawl; `None` before the first crawl.
+    /// From the beginning of the first crawl until now, or, if all tasks have ended, until the end
+    /// of the last crawl; `None` before the first crawl.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
     /// The slices of `time`; empty before the first crawl ends.
     pub slices: Vec<Slice>,
@@ -318,7 +318,7 @@ mod tests {
     use crate::store::tasks::holds::{self, Cause};
     use crate::throughput::{StallReason, StalledCrawls, estimate, growth};
 
-    /// A batch that agents crawl. `begin` is an hour ago.
+    /// A batch that agents crawl. The time `begin` is an hour ago.
     struct Scene {
         conn: PoolConnection<Postgres>,
         batch: BatchId,
@@ -525,8 +525,8 @@ mod tests {
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: no site has ended; 3 sites are held back"), "{}", said.note);
 
-        // Forty crawls that began at the same time: a window that includes ten of them includes
-        // them all.
+        // Forty crawls began at the same time, so a window that includes ten of them includes all
+        // of them.
         for _ in 0..40 {
             scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
         }
@@ -536,8 +536,8 @@ mod tests {
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
         assert!(recent.crawls.contains(&BegunCrawl { time: going_on, ended: false }) && recent.crawls.len() == 41);
-        // Forty crawls of a hundred seconds and the active one, in the window that begins 2,900
-        // seconds after `begin`.
+        // The window begins 2,900 seconds after `begin`. It contains forty crawls of a hundred
+        // seconds each, and the active crawl.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);

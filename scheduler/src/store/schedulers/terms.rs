@@ -2,8 +2,8 @@
 //!
 //! Invariants: the number of a role's term is raised by one when a scheduler takes the role, and at
 //! no other time. No scheduler takes a role before the leader's row has expired by Postgres' clock.
-//! A transaction that passed [`check`] commits before another scheduler takes the role, or not at
-//! all.
+//! If a transaction that passed [`check`] commits at all, it does so before another scheduler takes
+//! the role.
 
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ use crate::store::rows::{Rows, Statement};
 words!(
     /// Duties that only one scheduler at a time may have.
     ///
-    /// Reaping has its own role, so that it goes on while a fit keeps a slow machine busy. Fitting
-    /// has its own, because one scheduler must make the whole map. All passes that bring tasks to
-    /// agents share one role, because they wake each other often and so belong in one process.
+    /// Reaping has its own role, so that it continues while a fit keeps a slow machine busy.
+    /// Fitting has its own role, because one scheduler must make the whole map. All passes that
+    /// bring tasks to agents share one role: they wake each other often, so they should run in one
+    /// process.
     Role {
         /// Ends expired sessions and leases, and deletes old events.
         Reap = "reap",
@@ -32,20 +33,20 @@ words!(
     }
 );
 
-/// A term just taken.
+/// A term that this scheduler has just taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenTerm {
     pub number: TermNumber,
-    /// Number of sessions that were extended because sessions may not have been renewed meanwhile.
+    /// Number of sessions that were extended because agents may have been unable to renew them.
     pub extended: u64,
 }
 
 /// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
-/// it. Waits for open transactions of the former leader. Run in a transaction.
+/// the role. Waits for open transactions of the former leader. Run in a transaction.
 ///
-/// A scheduler calls this only if it knows of no term of its own. If the database says that it has
-/// the role, the answer to its commit was lost. It then takes another term; otherwise the role
-/// would be idle for as long as the process runs.
+/// A scheduler calls this only if it knows of no term of its own. If the database says that this
+/// scheduler already has the role, the answer to an earlier commit was lost. The scheduler then
+/// takes another term; otherwise the role would be idle for as long as the process runs.
 ///
 /// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
 /// lifetime of a session.
@@ -60,8 +61,8 @@ pub async fn take(
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
-    // A separate statement, because the transaction that held the row's lock may have taken the
-    // role.
+    // This is a separate statement, because the transaction that had locked the row may have taken
+    // the role.
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
@@ -93,7 +94,7 @@ pub async fn take(
     Ok(Some(TakenTerm { number, extended }))
 }
 
-/// The former term.
+/// The term before the one that is being taken.
 struct FormerTerm {
     taken_at: Option<DateTime<Utc>>,
     served_until: Option<DateTime<Utc>>,
@@ -144,7 +145,7 @@ pub async fn check(
     Ok(still.is_some())
 }
 
-/// Gives up every role of this scheduler.
+/// Frees every role of this scheduler.
 pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -1,5 +1,5 @@
-//! Compares a database with what a scheduler needs: its version, the role's rights, its schema.
-//! Changes nothing, and takes no lock.
+//! Compares a database with what a scheduler needs: the server's version, the role's rights and the
+//! schema. Changes nothing, and takes no locks.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -14,7 +14,7 @@ use crate::store::{Error, MIGRATOR};
 pub struct ServerFacts {
     /// The major version.
     pub major: i32,
-    /// Whether the server accepts no changes, as a standby.
+    /// Whether the server accepts no changes, for example because it is a standby.
     pub read_only: bool,
     /// The server's clock.
     pub now: DateTime<Utc>,
@@ -32,13 +32,13 @@ pub async fn server(conn: &mut PgConnection) -> Result<ServerFacts, Error> {
     Ok(facts)
 }
 
-/// How the schema of a database relates to this program's.
+/// The relation of a database's schema to this program's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaState {
     /// There are no tables; a start creates them.
     Empty,
-    /// There are tables of another program, none of which has the name of one of Landfall's. A
-    /// start creates its tables beside them.
+    /// There are tables of another program, and none of them has the name of a Landfall table. A
+    /// start creates Landfall's tables beside them.
     Shared {
         /// One of these tables.
         table: String,
@@ -49,10 +49,10 @@ pub enum SchemaState {
     Current,
 }
 
-/// Compares the schema with this program's.
+/// Compares the database's schema with this program's.
 ///
 /// # Errors
-/// What would make a start on this database fail.
+/// The reason why a start on this database would fail.
 pub async fn schema(conn: &mut PgConnection, server: &ServerFacts) -> Result<SchemaState, Error> {
     if restores::under_way(conn).await? {
         return Err(Error::HalfRestored);
@@ -84,10 +84,10 @@ pub async fn schema(conn: &mut PgConnection, server: &ServerFacts) -> Result<Sch
     Ok(state)
 }
 
-/// One migration in a database: its number, whether it ended, and the hash of its text.
+/// One migration in a database: its number, whether it was completed, and the hash of its text.
 type AppliedMigration = (i64, bool, Vec<u8>);
 
-/// The migrations that a database has; `None` if it has no table of migrations.
+/// The migrations that were applied to a database; `None` if it has no table of migrations.
 async fn migrations(conn: &mut PgConnection) -> Result<Option<Vec<AppliedMigration>>, Error> {
     let known: bool = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null").one(conn).await?;
     if !known {

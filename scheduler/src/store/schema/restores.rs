@@ -1,8 +1,8 @@
 //! Restores: adjusts a database that was restored from a backup, and records the restore.
 //!
-//! Agents and people have seen numbers that the database does not contain any more. So after a
-//! restore every new number is above a floor that no number can have reached before. Nothing that
-//! was active in the backup continues, because its sessions and leases ended long ago. While a
+//! Agents and people may have seen numbers that the database does not contain any more. So after a
+//! restore every new number is above a floor, which no earlier number can have reached. Nothing
+//! that was active in the backup continues, because its sessions and leases ended long ago. While a
 //! restore is incomplete, the database has a table that only restores create.
 
 use chrono::{DateTime, Utc};
@@ -14,9 +14,9 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
-/// Floors are multiples of this number. It is more than can be issued between a backup and its
-/// restore (a million per second for eleven days), and is easy to read. A double can represent the
-/// floors of nine thousand restores exactly.
+/// Floors are multiples of this number. It is larger than any count of numbers issued between a
+/// backup and its restore (a million per second for eleven days), and is easy to read. A double can
+/// represent the floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, for people.
@@ -27,7 +27,7 @@ pub struct RestoreResult {
     pub backup_version: String,
     pub sessions: u64,
     pub leases: u64,
-    /// Number of enrolment tokens that it voided.
+    /// Number of enrolment tokens that the restore voided.
     pub tokens: u64,
 }
 
@@ -45,13 +45,14 @@ impl RestoreResult {
     }
 }
 
-/// The highest number that may have been issued before the newest restore; 0 without a restore.
+/// The highest number that may have been issued before the newest restore; 0 if there was no
+/// restore.
 pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
 }
 
-/// The refusal for an unknown number: [`Refusal::Restored`] if the number may have been issued
-/// before a restore, because then the agent is not at fault; else `otherwise`.
+/// The refusal of an unknown number. If the number may have been issued before a restore, the agent
+/// is not at fault, and the refusal is [`Refusal::Restored`]; else it is `otherwise`.
 pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
     if (1..=floor).contains(&number) { Refusal::Restored } else { otherwise }
 }
@@ -119,7 +120,7 @@ pub async fn rewind(
 }
 
 /// Raises sequences, incarnations and the log's transaction numbers. Returns the new floor, and the
-/// number added to transaction numbers.
+/// amount by which transaction numbers were raised.
 async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     let known = sqlx::query!(
         r#"
@@ -147,7 +148,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // Set once per restore, so that writing an event needs no lookup.
+    // The default is set once per restore, so that writing an event needs no lookup.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );
@@ -215,7 +216,7 @@ mod tests {
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
-        // A number issued after the backup is not the agent's fault; a number that was never issued
+        // A number issued after the backup is not the agent's fault. A number that was never issued
         // is.
         let answers = [
             (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
@@ -227,7 +228,7 @@ mod tests {
         for (report, expected) in answers {
             assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
         }
-        // Like any expired lease, one of the backup may complete until a newer one is granted.
+        // A lease of the backup, like any expired lease, may complete until a newer one is granted.
         let mut tx = conn.begin().await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "{late:?}");
@@ -261,8 +262,8 @@ mod tests {
             last = page.events.last().map(|event| event.what.clone()).unwrap_or_default();
             assert!(i64::try_from(page.events.len()).expect("few") >= known, "nothing that was there is hidden");
             let next = events::after(&mut conn, &Filter::default(), page.next).await.expect("read on");
-            // Events of transactions that ended meanwhile may be on the next page, but no event
-            // twice.
+            // Events of transactions that ended in the meantime may be on the next page, but no
+            // event may be returned twice.
             assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
         }
         let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");

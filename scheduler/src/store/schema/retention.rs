@@ -1,8 +1,9 @@
-//! Retention: deletes rows of ended rounds, sessions etc. that are older than the operator's limit.
+//! Retention: deletes rows of ended rounds, sessions and other kinds after the operator's time
+//! limits.
 //!
 //! Invariants: rows are deleted in pieces. A piece is one short transaction that locks only rows
-//! that are no longer in use. It finds them by an index, and does not read rows in use repeatedly.
-//! The newest round of a site in a batch is kept at any age.
+//! that are no longer in use. It finds these rows through an index, and does not read rows in use
+//! again and again. The newest round of a site in a batch is kept, however old it is.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::store::batches::{removal, totals};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Maximum number of rows deleted by one piece, each with about ten dependent rows. A piece takes
-/// some tens of milliseconds.
+/// Maximum number of rows deleted by one piece. Each of them has about ten dependent rows, and a
+/// piece takes some tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
 /// Kinds of rows that are deleted by age.
@@ -25,7 +26,7 @@ pub const PIECE: i64 = 1_000;
 pub enum RetainedKind {
     /// Rounds before the newest round of the same site and batch, with their rows.
     Rounds,
-    /// Assignments and leases of a task before its newest choice.
+    /// Assignments and leases of a task that are older than its newest choice.
     Moves,
     Measurements,
     /// Ended sessions.
@@ -36,7 +37,7 @@ pub enum RetainedKind {
     Embeddings,
     /// Enrolment tokens that cannot be used any more.
     Enrolments,
-    /// Throughput by the minute.
+    /// Throughput per minute.
     Minutes,
 }
 
@@ -69,8 +70,8 @@ impl RetainedKind {
     }
 }
 
-/// Deletes some of the rows that have been out of use for at least `keep`: one piece. Returns
-/// whether more may remain. Run in a transaction.
+/// Deletes one piece of the rows that have been out of use for at least `keep`. Returns whether
+/// more such rows may remain. Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
         RetainedKind::Rounds => rounds(conn, keep).await?,
@@ -105,8 +106,8 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 }
 
 /// Reads the assignments in order of creation, continuing where the last piece ended. A new
-/// assignment ends the earlier ones of its task, which are deleted. So each assignment is read
-/// once, and those in use are not read again.
+/// assignment ends the earlier assignments of its task, so these are deleted. Each assignment is
+/// read only once, even if it is still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
@@ -122,8 +123,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new, because numbers and times of concurrent transactions
-    // may differ in order.
+    // Stops at the first row that is too new, because concurrent transactions may commit their
+    // numbers and times in different orders.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
@@ -156,8 +157,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
-/// Deletes these exclusions if no assignment refers to them. Keeps a batch's newest, because the
-/// next choice may refer to it.
+/// Deletes these exclusions if no assignment refers to them. Keeps each batch's newest exclusions,
+/// because the next choice may refer to them.
 async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();
@@ -296,7 +297,7 @@ mod tests {
         sqlx::query(sql).execute(pool).await.expect("execute");
     }
 
-    /// Deletes pieces until none remains.
+    /// Deletes pieces until no row is left to delete.
     async fn pruned(pool: &PgPool, subject: RetainedKind) {
         loop {
             let mut tx = fixtures::begin(pool).await;
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!(count(&pool, "select count(*) from exclusions").await, 1, "the next choice may share the newest");
     }
 
-    /// Assigns a task to an agent, with no other candidates.
+    /// Assigns a task to an agent. There are no other candidates.
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
         let mut conn = pool.acquire().await.expect("connect");

@@ -1,5 +1,5 @@
-//! Snapshots: a consistent view of the whole database that other programs can use too. Also reads
-//! what a backup and a restore check first.
+//! Snapshots: a consistent view of the whole database that other programs can use too. This file
+//! also reads the properties that a backup and a restore check first.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use crate::store::Error;
 use crate::store::rows::Statement;
 
-/// A snapshot; valid until its transaction ends.
+/// A snapshot. It is valid until its transaction ends.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The snapshot's name, for `pg_dump`.
@@ -26,8 +26,8 @@ pub struct Snapshot {
 }
 
 /// Begins a transaction that keeps one snapshot until the connection closes, and exports this
-/// snapshot. Uses statements that were not checked at compile time, so that it also works on the
-/// schema of a former release.
+/// snapshot. The statements are not checked at compile time, so that they also work on the schema
+/// of a former release.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     // The transaction is idle while other programs use the snapshot.
     sqlx::query("set idle_in_transaction_session_timeout = 0").run(conn).await?;
@@ -52,9 +52,9 @@ pub struct DatabaseFacts {
     pub postgres: i32,
     /// The schema in which tables are created.
     pub schema: Option<String>,
-    /// Whether it contains Landfall's tables.
+    /// Whether the database contains Landfall's tables.
     pub ours: bool,
-    /// Whether it contains nothing but what extensions created.
+    /// Whether the database contains nothing except what extensions created.
     pub empty: bool,
 }
 

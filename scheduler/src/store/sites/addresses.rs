@@ -1,16 +1,17 @@
 //! Addresses: how many crawls each address permits, which crawls use it, and which task is admitted
 //! next.
 //!
-//! An agent claims the address of a leased site before it sends anything there. Each address
+//! An agent claims the address of a leased site before it sends any request there. Each address
 //! permits a maximum number of active leases that have claimed it, over all agents. This maximum
 //! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
-//! crawl also keeps its own rate, so the address gets at most that many times the rate. If a
-//! lease's address is full, the lease ends and its task is held (`crate::store::tasks::holds`).
-//! When a crawl ends, the task that has been held longest is admitted. If an earlier crawl found
-//! the site's address, this is checked [`ahead`].
+//! crawl also keeps its own rate, so the address gets at most the maximum number times this rate.
+//! If a lease's address is full, the lease ends and its task is held
+//! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
+//! longest is admitted. If an earlier crawl found the site's address, the address is also checked
+//! [`ahead`].
 //!
-//! Invariant: the active crawls at an address plus the tasks admitted to it never exceed the
-//! permitted number.
+//! Invariant: the number of active crawls at an address plus the number of tasks admitted to it
+//! never exceeds the permitted number.
 
 use std::net::IpAddr;
 
@@ -53,15 +54,15 @@ pub struct AddressClaim {
     pub address: IpAddr,
 }
 
-/// Maximum number of addresses examined by one pass, so that its cost is bounded even if tasks wait
-/// for a hundred thousand addresses.
+/// Maximum number of addresses examined by one pass. It bounds the cost of a pass even if tasks
+/// wait for a hundred thousand addresses.
 const LOOKED_AT: i32 = 500;
 
 /// Claims an address for a lease. Run in a transaction.
 pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> Result<ClaimResult, Error> {
     let AddressClaim { agent, session, task, token, address } = *claim;
     let address = shared_network(address);
-    // Locks the task before its lease, like every ending of a lease.
+    // Locks the task before its lease, like every transaction that ends a lease.
     let site = sqlx::query_scalar!(
         r#"
         select t.site_id
@@ -77,7 +78,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
-    // Serialises claims of one address; otherwise two could both take its last place.
+    // Serialises the claims of one address. Otherwise two claims could take its last place.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;
@@ -115,9 +116,9 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     Ok(ClaimResult::Granted)
 }
 
-/// Stores the address at which a crawl found a site, if the session holds the lease; no other agent
-/// may change the number of sites at an address. Do not call it in the transaction of the [claim],
-/// because other transactions lock a site's row before tasks.
+/// Stores the address at which a crawl found a site. Does so only if the session has the lease, so
+/// that no other agent changes the number of sites at an address. Do not call it in the transaction
+/// of the [claim], because other transactions lock a site's row before tasks.
 pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -138,7 +139,7 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
 
 /// Admits at most `limit` tasks whose address has a free place, at up to [`LOOKED_AT`] addresses
 /// after `from`. Returns the number of admitted tasks, and the address after which the next pass
-/// continues (`None`: it starts again at the first).
+/// continues. `None` means that the next pass starts again at the first address.
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,

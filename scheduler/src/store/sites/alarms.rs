@@ -40,7 +40,8 @@ pub struct AlarmFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// At most `limit` of these open alarms, newest first, and the number of all of them.
+/// At most `limit` of the open alarms that the filter selects, newest first, and the number of all
+/// of them.
 pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -78,14 +79,14 @@ pub async fn count(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(count.one(conn).await?.0)
 }
 
-/// Since when a site's circuit has been open; `None` when it is closed.
+/// The time since which a site's circuit has been open; `None` if it is closed.
 pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
     let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());
     since.optional(conn).await
 }
 
-/// Opens the circuits of sites whose crawls were ended by the breaker. A circuit that is already
-/// open does not change.
+/// Opens the circuits of sites whose crawls were ended by the breaker. Does not change a circuit
+/// that is already open.
 pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
     let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
     let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -105,8 +106,8 @@ pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, A
     .await
 }
 
-/// Holds those of these located tasks whose site's circuit is open, and returns them. The caller
-/// has locked the tasks.
+/// Holds the tasks among these located ones whose site's circuit is open, and returns them. The
+/// caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"
@@ -123,12 +124,13 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     holds::hold(conn, &broken).await
 }
 
-/// Closes the circuits of these sites; `None`: all circuits. Returns the number of circuits that
-/// were open, and the number of released tasks. Run in a transaction.
+/// Closes the circuits of these sites, or all circuits if `sites` is `None`. Returns the number of
+/// circuits that were open, and the number of released tasks. Run in a transaction.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
-    // Releases before closing, because recording an outcome locks tasks before circuits. Releases
-    // again afterwards, for tasks that were held just before the circuit closed.
+    // Tasks are released before circuits are closed, because a transaction that records an outcome
+    // locks tasks before circuits. Tasks that were held just before a circuit closed are released
+    // afterwards.
     let open = sqlx::query_scalar!(
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),

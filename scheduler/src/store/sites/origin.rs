@@ -1,5 +1,5 @@
-//! Settles sites: stores the origin of a name, and the one site that represents the origin (the
-//! keeper).
+//! Settles sites: stores the origin to which a name leads, and which site represents the origin
+//! (the keeper).
 //!
 //! Invariants: an origin never changes once it is set. The first site settled at an origin (the
 //! keeper) never becomes an alias, so that its measurements and leases stay valid. Every later site
@@ -18,20 +18,22 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::{self, holds};
 
-/// Number of attempts to move tasks. An attempt fails if a submission adds the same task meanwhile.
+/// Number of attempts to move tasks. An attempt fails if a submission adds the same task in the
+/// meantime.
 const MOVE_TRIES: u32 = 3;
 
-/// Settles a site at the origin that answered for it, and returns the keeper of this origin.
+/// Settles a site at the origin that the prober observed, and returns the keeper of this origin.
 ///
-/// If both sites have a task in a batch and round, only one is kept: the one that has begun, else
-/// the keeper's. The other is cancelled, with the reason.
+/// If both sites have a task in a batch and round, only one task is kept: the one that has begun,
+/// else the keeper's. The other task is cancelled, and stores the reason.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
         return Ok(site);
     };
     let mut tx = conn.begin().await?;
-    // A separate statement, so that the next one sees what the former holder of the lock committed.
+    // A separate statement, so that the next one sees the changes committed by the former owner of
+    // the lock.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
@@ -39,8 +41,8 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     let stands = match known {
         None => site,
         Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.unwrap_or(site),
-        // One agent's report must not turn a site into an alias of a foreign one: its tasks could
-        // be cancelled.
+        // One agent's report must not make a site an alias of a foreign site, because the site's
+        // tasks could then be cancelled.
         Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
             site
@@ -93,7 +95,7 @@ async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(keeper)
 }
 
-/// Copies the new alias's measurements to the keeper, because both names were always the same
+/// Copies the new alias's measurements to the keeper, because both names always led to the same
 /// origin.
 async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     sqlx::query!(
@@ -152,7 +154,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The task's hold belonged to its former site.
+    // The hold of a moved task belonged to the former site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"
@@ -170,8 +172,8 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     .await
 }
 
-/// Cancels tasks because another name of the same origin has the same task. The caller has locked
-/// the tasks.
+/// Cancels tasks because another name of the same origin has a task in the same batch and round.
+/// The caller has locked the tasks.
 async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
@@ -188,9 +190,10 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
     .await
 }
 
-/// Moves tasks submitted under an alias's name to the site that the alias points at.
+/// Moves tasks that were submitted under an alias's name to the site that the alias points at.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
-    // One by one, because a batch may contain two aliases of one site. There are few aliases.
+    // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site.
+    // There are few aliases.
     for (alias, keeper) in aliases {
         let mut tx = conn.begin().await?;
         move_tasks(&mut tx, *alias, *keeper).await?;

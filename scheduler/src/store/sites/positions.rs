@@ -1,5 +1,5 @@
-//! Positions of sites, from submitted lists and from a file of positions by address. Lists take
-//! precedence.
+//! Positions of sites, from submitted lists and from a file that maps addresses to positions. Lists
+//! take precedence.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::store::{Error, position};
 pub enum Source {
     /// A submitted list.
     List,
-    /// A file of positions by address.
+    /// A file that maps addresses to positions.
     Geoip,
 }
 
@@ -35,8 +35,8 @@ impl Source {
 /// Maximum number of rows of one statement.
 const CHUNK: usize = 10_000;
 
-/// Stores positions from lists; the newest list wins. The position of an alias is stored for the
-/// site it points at.
+/// Stores positions from lists; the newest list takes precedence. The position of an alias is
+/// stored for the site that the alias points at.
 pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
     for chunk in listed.chunks(CHUNK) {
         let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();
@@ -70,8 +70,8 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
     Ok(())
 }
 
-/// Returns which of these sites have no position from a list, each with the address to which its
-/// name resolves at the nearest prober.
+/// Returns the sites among these that have no position from a list, each with the address to which
+/// its name resolves at the nearest prober.
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -87,7 +87,7 @@ pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(
     Ok(rows.into_iter().map(|row| (row.site_id, row.address)).collect())
 }
 
-/// Stores positions from a file, unless a list gave one.
+/// Stores positions from a file, except for sites that have a position from a list.
 pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) -> Result<(), Error> {
     let sites: Vec<i64> = found.iter().map(|(site, _)| site.get()).collect();
     let latitudes: Vec<f64> = found.iter().map(|(_, position)| position.latitude()).collect();
@@ -115,7 +115,7 @@ pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) ->
     .await
 }
 
-/// Positions of sites, and the positions' sources. Sites without a position are absent.
+/// Positions of sites, with the source of each. Sites without a position are absent.
 pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, (Position, Source)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(unlisted(&mut conn, &[site]).await.expect("read"), []);
         looked_up(&mut conn, &[(site, place(4.0))]).await.expect("store");
         assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(3.0), Source::List))]));
-        // The position of an alias is that of the site it points at.
+        // The position of an alias is stored for the site that the alias points at.
         sqlx::query("update sites set alias_of = $1 where id = $2")
             .bind(site.get())
             .bind(other.get())

@@ -14,13 +14,13 @@ use crate::store::rows::{Rows, Statement};
 /// A site that may stand in several places.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuspectedSite {
-    /// 0 to 1; 1 is certain.
+    /// From 0 to 1; 1 is certain.
     pub confidence: f64,
     /// The evidence, for people; not empty.
     pub evidence: String,
 }
 
-/// The round trips and addresses of these sites, as measured by every trusted prober. Sites without
+/// The round trips and addresses of these sites, as measured by all trusted probers. Sites without
 /// measurements are absent.
 pub async fn observations(
     conn: &mut PgConnection,
@@ -75,7 +75,7 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspected
     .await
 }
 
-/// Returns which of these sites may stand in several places.
+/// Returns the sites among these that may stand in several places.
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, SuspectedSite>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
@@ -87,8 +87,8 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
-/// The newest verdict on a site or, for an alias, on the site it points at. `None` if it was not
-/// judged, `Some(None)` if it stands in one place.
+/// The newest verdict on a site or, for an alias, on the site that it points at. `None` if the site
+/// was not judged, `Some(None)` if it stands in one place.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<SuspectedSite>>, Error> {
     let row = sqlx::query!(
         r#"

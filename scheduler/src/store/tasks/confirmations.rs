@@ -1,6 +1,6 @@
 //! Confirmations: measurements of a site, by the agents that may be nearest, before its agent is
-//! chosen. They are made for batches with the strategy `gnp-confirmed`, and if distances are too
-//! uncertain for a choice.
+//! chosen. Confirmations are made for batches with the strategy `gnp-confirmed`, and for sites
+//! whose distances are too uncertain for a choice.
 //!
 //! A confirmation belongs to the site. All tasks of the site share it until it is too old. It is
 //! requested, begins and ends; the waiting tasks are held until it ends. Confirmers get measurement
@@ -20,21 +20,21 @@ use crate::store::measurements::orders::{self, AvailableProber, DueSite};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// An agent's round trip to a site; `None` when its measurement failed.
+/// An agent's round trip to a site; `None` if the measurement failed.
 pub type ConfirmationAttempt = (AgentId, Option<Rtt>);
 
 /// The state of a site's newest confirmation that is not too old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfirmationState {
     Open {
-        /// Time since it began, or, if it has not begun, since it was requested.
+        /// Time since the confirmation began or, if it has not begun, since it was requested.
         since: Duration,
     },
     Ended,
 }
 
-/// The states of these sites' confirmations. A site is absent if it has none, or if it ended more
-/// than `max_age` ago.
+/// The states of these sites' confirmations. A site is absent if it has no confirmation, or if the
+/// confirmation ended more than `max_age` ago.
 pub async fn states(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -61,20 +61,20 @@ pub async fn states(
 pub struct ConfirmationRequest {
     pub task: TaskId,
     pub site: SiteId,
-    /// Maximum time that the task waits; `None`: until the confirmation ends.
+    /// Maximum time that the task waits. If `None`, it waits until the confirmation ends.
     pub patience: Option<Duration>,
 }
 
 /// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
 /// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
-/// If a confirmation ended just before, its task is not held.
+/// If a site's confirmation ended a moment ago, its tasks are not held.
 pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
     let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
-    // Locks every row, changed or not, so that a transaction that ends a confirmation waits, and
-    // then also releases the tasks held here.
+    // Locks every row, even if it does not change it. So a transaction that ends a confirmation
+    // waits, and then also releases the tasks held here.
     sqlx::query!(
         r#"
         insert into confirmations (site_id)
@@ -100,11 +100,12 @@ pub struct DueConfirmations {
     pub looked_at: usize,
 }
 
-/// The sites of at most `limit` requested confirmations, longest requested first, so that at most
-/// `at_once` are open once these have begun. Deletes confirmations that no task waits for.
+/// The sites of at most `limit` requested confirmations, longest requested first. The limit is
+/// lower if more than `at_once` confirmations would be open after these have begun. Deletes
+/// confirmations that no task waits for.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
-    // Locks the rows first. [`want`] locks them until its tasks are held, so the next statement
-    // sees those tasks.
+    // Locks the rows first. [`want`] also locks them until its tasks are held, so the next
+    // statement sees those tasks.
     let wanted = sqlx::query_scalar!(
         r#"
         select site_id from confirmations
@@ -140,8 +141,8 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Du
     Ok(DueConfirmations { sites, looked_at: wanted.len() })
 }
 
-/// The agents that measured these sites, or failed to, within `max_age`. Sites without such agents
-/// are absent.
+/// The agents that measured these sites within `max_age`, successfully or not. Sites without such
+/// agents are absent.
 pub async fn tried(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -166,7 +167,7 @@ pub async fn tried(
 }
 
 /// Begins the requested confirmations of these sites by these agents. A confirmation without agents
-/// ends at once. Returns the number of those that ended.
+/// ends at once. Returns the number of confirmations that ended at once.
 pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
@@ -199,9 +200,9 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
-/// At most `limit` sites of open confirmations that have no open order, the longest open first,
-/// each with its connected, trusted confirmers that have not answered. A site whose order was lost
-/// with the prober's session is included again.
+/// At most `limit` sites of open confirmations that have no open order. The longest open comes
+/// first. Each site has the connected, trusted confirmers that have not answered. A site whose
+/// order was lost with the prober's session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -265,10 +266,10 @@ pub async fn ask(
     Ok(asked)
 }
 
-/// Stores which confirmers have answered. A round trip counts if it was at most `max_age` old when
-/// the confirmation began. It may be older than the order, because the confirmer may have shared
-/// its earlier measurement of another site at the same address. A failure counts only if it came
-/// after the order.
+/// Stores which confirmers have answered. A round trip counts as an answer if it was at most
+/// `max_age` old when the confirmation began. It may be older than the order, because the confirmer
+/// may have shared an earlier measurement of another site at the same address. A failure counts
+/// only if it came after the order.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -285,8 +286,8 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
     .await
 }
 
-/// Ends confirmations in which every connected, trusted confirmer has answered, and those open for
-/// longer than `patience`. Releases their tasks. Returns the number of ended confirmations.
+/// Ends confirmations that have been open for longer than `patience`, or in which every connected,
+/// trusted confirmer has answered. Releases their tasks. Returns the number of ended confirmations.
 pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"
@@ -304,7 +305,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    // A separate statement, so that it sees tasks that were held a moment ago.
+    // A separate statement, so that it also sees tasks that were held a moment ago.
     holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

@@ -1,8 +1,8 @@
-//! Holds: located tasks that must not be assigned until a condition of their own is met.
+//! Holds: located tasks that must not be assigned until a condition is met.
 //!
 //! Invariants: a task has at most one hold. `tasks.held` is true exactly while the task has a hold
 //! that is not admitted. A held task is `located`. A hold ends when its task ends. Only this module
-//! writes the table and the flag.
+//! writes the table `task_holds` and the column `tasks.held`.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// What a task waits for.
+/// Why a task is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Its address permits no further crawl.
+    /// The address of the site permits no further crawl.
     Address {
         address: IpNet,
         /// Whether the task is admitted: it may be assigned, and has a place at the address.
@@ -30,8 +30,8 @@ pub enum Cause {
     Breaker,
     /// No agent may crawl the task now.
     Unmet,
-    /// The site is being confirmed. Contains the maximum wait, if an agent can be chosen without a
-    /// confirmation.
+    /// The site is being confirmed. The value is the maximum wait, after which an agent is chosen
+    /// without a confirmation; `None` if the task waits until the confirmation ends.
     Confirming(Option<Duration>),
 }
 
@@ -55,8 +55,8 @@ impl Cause {
 }
 
 /// Holds tasks, replacing their former holds. Returns the tasks that were not held before. A task
-/// held again for the same cause keeps its place in the queue. The tasks are located, and the
-/// caller has locked them.
+/// that is held again for the same cause keeps its place in the queue. The tasks are located, and
+/// the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -111,8 +111,8 @@ pub enum HoldFilter<'a> {
     Confirming(&'a [SiteId]),
 }
 
-/// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
-/// transaction if a later pass looks for them again, else waits for the lock.
+/// Releases at most `limit` tasks, and returns them with their sites. If a later pass looks for the
+/// tasks again, skips tasks locked by another transaction; otherwise waits for the lock.
 pub async fn release(
     conn: &mut PgConnection,
     which: HoldFilter<'_>,
@@ -164,7 +164,7 @@ pub async fn release(
             .await?
     };
     // A separate statement, because another transaction may have ended or replaced the hold before
-    // this one got the lock.
+    // this transaction got the lock.
     let released = sqlx::query!(
         r#"
         with over as (
@@ -188,8 +188,8 @@ pub async fn release(
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
-/// Admits, at each address, the tasks that have waited longest: as many as the address has free
-/// places, and at most `limit`. An admitted task keeps its place until its crawl claims the
+/// Admits, at each address, the tasks that have waited longest: one for each free place of the
+/// address, and at most `limit` in all. An admitted task keeps its place until its crawl claims the
 /// address. Returns the number of admitted tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,

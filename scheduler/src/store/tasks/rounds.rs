@@ -1,10 +1,10 @@
-//! Rounds: after a task has ended, a new task is made for the same site because an operator retried
-//! it, or because its batch has a recrawl interval.
+//! Rounds: after a task has ended, a new task is made for the same site, because an operator
+//! retried the task or because its batch has a recrawl interval.
 //!
-//! The result of a round is kept. The table `outcomes` stores when the next round is due, and an
-//! index finds due rounds. A round that ended without an outcome (failed as *poison*, or cancelled)
-//! has no automatic next round. Invariants: a site has one newest round in a batch. A due recrawl
-//! makes one round, no matter how often schedulers look for it.
+//! The result of a round is kept. The column `tasks.recrawl_at` stores when the next round is due,
+//! and an index finds due rounds. A round that ended without an outcome (failed as *poison*, or
+//! cancelled) has no automatic next round. Invariants: a site has one newest round in a batch. A
+//! due recrawl makes one round, no matter how often schedulers look for it.
 
 use sqlx::PgConnection;
 
@@ -16,13 +16,13 @@ use crate::store::rows::{Rows, Statement};
 /// The result of one pass over due recrawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecrawlResult {
-    /// Number of due tasks found. If it equals the limit, more may be due.
+    /// Number of tasks found whose recrawl is due. If it equals the limit, more may be due.
     pub due: u64,
-    /// Number of new rounds made for them.
+    /// Number of new rounds made for these tasks.
     pub rounds: u64,
 }
 
-/// Makes the next round of at most `limit` tasks that are due by Postgres' clock. Run in a
+/// Makes the next round of at most `limit` tasks whose recrawl is due by Postgres' clock. Run in a
 /// transaction.
 pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResult, Error> {
     let due = sqlx::query_scalar!(
@@ -66,9 +66,9 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
-/// Makes one next round for each of these tasks' sites. Aliases of a site together get one round,
-/// under that site. Returns the number of new rounds. The tasks have ended, and the caller has
-/// locked them.
+/// Makes one next round for each of these tasks' sites. Several aliases of a site get one round
+/// together, which belongs to that site. Returns the number of new rounds. The tasks have ended,
+/// and the caller has locked them.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
@@ -106,7 +106,7 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
 }
 
 /// Cancels the planned recrawls of a batch, or of some of its sites under any of their names.
-/// Returns the number of tasks.
+/// Returns the number of tasks whose recrawl was cancelled.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -137,7 +137,8 @@ mod tests {
     use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer};
     use crate::store::{fixtures, leases};
 
-    /// A batch with an hourly recrawl, one without, and an agent that has leased a site of each.
+    /// A batch with an hourly recrawl, a batch without one, and an agent that has leased a site of
+    /// each.
     struct Scene {
         pool: PgPool,
         agent: AgentId,
@@ -180,7 +181,7 @@ mod tests {
             assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Moves the times at which tasks ended back by `time`.
+        /// Moves the times at which recrawls are due back by `time`, as if that time had passed.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(scene.recrawl().await, NONE, "it is the other's");
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
-        // Calling `next` directly makes no second round either.
+        // A direct call of `next` makes no second round either.
         assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
         let mut one = fixtures::begin(&scene.pool).await;
         scene.execute("delete from tasks where round = 2").await;
@@ -360,7 +361,7 @@ mod tests {
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
-        // The keeper's own task was cancelled because the alias's crawl had begun; the next round
+        // The keeper's own task was cancelled because the alias's crawl had begun. The next round
         // belongs to the keeper.
         scene.execute("delete from events").await;
         scene.execute("update tasks set state = 'cancelled' where round = 2").await;

@@ -1,5 +1,5 @@
-//! Unmet tasks: located tasks that no agent may crawl. Also finds batches with tasks that wait at
-//! an agent.
+//! Unmet tasks: located tasks that no agent may crawl. This file also finds batches with tasks that
+//! wait at an agent.
 //!
 //! An unmet task is held until it is released or fails. The reason is stored once per batch.
 
@@ -16,7 +16,7 @@ use crate::store::Error;
 use crate::store::batches::constraints;
 use crate::store::rows::{Rows, Statement};
 
-/// Fails tasks that no agent may crawl. They are located, and the caller has locked them.
+/// Fails tasks that no agent may crawl. The tasks are located, and the caller has locked them.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
@@ -31,7 +31,7 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
     .await
 }
 
-/// Holds tasks that no agent may crawl now. They are located, and the caller has locked them.
+/// Holds tasks that no agent may crawl now. The tasks are located, and the caller has locked them.
 pub async fn hold(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -58,8 +58,8 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &NoEligibleAg
     .await
 }
 
-/// What these batches require of agents, and why their unmet tasks wait. Batches that never had an
-/// unmet task are absent.
+/// The requirements of these batches, and the reason why their unmet tasks wait. Batches that never
+/// had an unmet task are absent.
 pub async fn why(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -95,7 +95,7 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 }
 
 /// Releases at most `limit` unmet tasks of a batch or, with `failure`, fails them for that reason.
-/// Returns the number. A site that had no agent to confirm it is confirmed again.
+/// Returns the number of these tasks. A site that no agent could confirm is confirmed again.
 pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
@@ -114,7 +114,7 @@ pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&s
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Batches with constraints that have assigned tasks not yet begun.
+/// Batches with constraints that have tasks that are assigned but not begun.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     sqlx::query_scalar!(
         r#"

@@ -1,8 +1,8 @@
 //! Waits: why tasks without an agent wait.
 //!
 //! While no agent of the fleet can take work of a stage (measuring or choosing), one row in
-//! `stage_causes` holds the cause for all tasks in this stage. The pass of that stage writes the
-//! row if the cause changes. A task's own hold takes precedence over this cause. This module stores
+//! `stage_causes` has the cause for all tasks in this stage. The pass of that stage writes the row
+//! if the cause changes. A task's own hold takes precedence over this cause. This module stores
 //! causes, not sentences.
 
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 
-/// Stores why no task can proceed in a stage; `None`: tasks can proceed.
+/// Stores why no task can proceed in a stage; `None` if tasks can proceed.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -37,7 +37,7 @@ pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCaus
     .await
 }
 
-/// Why no agent can be chosen for any task; `None` if some agent takes work.
+/// Why no agent can be chosen for any task; `None` if an agent can get work.
 pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error> {
     let there = sqlx::query!(
         r#"
@@ -56,7 +56,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
     })
 }
 
-/// Why these tasks wait. Tasks that have an agent are absent.
+/// The reasons why these tasks wait. Tasks that have an agent are absent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, ExplainedWait>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -91,8 +91,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// The most frequent reason worth reporting why a batch's tasks without an agent wait, and the
-/// number of these tasks.
+/// Of the reasons why a batch's tasks without an agent wait, the most frequent one that is worth
+/// reporting, with the number of these tasks.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -124,7 +124,8 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     Ok(counted.into_iter().max_by_key(|(wait, count)| (*count, wait.cause.name())))
 }
 
-/// The details of a wait: for an unmet task, its batch's constraints and why no agent meets them.
+/// The details of a wait. For an unmet task, these are its batch's constraints and the reason why
+/// no agent meets them.
 fn about(cause: WaitCause, why: Option<&(Constraints, NoEligibleAgent)>) -> WaitDetail {
     let why = why.filter(|_| cause == WaitCause::Unmet);
     why.cloned().map_or(WaitDetail::Cause, |(asked, nobody)| WaitDetail::Constraints(asked, nobody))
@@ -132,7 +133,8 @@ fn about(cause: WaitCause, why: Option<&(Constraints, NoEligibleAgent)>) -> Wait
 
 struct ClosedStages {
     stages: HashMap<Stage, WaitCause>,
-    /// Whether any agent is connected; known even before a pass has stored the stage's cause.
+    /// Whether any agent is connected. This is known even before a pass has stored the stage's
+    /// cause.
     connected: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::store::sites::addresses::AddressClaim;
 /// Maximum length of one pause that a site can request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A parsed message by which an agent hands a lease back.
+/// A parsed message with which an agent returns a lease.
 #[derive(Debug)]
 pub(in crate::grpc) struct Released {
     pub(in crate::grpc) task: TaskId,
@@ -43,7 +43,7 @@ pub(in crate::grpc) fn claim(
     Ok(AddressClaim { agent, session, task, token, address })
 }
 
-/// The answer to a crawl's request for an address; `reason` is given if the address is refused.
+/// The answer to a crawl's request for an address. A `reason` is given if the address is refused.
 pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
     let v1::AddressClaim { task_id, token, address } = asked;
     respond(v1::session_response::Message::Address(v1::AddressAnswer {

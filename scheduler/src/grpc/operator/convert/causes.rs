@@ -1,5 +1,5 @@
-//! Converts the causes of waiting and the reasons for choices, with their details, to protobuf
-//! messages.
+//! Converts the causes of waiting and the reasons for choices, with their details, to messages of
+//! the protocol.
 
 use std::time::Duration;
 

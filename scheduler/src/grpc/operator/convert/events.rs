@@ -9,7 +9,7 @@ use crate::store::reports::events::{Event, KINDS};
 use super::filters::{Places, TimeRange};
 use super::{InvalidField, timestamp};
 
-/// Maximum number of newest events per request; each takes some 200 bytes of memory.
+/// Maximum number of newest events per request. Each takes some 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 
 /// A validated request for events.
@@ -17,7 +17,7 @@ const MOST_NEWEST: u32 = 10_000;
 pub(in crate::grpc) struct Wanted {
     pub(in crate::grpc) batch: Option<String>,
     pub(in crate::grpc) site: Option<SiteName>,
-    /// The agent's name; empty: any.
+    /// The agent's name; empty if any agent is accepted.
     pub(in crate::grpc) agent: String,
     pub(in crate::grpc) places: Places,
     pub(in crate::grpc) newest: i64,

@@ -1,5 +1,5 @@
-//! Validates the filters of lists, most of which many requests share: the place of the agent, the
-//! time, and states.
+//! Validates the filters of lists: the place of the agent, the time, and states. Many requests
+//! share most of these filters.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1;
@@ -9,8 +9,8 @@ use crate::store::batches::BatchFilter;
 
 use super::{InvalidField, moment};
 
-/// The cities, carriers and countries of agents; an empty list has no condition. ASCII and other
-/// letters match in either case.
+/// The accepted cities, carriers and countries of agents; an empty list accepts all. Upper and
+/// lower case are treated as equal, also of letters outside ASCII.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::grpc) struct Places {
     cities: Vec<String>,
@@ -24,7 +24,7 @@ impl Places {
         Self { cities: lower(cities), carriers: lower(carriers), countries: lower(countries) }
     }
 
-    /// Whether there is no condition.
+    /// Whether all agents are accepted.
     pub(in crate::grpc) fn are_any(&self) -> bool {
         self.cities.is_empty() && self.carriers.is_empty() && self.countries.is_empty()
     }

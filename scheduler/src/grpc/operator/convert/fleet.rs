@@ -111,12 +111,12 @@ impl From<v1::ElectLandmarksRequest> for Election {
     }
 }
 
-/// The error for a request that names the same agent twice.
+/// The error for a request for two different agents that names one agent twice.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two different agents"))
 }
 
-/// In the protocol 0 means that the scheduler chooses the dimensions.
+/// In the protocol, 0 means that the scheduler chooses the number of dimensions.
 pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
@@ -176,7 +176,7 @@ impl From<Token> for v1::Enrolment {
     }
 }
 
-/// The message for a new token, with the data by which the agent reaches and recognises the
+/// The message for a new token. It includes the data with which the agent finds and recognises the
 /// scheduler.
 pub(in crate::grpc) fn enrolment(
     enrolment: Enrolment,
@@ -234,7 +234,7 @@ impl From<Agent> for v1::Agent {
     }
 }
 
-/// The message with everything known about an agent.
+/// The message with all stored facts about an agent.
 pub(in crate::grpc) fn shown(
     agent: Agent,
     session: Option<NewestSession>,
@@ -300,7 +300,7 @@ impl From<DrainResult> for v1::RemoveAgentResponse {
     }
 }
 
-/// The message about the landmarks: their state, and the embedding that uses them.
+/// The message about the landmarks, with their states and the embedding that uses them.
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
     fleet: &[Agent],

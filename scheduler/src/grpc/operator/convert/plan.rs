@@ -12,11 +12,11 @@ use super::{InvalidField, agent_name, duration, line, sites, whole};
 
 /// Maximum number of agents to add in a plan.
 const MOST_ADDED: usize = 100;
-/// Maximum number of agents to remove in a plan: more than any fleet has.
+/// Maximum number of agents to remove in a plan. No fleet has more.
 const MOST_REMOVED: usize = 100_000;
 /// Maximum number of places to suggest.
 const MOST_SUGGESTED: u32 = 20;
-/// Valid numbers of slots of an agent; the schema has the same bounds.
+/// Valid numbers of slots of an agent. The schema has the same bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 impl TryFrom<v1::PlanRequest> for WhatIfRequest {

@@ -38,7 +38,7 @@ fn time(field: &str, value: Option<prost_types::Duration>) -> Result<Option<Dura
     value.map_err(|_| InvalidField::new(field, "a duration must not be negative"))
 }
 
-/// Used for policy requests and for complete policies.
+/// Converts policy requests and complete policies.
 impl From<PolicyRequest> for v1::CrawlPolicy {
     fn from(policy: PolicyRequest) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     }
 }
 
-/// Used for constraints requests and for complete constraints.
+/// Converts constraints requests and complete constraints.
 impl From<ConstraintsRequest> for v1::Constraints {
     fn from(asked: ConstraintsRequest) -> Self {
         let unmet = asked.unmet.map_or(v1::Unmet::Unspecified, Into::into);

@@ -1,4 +1,4 @@
-//! Converts the messages of the gRPC service for reports; also applies the filters and limits of
+//! Converts the messages of the gRPC service for reports. Also applies the filters and limits of
 //! lists.
 
 use landfall_proto::v1;
@@ -25,11 +25,11 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
-/// What a row about crawls may be about.
+/// The properties by which rows about crawls may be grouped.
 pub(in crate::grpc) const OF_CRAWLS: &[ReportGroup] =
     &[ReportGroup::Agent, ReportGroup::City, ReportGroup::Carrier, ReportGroup::Day];
 
-/// Parses what the rows of a report are about; it must be one of `permitted`.
+/// Parses the properties by which a report's rows are grouped. Each must be one of `permitted`.
 pub(in crate::grpc) fn groups(asked: &[i32], permitted: &[ReportGroup]) -> Result<Groups, InvalidField> {
     let known = |value: &i32| ReportGroup::try_from(v1::ReportGroup::try_from(*value).ok()?).ok();
     let unknown = |value: &i32| InvalidField::new("by", format!("{value} is nothing that this report has rows about"));
@@ -77,7 +77,7 @@ impl From<FailureRow> for v1::FailureRow {
     }
 }
 
-/// Whether an agent matches the filter of the request, of which `places` are a part.
+/// Whether an agent matches the filter of the request. `places` is a part of this filter.
 pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest, places: &Places) -> bool {
     let service = i32::from(v1::ServiceState::from(agent.service()));
     (asked.removed || agent.removed_at.is_none())

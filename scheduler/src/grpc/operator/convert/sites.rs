@@ -26,8 +26,8 @@ use super::{InvalidField, duration, rtt, timestamp};
 const MAX_KEY: usize = 200;
 /// Maximum number of names in one message.
 const MAX_CHUNK: usize = 10_000;
-/// Maximum number of names in a submission. They stay in memory, some 100 bytes each, until the
-/// stream ends.
+/// Maximum number of names in a submission. The names stay in memory until the stream ends; each
+/// takes some 100 bytes.
 const MAX_SITES: usize = 1_000_000;
 /// A submission whose stream is still open.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(in crate::grpc) struct Intake {
 }
 
 impl Intake {
-    /// Begins a submission with its header; `usual` is the policy for batches that set none.
+    /// Begins a submission with its header. `usual` is the policy of batches that set none.
     pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
@@ -61,7 +61,7 @@ impl Intake {
         })
     }
 
-    /// Adds the content of a further message.
+    /// Adds the sites of a further message.
     pub(in crate::grpc) fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
         let chunk = match request.part {
             Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
@@ -141,7 +141,7 @@ pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result
     }
     let parsed =
         sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
-    // Repeated names are dropped, so that the number is a number of sites.
+    // Repeated names are dropped, so that each site is counted once.
     let mut seen = HashSet::new();
     let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
     Ok(ChangeScope::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
@@ -193,7 +193,7 @@ impl From<BatchSummary> for v1::Batch {
     }
 }
 
-/// The message with everything known about a batch.
+/// The message with all stored facts about a batch.
 pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
@@ -250,7 +250,7 @@ pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) ->
     v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
 }
 
-/// The message with everything known about a site.
+/// The message with all stored facts about a site.
 pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,

@@ -11,7 +11,7 @@ use crate::status::{
 use super::{count, duration, timestamp};
 
 impl From<Status> for v1::ShowStatusResponse {
-    /// The response without the answering scheduler and without findings.
+    /// Makes the response without the URL of the answering scheduler and without findings.
     fn from(status: Status) -> Self {
         Self {
             now: Some(timestamp(status.now)),

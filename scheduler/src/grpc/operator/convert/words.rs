@@ -13,8 +13,8 @@ use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Reachability;
 
-/// Converts an enum of the core to an enum of the protocol with the same values, and back. Both
-/// must be covered completely.
+/// Converts an enum of the core to an enum of the protocol with the same values, and back. All
+/// values of both enums must be listed.
 macro_rules! same {
     ($($core:ident = $wire:ident { $($value:ident)+ })+) => {$(
         impl From<$core> for v1::$wire {
@@ -24,7 +24,7 @@ macro_rules! same {
         }
 
         impl TryFrom<v1::$wire> for $core {
-            /// Returned for `Unspecified`, which has no value in the core.
+            /// The error for `Unspecified`, which has no value in the core.
             type Error = v1::$wire;
 
             fn try_from(word: v1::$wire) -> Result<Self, v1::$wire> {
@@ -72,7 +72,7 @@ same! {
     }
 }
 
-/// Like `same`, for an enum of the core that also has a value for the protocol's `Unspecified`.
+/// Like `same`, for an enum of the core with a value for the protocol's `Unspecified`.
 macro_rules! same_or {
     ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
         impl From<$core> for $wire {

@@ -17,7 +17,7 @@ fn rpcs() -> Vec<String> {
     rpcs.filter_map(|(rpc, _)| rpc.rsplit_once('.')).map(|(service, rpc)| format!("/{service}/{rpc}")).collect()
 }
 
-/// Makes a call without a message; returns its status.
+/// Makes a call without a message. Returns its status.
 async fn call(desk: &OperatorServer, path: &str, secret: Option<&str>) -> Status {
     let mut request = http::Request::post(path).header("content-type", "application/grpc");
     if let Some(secret) = secret {

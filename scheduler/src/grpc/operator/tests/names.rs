@@ -1,5 +1,5 @@
-//! Tests how the names in requests are looked up: by their beginning to read, in full to change, and
-//! with suggestions.
+//! Tests how the names in requests are looked up. Calls that read accept the beginning of a name,
+//! and calls that change something need the full name. Unknown names get suggestions.
 
 use super::*;
 

@@ -9,7 +9,8 @@ async fn ended(desk: &OperatorServer) {
     desk.agents(2).await;
     desk.run("update agents set city = 'Harbin', carrier = 'CERNET' where name = 'agent0'").await;
     desk.run("update agents set city = 'Tokyo', carrier = 'IIJ' where name = 'agent1'").await;
-    // Agent 0 crawls a.cn and b.cn of the first batch; it is predicted 10 ms, and crawls in 20 and 40.
+    // Agent 0 crawls a.cn and b.cn of the first batch. Its predicted round trip is 10 ms; its
+    // crawls observe 20 and 40 ms.
     desk.run(
         "with wanted (batch, site, agent, predicted, probed, crawled, day) as (values
              ('autumn', 'a.cn', 'agent0', 10000, 12500, 20000, '2026-11-23'),

@@ -1,4 +1,5 @@
-//! The input and the decisions of a plan: reads and writes that need a transaction.
+//! The input and the decisions of a plan. This file has the reads and writes that need a
+//! transaction.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -27,14 +28,14 @@ use super::super::known::Known;
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-/// Agents stored with a choice: the one that gets the site, and those that would have ended its
-/// crawl next.
+/// Number of agents stored with a choice: the one that gets the site, and those that would have
+/// ended the crawl next.
 const LISTED: usize = 3;
 
 /// The input of a plan.
 pub(super) struct PlanInput {
     pub(super) waiting: Vec<WaitingTask>,
-    /// The agents that take work. Candidates are in the same order.
+    /// The agents that can get work. Candidates are in the same order.
     pub(super) agents: Vec<AgentId>,
     facts: HashMap<TaskId, SiteFacts>,
     /// Pages and bytes assumed for a site of unknown size.
@@ -79,14 +80,14 @@ pub(super) struct DecidedTask {
 #[derive(Default)]
 pub(super) struct PlanDecisions {
     pub(super) decided: Vec<DecidedTask>,
-    /// Sites to confirm while their tasks wait, because these wait longer than a confirmation
+    /// Sites to confirm while their tasks wait, because the tasks wait longer than a confirmation
     /// takes.
     pub(super) unsure: Vec<ConfirmationRequest>,
-    /// When the first undecided task begins, relative to now.
+    /// When the first undecided task begins, counted from now.
     pub(super) first: Option<Duration>,
 }
 
-/// Why a preempted crawl continues at another agent.
+/// The reason why a preempted crawl continues at another agent.
 fn taken_back(preempted: &PreemptedLease, takes: Option<Duration>) -> ChoiceCause {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ChoiceCause::TakenBack {
@@ -130,9 +131,9 @@ impl PlanInput {
         Ok((input, PathDistances { known, agents, speeds }))
     }
 
-    /// Stores the decisions. Returns the agents that got a task, and whether some task has no
-    /// agent. A decided task whose address is full is held. A task that waits for a slot does not
-    /// yet count at its address.
+    /// Stores the decisions. Returns the agents that got a task, and whether a task has no agent. A
+    /// decided task whose address is full is held. A task that still waits for a slot takes no
+    /// place at its address.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -182,8 +183,9 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// Per site it keeps only each agent's duration, because the candidates of all sites take a
-    /// hundred megabytes. It takes the candidates of the few decided sites from `among` again.
+    /// For each site only the duration at each agent is kept, because the candidates of all sites
+    /// would need a hundred megabytes. The candidates of the few decided sites are read from
+    /// `among` again.
     pub(super) fn decided(
         &self,
         admission: &Admission,
@@ -231,8 +233,8 @@ impl PlanInput {
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// The time that each agent would need for one waiting task: none if no distance is known or
-    /// trusted, and none for an agent that the batch excludes.
+    /// The time that each agent would need for one waiting task. There is no time if no distance is
+    /// known or trusted, nor for an agent that the batch excludes.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -247,7 +249,8 @@ impl PlanInput {
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
         let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
-        // A preempted task does not go back to its former agent, unless no other agent remains.
+        // A preempted task does not go back to its former agent, unless no other agent can crawl
+        // it.
         let back = preempted.and_then(|preempted| candidates.iter().position(|one| one.agent == preempted.from));
         if let Some(back) = back
             && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
@@ -257,8 +260,8 @@ impl PlanInput {
         Job { takes, sized, waited: self.waiting[index].waited }
     }
 
-    /// The agent that explores this site because it may be nearer than the best known agent; only
-    /// for a few sites. Preempted tasks never explore, because they should end soon.
+    /// The agent that explores this site because it may be nearer than the best known agent. Only a
+    /// few sites are explored, and preempted tasks never are, because they should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
@@ -275,7 +278,7 @@ impl PlanInput {
     }
 
     /// The choice for an entry of the plan: its agent, and the agents that would end this crawl
-    /// first if it were the only one.
+    /// first if it were the only crawl.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
@@ -292,13 +295,13 @@ impl PlanInput {
     }
 }
 
-/// The candidates that a batch does not exclude.
+/// The candidates except those that the batch excludes.
 fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
     among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
 }
 
-/// When each of an agent's slots becomes free, from the crawls that it holds. A crawl without a
-/// prediction is assumed to take as long as usual at that agent.
+/// When each of an agent's slots becomes free, computed from the agent's crawls. A crawl without a
+/// prediction is assumed to take as long as the agent's crawls usually do.
 fn frees(agent: &AvailableAgent, held: &[AgentCrawl]) -> Vec<Duration> {
     let takes = |held: &AgentCrawl| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =

@@ -1,4 +1,4 @@
-//! Finds free names for agents to be enrolled.
+//! Finds free names for agents that are to be enrolled.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,8 +11,8 @@ use crate::store::rows::Rows;
 
 use super::{AgentRequest, Name, Refusal};
 
-/// Agents and open tokens whose name is a wanted name, or a wanted base name with or without a
-/// number (`tokyo`, `tokyo-2`).
+/// The agents and open tokens that may conflict with a request. Each has a requested name, or a
+/// requested base name with or without a number (`tokyo`, `tokyo-2`).
 pub(super) struct TakenNames {
     /// Names of agents, and whether each agent is in use.
     agents: HashMap<String, bool>,
@@ -60,8 +60,8 @@ impl TakenNames {
         self.agents.get(name).copied().unwrap_or_default()
     }
 
-    /// Returns a name for each wanted agent, or all refusals. Given names are assigned first, so
-    /// that no formed name takes one of them.
+    /// Returns a name for each requested agent, or all refusals. Names given by the operator are
+    /// assigned first, so that no formed name takes one of them.
     pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {

@@ -17,7 +17,7 @@ const MOST_LISTED: i64 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Open,
-    /// It was exchanged for a credential.
+    /// The token was exchanged for a credential.
     Used,
     Expired,
     Revoked,
@@ -35,14 +35,14 @@ pub struct Token {
     pub country: String,
     pub made_at: DateTime<Utc>,
     pub expires_at: DateTime<Utc>,
-    /// When it was used, revoked or expired; `None` while it is open.
+    /// When the token was used, revoked or expired; `None` while the token is open.
     pub ended_at: Option<DateTime<Utc>>,
     pub state: State,
     pub replaces: bool,
 }
 
-/// The newest tokens, oldest first: open ones or, with `all`, also ended ones that were not pruned.
-/// Also returns the number of older tokens that were omitted.
+/// The newest tokens, oldest first: open ones or, with `all`, also ended ones that are still
+/// stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -81,7 +81,7 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
 
 type At = Option<DateTime<Utc>>;
 
-/// A token's state, and since when the token cannot be used.
+/// A token's state, and the time from which the token cannot be used.
 fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     match (used, revoked, expired) {
         (Some(at), ..) => (State::Used, Some(at)),
@@ -129,7 +129,7 @@ pub fn not_yet(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevokedToken {
     pub name: String,
-    /// Whether it was already revoked.
+    /// Whether the token was already revoked.
     pub before: bool,
 }
 

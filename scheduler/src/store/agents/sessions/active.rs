@@ -12,7 +12,7 @@ use crate::store::types::{Interval, whole};
 
 use super::Error;
 
-/// What a heartbeat reports about the agent's machine; `None` where it reports nothing.
+/// What a heartbeat reports about the agent's machine. A field is `None` if it was not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MachineReport {
     /// The agent's clock when it sent the heartbeat.
@@ -47,8 +47,8 @@ pub async fn renew(
     Ok(renewed == 1)
 }
 
-/// Stores why the session's agent takes no leases; `None` if it takes leases again. Returns `true`
-/// if this changed.
+/// Stores why the session's agent gets no leases; `None` if it gets leases again. Returns `true` if
+/// the reason changed.
 pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
     let changed = sqlx::query!(
         "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",
@@ -60,14 +60,14 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
     Ok(changed == 1)
 }
 
-/// Stores that the session's stream broke without a goodbye. The agent may come back or be dead.
+/// Stores that the session's stream broke without a goodbye. The agent may reconnect or be dead.
 pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)
         .await
 }
 
-/// Which messages wait to be sent on a session.
+/// The kinds of messages that wait to be sent on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingMessages {
     pub orders: bool,
@@ -75,7 +75,7 @@ pub struct PendingMessages {
     pub revocations: bool,
     /// Preemptions of this agent's leases that were not sent yet.
     pub preemptions: bool,
-    /// Tasks assigned to the agent, if it is neither draining nor paused.
+    /// Whether tasks are assigned to the agent, and it is neither draining nor paused.
     pub tasks: bool,
     /// Slots minus active leases; negative if the number of slots was reduced.
     pub free: i64,
@@ -88,8 +88,9 @@ impl PendingMessages {
     }
 }
 
-/// Which messages wait to be sent on this session; `None` if it has ended. Writes nothing, because
-/// this runs every second for every agent, and a commit without writes does not wait for the disk.
+/// The messages that wait to be sent on this session; `None` if the session has ended. This runs
+/// every second for every agent, so it writes nothing: a commit without writes does not wait for
+/// the disk.
 pub async fn waiting(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -5,13 +5,13 @@ use crate::model::{ReasonKind, words};
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrawlEnding {
-    /// Everything was fetched.
+    /// All pages were fetched.
     Complete,
     /// A budget was used up.
     Truncated(Budget),
-    /// The agent must not crawl the site; the blocker is known if the agent reported it.
+    /// The agent must not crawl the site. The blocker is `None` if the agent did not report it.
     Blocked(Option<Blocker>),
-    /// The site gave no page; the reason is known if the agent reported it.
+    /// The site gave no page. The reason is `None` if the agent did not report it.
     Unreachable(Option<ReasonKind>),
 }
 
@@ -22,7 +22,7 @@ pub enum Blocker {
     Robots,
     /// The agent's guard.
     Guard,
-    /// Too many requests failed in a row: an operator has to reopen the site
+    /// Too many requests failed in a row. An operator has to reopen the site
     /// (`crate::store::sites::alarms`).
     Breaker,
 }
@@ -33,7 +33,7 @@ words!(
         Pages = "pages",
         Bytes = "bytes",
         Duration = "duration",
-        /// Number of links from the start page.
+        /// Depth in links from the start page.
         Depth = "depth",
     }
 );
@@ -41,7 +41,7 @@ words!(
 words!(
     /// How a crawl ended, as one word.
     OutcomeKind {
-        /// Everything was fetched.
+        /// All pages were fetched.
         Complete = "complete",
         /// A budget was used up.
         Truncated = "truncated",
@@ -53,7 +53,7 @@ words!(
 );
 
 impl CrawlEnding {
-    /// Why the task fails; `None` if it is done.
+    /// Why the task fails; `None` if the task is done.
     pub(super) const fn reason(self) -> Option<ReasonKind> {
         match self {
             Self::Complete | Self::Truncated(_) => None,

@@ -7,7 +7,7 @@ use crate::model::{AgentId, SessionId};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::schedulers;
 
-/// Long enough that nothing expires during a test unless the test expires it.
+/// The lifetime of rows. It is so long that a row expires only if the test makes it expire.
 const LIFE: Duration = Duration::from_secs(3600);
 
 async fn join(pool: &PgPool) -> SchedulerId {
@@ -20,7 +20,7 @@ async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
     fixtures::begin(pool).await
 }
 
-/// Tries to take a role; returns the term's number.
+/// Tries to take a role. Returns the number of the new term.
 async fn taken(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Option<i64> {
     take(conn, role, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
 }
@@ -37,7 +37,7 @@ async fn silence(pool: &PgPool, scheduler: SchedulerId) {
         .expect("let the time pass");
 }
 
-/// A scheduler that reaps, and another that waits for the role.
+/// A scheduler that reaps, and another one that waits for the role.
 async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     let (first, second) = (join(pool).await, join(pool).await);
     let mut conn = pool.acquire().await.expect("connect");
@@ -136,7 +136,7 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let mut served = 0;
     for number in 2..ROUNDS {
-        // Every reaper serves for a minute, and then none serves for an hour.
+        // Each reaper serves for a minute, and then no scheduler reaps for an hour.
         fixtures::execute(
             &mut conn,
             "update sessions set expires_at = expires_at - interval '61 minutes',
@@ -160,7 +160,8 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
         assert!(left(&pool, session).await <= fixtures::LIFETIME.as_secs_f64() + 1.0);
         served += 1;
     }
-    // A lifetime is an hour: the session gets one whole lifetime, plus the remainder of its first.
+    // A lifetime is an hour. The session gets one whole lifetime, plus what remained of its first
+    // one.
     assert!((59..=121).contains(&served), "lost after {served} minutes in which somebody reaped, {reaper}");
 }
 

@@ -1,12 +1,12 @@
-//! Holds a task before it is leased if its site's address is known to be full. Otherwise the lease
-//! would end as soon as the agent claims the address.
+//! Holds a task before it is leased if the address of its site is known to be full. Otherwise the
+//! lease would end as soon as the agent claims the address.
 //!
-//! This is checked when an agent is chosen, not when a lease is granted: grants run the most often,
-//! and each would check the skipped tasks again. If a former crawl found the site's address, an
-//! agent is chosen for the task only if this address has a free place. The task then keeps that
-//! place: it is *admitted*, like a task that has waited. So no task overtakes waiting ones, and
-//! released tasks do not find their address full. The agent still has to claim the address, because
-//! the site may have moved.
+//! The address is checked when an agent is chosen, not when a lease is granted: grants run more
+//! often than any other transaction, and each would check the skipped tasks again. If a former
+//! crawl found the site's address, an agent is chosen for the task only if this address has a free
+//! place. The task then keeps that place: it is *admitted*, like a task that has waited. So no task
+//! overtakes waiting ones, and released tasks do not find their address full. The agent still has
+//! to claim the address, because the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,9 +24,10 @@ use crate::model::address_budget::{most_counted, permitted_crawls};
 /// The free places of an address.
 #[derive(Debug)]
 pub(super) struct AddressRoom {
-    /// Number of further crawls that the address permits, besides active crawls and admitted tasks.
+    /// Number of further crawls that the address permits beyond the active crawls and admitted
+    /// tasks.
     pub(super) places: i64,
-    /// Whether there is no crawl at the address, and no other known site is at this address.
+    /// Whether the address has no active crawl, no admitted task, and at most one known site.
     alone: bool,
     /// Whether tasks are held until the address has a free place.
     waited_for: bool,
@@ -54,7 +55,7 @@ pub(super) async fn room(
         from unnest($1::inet[]) as a (address)
         "#,
         addresses as _,
-        // Counts to at least two, because a count above one shows that a site is not alone.
+        // The count must reach two, because a count above one shows that a site is not alone.
         most_counted(cap).max(2),
     )
     .all(conn)
@@ -71,8 +72,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Holds those of these located tasks whose site's known address has no free place, and returns
-/// them. The caller has locked the tasks.
+/// Holds the tasks among these located ones whose site's known address has no free place, and
+/// returns them. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
@@ -142,8 +143,8 @@ mod tests {
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
         let tasks = known(&mut conn, batch, &sites).await;
-        // Four sites permit two crawls. One site's address is unknown, and one is alone at its
-        // address.
+        // Four sites permit two crawls. The address of one other site is unknown, and the last site
+        // is alone at its address.
         assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
         let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
         assert_eq!((fixtures::chosen(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
-        // A later task does not overtake waiting ones, even though a place is free now.
+        // A later task does not overtake waiting ones, even if a place is free now.
         let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
