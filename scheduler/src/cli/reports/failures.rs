@@ -1,4 +1,5 @@
-//! `landfall report failures`: counts failed sites by reason and by where they were crawled from.
+//! `landfall report failures`: counts failed sites by reason, and by the agent
+//! and place that crawled them.
 
 use clap::Args;
 use landfall_proto::json::Word as _;
