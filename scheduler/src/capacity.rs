@@ -305,8 +305,7 @@ impl NearestAgents {
     }
 }
 
-/// The nearest agents of each site in a part. The map supports this, which
-/// [`Fleet::of`] has checked.
+/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map supports this.
 fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAgents> {
     let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()

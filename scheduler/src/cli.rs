@@ -278,8 +278,8 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// Reads the command line. If the user has chosen defaults, reads it again with these, because
-    /// a flag of the command line names the directory of client.toml, which has defaults.
+    /// Reads the command line, and then again if the user has chosen defaults. These are in
+    /// client.toml, and only the first reading shows where this file is.
     fn read() -> anyhow::Result<Self> {
         let mut matches = command().get_matches();
         let chosen = defaults::chosen(&matches)?;
@@ -317,7 +317,7 @@ impl Cli {
                 Command::Man { folder } => complete::write_manual(&folder),
             }
         });
-        // Do not wait for tasks: a pending read of standard input would delay the exit.
+        // Do not wait for background tasks: a pending read of standard input would delay the exit.
         runtime.shutdown_background();
         outcome
     }

@@ -64,7 +64,7 @@ pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
 /// has (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
-/// Factor of [`softening`], as a share of the map's scale.
+/// The softening of log errors ([`softening`]), as a share of the map's scale.
 const SOFTENING: f64 = 0.005;
 
 /// A host's coordinate in one embedding.
@@ -95,7 +95,7 @@ pub struct Embedding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a placement of embedding {found} was compared in embedding {expected}")]
 pub struct EpochMismatch {
-    /// The embedding whose method was called.
+    /// The epoch of the embedding whose method was called.
     pub expected: EmbeddingEpoch,
     pub found: EmbeddingEpoch,
 }

@@ -113,8 +113,8 @@ identifier!(
     LeaseToken
 );
 identifier!(
-    /// The number of a session among its agent's sessions. Only the session
-    /// with the highest is valid.
+    /// The number of a session among its agent's sessions. Only the session with
+    /// the highest number is valid.
     Incarnation
 );
 identifier!(
@@ -228,7 +228,7 @@ words!(
 pub struct UnknownStrategy {
     name: String,
     known: String,
-    /// A suggestion if the unknown name resembles a strategy of nearness; otherwise empty.
+    /// A question that suggests similar names of strategies; empty if no name is similar.
     question: String,
 }
 

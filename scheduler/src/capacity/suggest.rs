@@ -32,7 +32,7 @@ pub struct Suggestion {
     /// The index of the site at the location.
     pub site: usize,
     /// The reduction of the mean predicted round trip over all sites, in milliseconds, compared
-    /// with the fleet and the earlier picks.
+    /// with the fleet after the earlier picks.
     pub gain_ms: f64,
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,

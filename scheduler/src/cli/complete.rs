@@ -114,7 +114,7 @@ fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<S
     let connection = connection(std::env::args_os().skip_while(|word| word != "--").skip(1));
     let asking = async { ask(&Client::connect(&connection).await?).await };
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await });
-    // Do not wait for tasks: a pending name resolution would delay the answer.
+    // Do not wait for background tasks: a pending name resolution would delay the answer.
     runtime.shutdown_background();
     names.ok().and_then(Result::ok).unwrap_or_default()
 }

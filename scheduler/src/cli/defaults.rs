@@ -29,7 +29,8 @@ pub(super) type Chosen = Vec<(&'static str, &'static str)>;
 
 /// Finds the defaults that apply to a command line.
 ///
-/// Fails if a variable has an invalid value, or if client.toml is invalid.
+/// # Errors
+/// If a variable has an invalid value, or client.toml is invalid.
 pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     let stored = if prints_answer(matches) { stored(matches)? } else { Defaults::default() };
     let mut chosen = Chosen::new();

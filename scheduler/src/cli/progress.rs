@@ -45,7 +45,7 @@ impl Bar {
 
     /// A bar with the given layout.
     pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
-        // Only a mistake in this file could make a template invalid. The
+        // Only a mistake in this file could make the template invalid. The
         // default style is readable too.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);

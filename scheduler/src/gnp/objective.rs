@@ -54,7 +54,7 @@ pub(super) struct Anchor<'a> {
 pub(super) struct Loss {
     /// Whether errors are log errors; otherwise they are relative errors.
     pub(super) log: bool,
-    /// Whether Huber's loss is summed; otherwise squares are.
+    /// Whether errors enter by Huber's loss; otherwise by their squares.
     pub(super) robust: bool,
 }
 

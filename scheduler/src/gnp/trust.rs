@@ -115,12 +115,12 @@ pub struct TrustEvidence<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
     findings: BTreeMap<AgentId, Finding>,
-    /// The kinds of evidence of which there was enough to judge an agent, by agent.
+    /// For each agent, the kinds of evidence by which it could be judged.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
 
-/// Too many landmarks are doubtful to trust the map.
+/// The map cannot be trusted, because too many landmarks are doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alarm {
     /// Number of landmarks that are suspect or quarantined.

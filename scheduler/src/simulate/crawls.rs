@@ -15,8 +15,7 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// The time between two crawls of a site. At this interval, a crawl has
-/// half its weight after a week.
+/// The time between two crawls of a site. A crawl that is a week old has half the weight.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
 /// Simulates all crawls for every contender, and records the true round trips.

@@ -147,7 +147,7 @@ impl DrawContext<'_> {
         self.settings.crawls
     }
 
-    /// The seed of the random numbers for one crawl of a site. Each crawl has its own.
+    /// The seed of the random numbers for one crawl of a site. Each crawl has its own seed.
     pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
         let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
@@ -184,7 +184,8 @@ fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
-/// The seed of the random numbers for one site. Neighbouring sites and seeds have unrelated ones.
+/// The seed of the random numbers for one site. Neighbouring sites and seeds have
+/// unrelated random numbers.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

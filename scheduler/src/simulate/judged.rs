@@ -57,8 +57,8 @@ pub struct ContenderChoice {
     pub truth: f64,
     /// Number of measurements made for the choice, by landmarks and by confirmers.
     pub probes: usize,
-    /// The true round trips to all agents in the draw, in milliseconds. Without a draw, only
-    /// that of the chosen agent.
+    /// The true round trips to all agents in the draw, in milliseconds. Without a draw, only the
+    /// round trip to the chosen agent.
     pub among: Vec<f64>,
     /// Whether the contender lacked its input, so that an agent was drawn at random instead.
     pub fell_back: bool,

@@ -10,8 +10,8 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Minimum number of other agents that must have measured a landmark. If there are fewer
-/// others, all of them must have.
+/// Minimum number of other agents that must have measured a landmark. In a smaller fleet, all other
+/// agents must have measured it.
 const REACHED_BY: usize = 2;
 
 /// Elects `count` landmarks from the agents' mesh alone.
@@ -45,8 +45,7 @@ pub(super) fn landmarks(
 }
 
 /// Chooses the agent farthest from any other, then repeatedly the agent farthest from its nearest
-/// chosen agent. Unmeasured distances are ignored. If an agent has none that is measured, its
-/// distance is taken as zero.
+/// chosen agent. Unmeasured distances are ignored. If none is measured, zero is used.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();

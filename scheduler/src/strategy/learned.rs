@@ -1,11 +1,11 @@
 //! Learning from crawls: corrections to the round trips between agents and sites.
 //!
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
-//! weighted mean of the logarithms of the prior (the map's prediction or the probes'
-//! measurement) and of the crawls. The weight of a prediction follows from its spread, that
-//! of a crawl from [`CRAWL_SPREAD`] and its age (conjugate normal means: Gelman et al.,
-//! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the
-//! prior never loses all its weight.
+//! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
+//! and of the crawls. The weight of a prediction follows from its spread. The weight of a crawl
+//! follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et al.,
+//! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the prior
+//! never loses all its weight.
 //!
 //! If the map errs for an agent's crawled sites, it probably errs alike for the agent's other
 //! sites, most of all for similar ones. So two corrections are made. The mean crawl residual of an

@@ -64,7 +64,7 @@ pub struct PastCrawls {
 }
 
 impl PastCrawls {
-    /// The pace of an agent with these crawls, in a fleet with the crawls `fleet`.
+    /// The pace of an agent with these crawls. `fleet` are the crawls of all agents together.
     pub fn pace(self, fleet: Self) -> Duration {
         let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
         (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)

@@ -26,9 +26,9 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// Sites that begin within this time are decided; the others wait for the next plan. The time is
-/// longer than the delivery of an order, so that no slot idles for lack of a decision. It is
-/// short compared with a crawl.
+/// Agents are decided for the sites that begin within this time; other sites wait for the next
+/// plan. The time is longer than the delivery of an order, so that no slot idles for lack of a
+/// decision. It is short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// An overdue crawl is predicted to continue for this share of its time so far, because sizes are
 /// skewed: the longer a crawl has taken, the larger the site probably is.

@@ -18,7 +18,7 @@ pub struct SiteFacts {
     pub position: Option<Position>,
     /// Pages and bytes of the last crawl; `None` if none has ended.
     pub size: Option<(u32, u64)>,
-    /// Number of pages that a running crawl has fetched, or one that was handed back.
+    /// Number of pages fetched so far, by a running crawl or by one that was handed back.
     pub fetched: u32,
     /// The batch's request interval.
     pub interval: Duration,

@@ -160,7 +160,7 @@ fn left(remaining: &Remaining, recent: &RecentCrawls) -> Result<Duration, &'stat
     };
     let begins = (count(waiting) * usual / at_once).max(measured);
     let left = UnendedCrawls { lengths, begins, waiting, crawling, under_way: &recent.under_way };
-    // A paused site is crawled after its pause, which takes the usual duration.
+    // A paused site is crawled after its pause. Its crawl takes the usual duration.
     let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
     Ok(seconds(left.median_s().max(paused)))
 }

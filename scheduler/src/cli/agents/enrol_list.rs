@@ -55,7 +55,8 @@ impl Column {
 
 /// Parses a list. Cities and names are checked later, by the scheduler.
 ///
-/// Fails if the list is not UTF-8, or if its first line does not name the columns.
+/// # Errors
+/// If the list is not UTF-8, or its first line does not name the columns.
 pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {

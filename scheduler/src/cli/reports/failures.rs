@@ -1,5 +1,4 @@
-//! `landfall report failures`: counts failed sites by reason, and by the agent
-//! and place that crawled them.
+//! `landfall report failures`: counts failed sites by reason, and by the agent that was chosen last.
 
 use clap::Args;
 use landfall_proto::json::Word as _;

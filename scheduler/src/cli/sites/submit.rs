@@ -1,7 +1,8 @@
 //! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites once.
 //!
 //! If the answer to a submission is lost, the result is unknown. The submission is then repeated
-//! with the same idempotency key, so that a scheduler that already has it repeats the first answer.
+//! with the same idempotency key. If the database already has the submission, any of its schedulers
+//! repeats the first answer.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,10 +1,11 @@
 //! The map's odds of several places against one.
 //!
-//! A *place* is a possible location of a host near some agent. Its displacement from the agent in
-//! the map has a length drawn log-uniformly. Its access delay is the agent's, scaled, with a little
-//! added. The measurement expected from a landmark is the map's distance, corrected by the map's
-//! error for that agent and landmark. The correction decays with the place's distance from the
-//! agent. A *mix* is three to five places; each landmark sees the nearest of them.
+//! A *place* is a possible location of a host near some agent. Its displacement from the agent
+//! in the map has a length drawn log-uniformly. Its access delay is the agent's times a random
+//! factor, plus a small random amount. The measurement expected from a landmark is the map's
+//! distance, corrected by the map's error for that agent and landmark. The correction decays
+//! with the place's distance from the agent. A *mix* is three to five places; each landmark
+//! sees the nearest of them.
 //!
 //! The log residuals have a Student density. The likelihood of the measurements under one place is
 //! the mean density over the places; under several places, the mean over the mixes. The ratio of

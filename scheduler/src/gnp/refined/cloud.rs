@@ -31,7 +31,7 @@ const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
 /// Far points have their own random stream, so that they do not change the other points.
 const FAR_STREAM: u64 = 1;
 
-/// The points, as the distances that each of them predicts.
+/// The points, stored as the distances that each point predicts.
 #[derive(Debug, Clone)]
 pub(super) struct Cloud {
     /// For each agent, the corrected logs of the softened distances to all points.

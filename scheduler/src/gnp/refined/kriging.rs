@@ -18,10 +18,10 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A residual larger than this is taken for an outlier: its noise grows with its size.
+/// A residual larger than this is treated as an outlier: its noise grows with its size.
 const ODD: f64 = 0.25;
-/// Maximum number of pairs used; of more pairs, the seed draws this many. The work grows with
-/// the cube of their number.
+/// Maximum number of pairs used. If there are more, the seed draws this many, because the work
+/// grows with the cube of their number.
 const MOST_PAIRS: usize = 1_000;
 
 /// The constants of the covariance.
@@ -67,8 +67,8 @@ pub(super) struct Kriging {
 }
 
 impl Kriging {
-    /// Solves the process for these constants; `None` if the covariance is singular. The noise
-    /// makes it regular, except after an overflow.
+    /// Solves the process for these constants; `None` if the covariance is singular. Because of the
+    /// noise, it is singular only after an overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -102,8 +102,8 @@ impl Kriging {
         &self.weights
     }
 
-    /// Returns the weights as if no pair of `agent` had been measured. The block
-    /// inverse avoids solving again.
+    /// Returns the weights as if no pair of `agent` had been measured. Uses the block inverse, so
+    /// that the process need not be solved again.
     pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
         let (mut block, mut rest) = (Vec::new(), Vec::new());
         for (p, &(i, j)) in self.pairs.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The penalty on predictions: an agent that has not measured a site is preferred to a landmark
-//! that has measured it only if the agent's expected distance is smaller by at least this penalty.
+//! The penalty on predictions. An agent that did not measure a site is preferred to a landmark that
+//! did only if the agent's expected distance is shorter by at least the penalty.
 //!
 //! The agent with the shortest of many predictions is chosen, and the shortest prediction is
 //! usually too short (the winner's curse: Capen, Clapp and Campbell 1971). The nearest

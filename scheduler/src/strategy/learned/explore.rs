@@ -27,7 +27,7 @@ const fn one_in(crawls: usize) -> Option<u32> {
     }
 }
 
-/// Minimum spread used in the computation, because it divides by the spread.
+/// Minimum spread used in the computation, which divides by the spread.
 const LEAST_SPREAD: f64 = 0.01;
 /// The random stream of exploration. It is separate from the strategy's stream, so that exploring
 /// does not change the strategy's draw.

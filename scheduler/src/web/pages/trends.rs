@@ -18,8 +18,7 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, float, section, table};
 
-/// The time span of the chart of rates, and the length of the parts (stretches)
-/// into which it is divided.
+/// The time span of the chart of rates, and the length of its parts (stretches).
 const PAST: Duration = Duration::from_secs(6 * 3600);
 const STRETCH: Duration = Duration::from_secs(180);
 /// Maximum number of epochs in the chart, and in the table.
