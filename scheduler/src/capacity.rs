@@ -129,8 +129,8 @@ pub struct FleetPrediction {
     pub mean_ms: f64,
     /// The `busy` time of the busiest agent: the earliest time by which all crawls can end.
     pub makespan: Duration,
-    /// The load of each agent, in the order of the arguments; `None` for
-    /// an agent outside the fleet.
+    /// The load of each agent, in the order of the arguments; `None` for an agent
+    /// outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 
@@ -155,8 +155,8 @@ pub fn compare(
     let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
     let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
     let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
-    // An agent's total over all sites does not depend on the other agents, so it is computed
-    // only once, for both fleets.
+    // An agent's total over all sites does not depend on the other agents, so it is computed only
+    // once, for both fleets.
     let of_all = match split {
         SiteSplit::All => of_all_sites(sites, agents, threads),
         SiteSplit::Nearest(_) => Vec::new(),
@@ -181,8 +181,8 @@ struct Fleet<'a> {
     map: Embedding,
 }
 
-/// Sums over a part of the sites: the round trips, and for each agent of the fleet the number
-/// of sites and the seconds.
+/// Sums over a part of the sites: the round trips, and for each agent of the fleet the number of
+/// sites and the seconds.
 struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
@@ -311,8 +311,8 @@ fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAg
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()
 }
 
-/// Runs `of` on every part of `count` items, on several threads. Returns the results
-/// in the order of the parts.
+/// Runs `of` on every part of `count` items, on several threads. Returns the results in the order
+/// of the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }

@@ -1,9 +1,9 @@
 //! The command line: parses commands and calls the modules that run them.
 //!
 //! `up` and `serve` run a scheduler, `backup` and `restore` open its database, `doctor`
-//! examines its machine, and `simulate` needs no scheduler. All other commands are gRPC
-//! clients of a scheduler. Commands print their results to standard output, and
-//! everything else to standard error.
+//! examines its machine, and `simulate` needs no scheduler. All other commands are gRPC clients
+//! of a scheduler. Commands print their results to standard output, and everything else to
+//! standard error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -33,8 +33,8 @@ const TENTH: Duration = Duration::from_millis(100);
 pub enum ConfigError {
     #[error("read the configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, or has an unknown key or a value of the wrong type.
-    /// Lines are counted from 1.
+    /// The file is not TOML, or has an unknown key or a value of the wrong type. Lines are
+    /// counted from 1.
     #[error("{path}:{line}: {message}")]
     Parse { path: PathBuf, line: usize, message: String },
     /// A value is out of range, or contradicts another value.

@@ -58,7 +58,7 @@ pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 /// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances do not
 /// even determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// A fleet of at most this many connected agents has no landmarks: each of its
+/// A fleet of at most this many connected agents needs no landmarks. Without them, each of its
 /// agents measures every site.
 pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it

@@ -27,8 +27,8 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word used in the store, on the command line and in reports. A
-            /// value's word never changes.
+            /// The word used in the store, on the command line and in reports. A value's word
+            /// never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -113,8 +113,8 @@ identifier!(
     LeaseToken
 );
 identifier!(
-    /// The number of a session among its agent's sessions. Only the session with
-    /// the highest number is valid.
+    /// The number of a session among its agent's sessions. Only the session with the highest
+    /// number is valid.
     Incarnation
 );
 identifier!(
@@ -214,8 +214,8 @@ words!(
         GnpTop3 = "gnp-top3",
         /// One of the nearest agents, drawn with weights for free slots and nearness.
         GnpBalanced = "gnp-balanced",
-        /// The nearest agent by measurement. The few agents that may be
-        /// nearest measure the site first.
+        /// The nearest agent by measurement. The few agents that may be nearest measure
+        /// the site first.
         GnpConfirmed = "gnp-confirmed",
         /// The agent that is predicted to end the crawl first, including the wait for a slot.
         EarliestFinish = "earliest-finish",
@@ -259,8 +259,8 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether sites must be measured before the choice, for their distances or for the
-    /// addresses that probers resolve.
+    /// Whether sites must be measured before the choice, for their distances or for the addresses
+    /// that probers resolve.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }

@@ -51,8 +51,8 @@ impl FileError {
         |source| Self::Read { file: file.to_owned(), source }
     }
 
-    /// Builds an error about a place in the file. `place` begins with the character that
-    /// separates it from the file's name.
+    /// Builds an error about a place in the file. `place` begins with the character that separates
+    /// it from the file's name.
     fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
         Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
     }

@@ -19,8 +19,8 @@ pub use attention::{Attention, AttentionKind, attention};
 pub struct Status {
     /// The time by the database's clock.
     pub now: DateTime<Utc>,
-    /// The schedulers in the order in which they started, including those that stopped
-    /// without notice in the last hour.
+    /// The schedulers in the order in which they started, including those that stopped without
+    /// notice in the last hour.
     pub schedulers: Vec<SchedulerStatus>,
     pub database: DatabaseStatus,
     /// All agents that were not removed, sorted by name.
@@ -91,8 +91,8 @@ pub struct AgentStatus {
     pub paused: Option<String>,
     /// Why the agent's measurements are ignored; `None` while the agent is trusted.
     pub quarantined: Option<String>,
-    /// The number of seconds by which the agent's clock is ahead of the
-    /// scheduler's; `None` if unknown.
+    /// The number of seconds by which the agent's clock is ahead of the scheduler's;
+    /// `None` if unknown.
     pub clock_ahead_s: Option<i32>,
     /// The fullest file system that the agent writes to; `None` if unknown.
     pub disk: Option<DiskSpace>,
@@ -141,8 +141,8 @@ pub struct BatchStatus {
     pub sites_per_minute: Option<f64>,
     /// Megabytes (10^6 bytes) that these crawls fetched per minute.
     pub megabytes_per_minute: Option<f64>,
-    /// Time since the last crawl of the batch ended, or since the batch was
-    /// submitted if none has ended.
+    /// Time since the last crawl of the batch ended, or since the batch was submitted if
+    /// none has ended.
     pub idle: Duration,
     /// The time limit of the batch's crawls.
     pub max_duration: Duration,

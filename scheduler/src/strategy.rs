@@ -1,10 +1,10 @@
 //! Strategies choose an agent for a task. Each strategy is a pure function.
 //!
-//! A choice depends only on the set of candidates and the seed: the order of the candidates
-//! does not matter, and the same seed chooses the same agent. The caller passes only
-//! candidates that may get the task (connected, not excluded). Load never overrides nearness:
-//! a candidate with a free slot is preferred to a full one only among the agents from which
-//! the strategy would choose anyway.
+//! A choice depends only on the set of candidates and the seed: the order of the candidates does
+//! not matter, and the same seed chooses the same agent. The caller passes only candidates that
+//! may get the task (connected, not excluded). Load never overrides nearness: a candidate with a
+//! free slot is preferred to a full one only among the agents from which the strategy would
+//! choose anyway.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -53,8 +53,8 @@ pub struct AgentLocation {
     pub address: Option<IpAddr>,
 }
 
-/// The uncertainty of a distance: the standard deviation of its logarithm. A
-/// value of 0.1 is about 10 %.
+/// The uncertainty of a distance: the standard deviation of its logarithm. A value of 0.1
+/// is about 10 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     per_mille: u16,
@@ -87,17 +87,17 @@ pub struct Candidate {
     /// The uncertainty of the prediction; `None` if the map gives none, or if the distance
     /// was measured.
     pub spread: Option<Spread>,
-    /// The uncertainty of the expected round trip after learning from crawls. It includes
-    /// errors that the map's spread leaves out, and shrinks with every crawl of a similar site.
-    /// `None` if nothing was learned.
+    /// The uncertainty of the expected round trip after learning from crawls. It includes errors
+    /// that the map's spread leaves out, and shrinks with every crawl of a similar site. `None` if
+    /// nothing was learned.
     pub doubt: Option<Spread>,
     pub load: u32,
     /// Number of slots.
     pub capacity: u32,
     /// The usual duration of the agent's crawls.
     pub pace: Duration,
-    /// Time until a slot is free for one more task; `None` if it must be
-    /// estimated from load and pace.
+    /// Time until a slot is free for one more task; `None` if it must be estimated from
+    /// load and pace.
     pub wait: Option<Duration>,
     /// The speed learned from the agent's crawls.
     pub speed: Speed,
@@ -123,8 +123,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the candidate with its distance to one site: predicted by the
-    /// map and measured by agents.
+    /// Returns the candidate with its distance to one site: predicted by the map and
+    /// measured by agents.
     #[must_use]
     pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -164,8 +164,8 @@ impl Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub agent: AgentId,
-    /// The agents from which the strategy chose, best first. Only the chosen agent is listed
-    /// if all were equally good.
+    /// The agents from which the strategy chose, best first. Only the chosen agent is listed if all
+    /// were equally good.
     pub candidates: Vec<Candidate>,
     /// The strategy that made the choice: the requested one, unless there is a `fallback`.
     pub strategy: Strategy,
@@ -199,24 +199,24 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: draws among all agents with a free slot, with equal probability. Also the
-/// fallback if no distance is known.
+/// `random`: draws among all agents with a free slot, with equal probability. Also the fallback if
+/// no distance is known.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-top1` and `gnp-top3`: draws one of the k nearest agents (the paper 2.2.3:
-/// drawing among several spreads the load). If some of these have a free slot, full
-/// agents do not take part in the draw.
+/// `gnp-top1` and `gnp-top3`: draws one of the k nearest agents (the paper 2.2.3: drawing among
+/// several spreads the load). If some of these have a free slot, full agents do not take part
+/// in the draw.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the cause for which
-/// the strategy cannot choose.
+/// The chosen agent and the ranked candidates, best first; or the cause for which the strategy
+/// cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
 /// A placeholder that is never stored, because without candidates there is no choice to store.

@@ -26,16 +26,16 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// The sums of a time slice. The cost of computing them per crawl is bounded, however
-/// many slices the crawl spans.
+/// The sums of a time slice. The cost of computing them per crawl is bounded, however many slices
+/// the crawl spans.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.
     pub ended: u64,
     /// The pages and bytes in this slice from crawls that began or ended in it.
     pub part: Amount,
-    /// For crawls that span whole slices: the pages and bytes in this slice, minus
-    /// those in the previous slice.
+    /// For crawls that span whole slices: the pages and bytes in this slice, minus those in the
+    /// previous slice.
     pub step: Amount,
 }
 
@@ -59,8 +59,8 @@ pub struct Growth {
     pub sites_per_minute: f64,
 }
 
-/// Computes the growth of the totals from the slices. Despite rounding, totals never fall, and
-/// the last one equals `total`.
+/// Computes the growth of the totals from the slices. Despite rounding, totals never fall, and the
+/// last one equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
@@ -132,8 +132,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// The slices that the store would compute from crawls, each given as begin, end and
-    /// bytes. Times are in seconds.
+    /// The slices that the store would compute from crawls, each given as begin, end and bytes.
+    /// Times are in seconds.
     fn sliced(crawls: &[(f64, f64, f64)], width: f64, slices: usize) -> Vec<Slice> {
         let mut made = vec![Slice::default(); slices];
         for &(begun, ended, bytes) in crawls {

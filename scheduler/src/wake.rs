@@ -1,5 +1,5 @@
-//! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in
-//! this scheduler and in others.
+//! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in this
+//! scheduler and in others.
 //!
 //! A signal carries no data. The woken task reads its work from Postgres. It also does this
 //! periodically, so a lost signal costs only time. The [`notifier`] collects the signals for other
@@ -105,8 +105,8 @@ macro_rules! tasks {
             }
         }
 
-        /// The signals: one per background task, and one per connected agent. Also knows
-        /// whether the database answers.
+        /// The signals: one per background task, and one per connected agent. Also knows whether
+        /// the database answers.
         #[derive(Debug)]
         pub struct Wakes {
             $($(#[$doc])* pub $signal: Signal,)+

@@ -1,9 +1,9 @@
-//! The dashboard: pages for browsers, and the same data as JSON, on the same
-//! port as the gRPC services.
+//! The dashboard: pages for browsers, and the same data as JSON, on the same port as the
+//! gRPC services.
 //!
 //! Handlers call the operators' services in this process, so a page shows the same data as a
-//! command. Every request passes [`session::admit`], which decides who may see a page and
-//! who may change something.
+//! command. Every request passes [`session::admit`], which decides who may see a page and who may
+//! change something.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ impl Web {
     }
 }
 
-/// The routes of all pages. The first segment of a path never contains a dot, because such
-/// paths belong to gRPC services.
+/// The routes of all pages. The first segment of a path never contains a dot, because such paths
+/// belong to gRPC services.
 pub(crate) fn router(web: Web) -> Router {
     Router::new()
         .route("/", get(pages::show))

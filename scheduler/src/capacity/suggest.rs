@@ -1,14 +1,14 @@
 //! Suggests locations for new agents: greedy facility location over the positions of sites.
 //!
-//! Each pick is the candidate that lowers the mean predicted round trip most, after the
-//! earlier picks. With one agent per site, the greedy result is within 1 - 1/e of the
-//! optimum (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing
-//! submodular set functions", 1978).
+//! Each pick is the candidate that lowers the mean predicted round trip most, after the earlier
+//! picks. With one agent per site, the greedy result is within 1 - 1/e of the optimum
+//! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
+//! functions", 1978).
 //!
-//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
-//! with the agents as the first centres, so that candidates are at sites far from all
-//! agents and other candidates. Drawing and picking use a sample of the sites; a pick's
-//! gain is computed over all sites.
+//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with
+//! the agents as the first centres, so that candidates are at sites far from all agents and
+//! other candidates. Drawing and picking use a sample of the sites; a pick's gain is computed
+//! over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -19,8 +19,8 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites in the sample. If one in a thousand sites is near a location, the sample
-/// includes twenty of these sites.
+/// Sites in the sample. If one in a thousand sites is near a location, the sample includes twenty
+/// of these sites.
 pub const SAMPLE: usize = 20_000;
 /// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
 /// candidate costs a scan of the sample.
@@ -36,8 +36,8 @@ pub struct Suggestion {
     pub gain_ms: f64,
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
-    /// The share of all sites that the agent would get after the earlier picks, 0 to 1.
-    /// Later picks may lower it.
+    /// The share of all sites that the agent would get after the earlier picks, 0 to 1. Later picks
+    /// may lower it.
     pub share: f64,
 }
 
@@ -52,12 +52,12 @@ pub struct Suggestions {
     pub candidates: usize,
 }
 
-/// A site's distances to its nearest agents, nearest first, in milliseconds. Missing
-/// agents are infinitely far.
+/// A site's distances to its nearest agents, nearest first, in milliseconds. Missing agents are
+/// infinitely far.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents, after the changes to the fleet. Equal
-/// seeds give equal suggestions.
+/// Suggests the best locations for new agents, after the changes to the fleet. Equal seeds give
+/// equal suggestions.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -94,8 +94,8 @@ pub fn suggest(
     Ok(Suggestions { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
-/// Draws one site from each of [`SAMPLE`] equal ranges of the list, so that every part
-/// of the list is represented.
+/// Draws one site from each of [`SAMPLE`] equal ranges of the list, so that every part of the list
+/// is represented.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -148,8 +148,8 @@ fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>)
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The sum of the round trips that an agent at this location saves over
-/// the sample, in milliseconds.
+/// The sum of the round trips that an agent at this location saves over the sample, in
+/// milliseconds.
 fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -159,8 +159,8 @@ fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f
     saved.sum()
 }
 
-/// Adds an agent at this location to the nearest agents of all sites. Returns the
-/// agent's share of all sites.
+/// Adds an agent at this location to the nearest agents of all sites. Returns the agent's share
+/// of all sites.
 fn takes(sites: &Sites, nearby: &mut [NearestDistances], place: &[f64], most: usize) -> f64 {
     let mut taken = 0.0;
     for (index, near) in nearby.iter_mut().enumerate() {

@@ -209,8 +209,8 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
                 let one = if ending.tasks == 1 { "" } else { "for example " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
-            // An older scheduler sends no kind, and a newer one may send a
-            // kind that is unknown here.
+            // An older scheduler sends no kind, and a newer one may send a kind that is
+            // unknown here.
             Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
         }
     }

@@ -1,5 +1,5 @@
-//! Connects to a scheduler: finds its URL and the operator's token, and converts refused
-//! requests to messages for people.
+//! Connects to a scheduler: finds its URL and the operator's token, and converts refused requests
+//! to messages for people.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
-/// Maximum size of an answer in bytes. It suffices for an embedding of 100,000
-/// agents, or 5,000 enrolments.
+/// Maximum size of an answer in bytes. It suffices for an embedding of 100,000 agents, or
+/// 5,000 enrolments.
 const MOST_BYTES: usize = 32 << 20;
 /// Time limit for a scheduler's health check if several schedulers are known.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
@@ -113,8 +113,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the scheduler. If several are known, connects to the first one that answers
-    /// and can use its database.
+    /// Connects to the scheduler. If several are known, connects to the first one that answers and
+    /// can use its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
@@ -266,8 +266,8 @@ pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// Whether a stream that ended with this status may be opened again, because the scheduler or
-/// the connection may return.
+/// Whether a stream that ended with this status may be opened again, because the scheduler or the
+/// connection may return.
 pub(super) fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }

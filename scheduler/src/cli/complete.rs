@@ -1,9 +1,9 @@
 //! Completions for shells, and pages of the manual.
 //!
-//! `landfall completions SHELL` prints a script. The script runs `landfall` with
-//! [`VARIABLE`] set whenever the user presses the tab key. clap then completes commands,
-//! flags and words. The names of batches and agents come from the scheduler; if it does not
-//! answer at once, no names are completed.
+//! `landfall completions SHELL` prints a script. The script runs `landfall` with [`VARIABLE`] set
+//! whenever the user presses the tab key. clap then completes commands, flags and words. The
+//! names of batches and agents come from the scheduler; if it does not answer at once, no names
+//! are completed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -67,8 +67,8 @@ pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments. These have the same
-/// identifiers in all commands.
+/// Adds completions of names to flags and arguments. These have the same identifiers in
+/// all commands.
 fn with_names(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
@@ -106,8 +106,8 @@ fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<Comp
     names.into_iter().filter(|name| name.starts_with(&*begun)).map(CompletionCandidate::new).collect()
 }
 
-/// Asks a scheduler for names. The scheduler comes from the typed flags, the
-/// environment or client.toml.
+/// Asks a scheduler for names. The scheduler comes from the typed flags, the environment or
+/// client.toml.
 fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     tls::install_crypto();

@@ -54,8 +54,8 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     Ok(chosen)
 }
 
-/// Whether the command prints an answer in a choice of formats. Commands
-/// that run a scheduler do not.
+/// Whether the command prints an answer in a choice of formats. Commands that run a
+/// scheduler do not.
 fn prints_answer(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, subcommand)) = command.subcommand() {
@@ -66,8 +66,8 @@ fn prints_answer(matches: &ArgMatches) -> bool {
 
 fn stored(matches: &ArgMatches) -> anyhow::Result<Defaults> {
     let connection = ConnectionArgs::from_arg_matches(matches).unwrap_or_default();
-    // Without a data directory there is no file. Commands that need the directory
-    // report the error themselves.
+    // Without a data directory there is no file. Commands that need the directory report the
+    // error themselves.
     let Ok(data_dir) = data_dir(&connection) else { return Ok(Defaults::default()) };
     Ok(ClientFile::defaults(&data_dir)?)
 }

@@ -177,8 +177,8 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-/// Warnings about disconnected landmarks that were set by hand, because only an
-/// operator can replace them.
+/// Warnings about disconnected landmarks that were set by hand, because only an operator can
+/// replace them.
 fn warnings(rows: &[Landmark]) -> String {
     let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
@@ -204,8 +204,8 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // This answer does not contain the reason of a pause; only that of
-        // `landfall agents list` does.
+        // This answer does not contain the reason of a pause; only that of `landfall
+        // agents list` does.
         ("!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),

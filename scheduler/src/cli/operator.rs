@@ -92,8 +92,8 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
     said
 }
 
-/// Whether the scheduler certainly did not replace the token. If its answer was lost, the
-/// scheduler may have replaced it.
+/// Whether the scheduler certainly did not replace the token. If its answer was lost, the scheduler
+/// may have replaced it.
 fn nothing_was_done(status: &Status) -> bool {
     !client::is_transport(status)
         && matches!(

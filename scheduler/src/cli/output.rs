@@ -18,8 +18,8 @@ use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-// The values have no doc comments, because help texts of values would triple the
-// length of the help pages.
+// The values have no doc comments, because help texts of values would triple the length of
+// the help pages.
 pub(crate) enum Format {
     #[value(alias = "text")]
     Table,
@@ -203,8 +203,8 @@ pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
-/// Formats rows as a table inside a text. The table has no colours, because
-/// [`View::fold`] would remove them.
+/// Formats rows as a table inside a text. The table has no colours, because [`View::fold`] would
+/// remove them.
 pub(crate) fn table<R: Row>(rows: &[R], view: &View) -> String {
     list(rows, &View { colors: false, ..*view })
 }
@@ -222,8 +222,8 @@ pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
         writer.serialize(row)?;
     }
     if rows.is_empty() {
-        // The CSV writer derives the header from a row. Without rows, it writes a default
-        // row, which is then cut off.
+        // The CSV writer derives the header from a row. Without rows, it writes a default row,
+        // which is then cut off.
         writer.serialize(R::default())?;
     }
     let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;

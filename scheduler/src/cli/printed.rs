@@ -1,5 +1,5 @@
-//! Tests that the output for programs stays the same, and that no line of the
-//! output for people is too long.
+//! Tests that the output for programs stays the same, and that no line of the output for people
+//! is too long.
 //!
 //! `printed.txt` contains the JSON and CSV of each answer, once with all fields set and once with
 //! no field set. After adding a field, run the tests with `UPDATE_PRINTED=1`, which rewrites this
@@ -32,8 +32,8 @@ struct Contract {
     long: Option<(usize, &'static str)>,
     /// The number of the value that every enum field gets.
     value: u8,
-    /// The depth at which messages are left empty, where 0 is the outermost;
-    /// `None` leaves none empty.
+    /// The depth at which messages are left empty, where 0 is the outermost; `None`
+    /// leaves none empty.
     empty_at: Option<usize>,
 }
 
@@ -51,8 +51,8 @@ impl Contract {
         M::decode(self.bytes(name, 0).as_slice()).unwrap()
     }
 
-    /// Generates messages that together have every shape: with each value of
-    /// enums, and empty at each depth.
+    /// Generates messages that together have every shape: with each value of enums, and empty
+    /// at each depth.
     fn every<M: Message + Default>(&mut self) -> Vec<M> {
         let mut messages = Vec::new();
         for value in 0..32 {
@@ -285,8 +285,8 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
         long.table(|agent| v1::Agent { service: service.into(), ..agent });
     }
     for group in [v1::ReportGroup::City, v1::ReportGroup::Day] {
-        // The rows are grouped by one property. Rows with all properties would
-        // be wider than a terminal.
+        // The rows are grouped by one property. Rows with all properties would be wider
+        // than a terminal.
         let city = if group == v1::ReportGroup::City { LONG } else { "" }.to_owned();
         let day = if group == v1::ReportGroup::Day { "2026-11-24" } else { "" }.to_owned();
         let (agent, carrier) = (String::new(), String::new());

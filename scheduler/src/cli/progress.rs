@@ -1,5 +1,5 @@
-//! Progress bars for long work. They are shown on standard error, only on a
-//! terminal, and erased at the end.
+//! Progress bars for long work. They are shown on standard error, only on a terminal, and
+//! erased at the end.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl Bar {
 
     /// A bar with the given layout.
     pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
-        // Only a mistake in this file could make the template invalid. The
-        // default style is readable too.
+        // Only a mistake in this file could make the template invalid. The default style is
+        // readable too.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         if !bar.is_hidden() {

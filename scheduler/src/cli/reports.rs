@@ -1,5 +1,5 @@
-//! `landfall report`: shows results by task and by agent. The module
-//! `throughput` shows results over time.
+//! `landfall report`: shows results by task and by agent. The module `throughput` shows
+//! results over time.
 
 pub(super) mod accuracy;
 pub(super) mod events;
@@ -124,8 +124,8 @@ impl CrawlArgs {
     }
 }
 
-/// Converts the properties by which rows are grouped to the protocol's type; `usual`
-/// applies if the user gave none.
+/// Converts the properties by which rows are grouped to the protocol's type; `usual` applies if the
+/// user gave none.
 fn groups(asked: &[ReportGroup], usual: &[ReportGroup]) -> Vec<i32> {
     let groups = if asked.is_empty() { usual } else { asked };
     groups.iter().map(|group| v1::ReportGroup::from(*group).into()).collect()

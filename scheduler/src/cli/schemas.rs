@@ -1,8 +1,8 @@
 //! Derives the JSON schemas of the answers from the answers themselves: from messages with all
 //! fields, with empty messages at each depth, and with each value of an enum.
 //!
-//! `docs/reference/json-schemas.json` contains the schemas for `--format json` and
-//! for the dashboard's JSON.
+//! `docs/reference/json-schemas.json` contains the schemas for `--format json` and for the
+//! dashboard's JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

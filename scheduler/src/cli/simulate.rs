@@ -202,8 +202,8 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     )
 }
 
-/// Names the strategies that could not be judged, and the strategies that
-/// lacked data for some sites.
+/// Names the strategies that could not be judged, and the strategies that lacked data
+/// for some sites.
 fn left_out(report: &Report) -> String {
     let mut text = String::new();
     for left in &report.left_out {
@@ -220,8 +220,8 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// The excess over the nearest agent in each crawl of the same sites; empty if
-/// sites are crawled only once.
+/// The excess over the nearest agent in each crawl of the same sites; empty if sites are
+/// crawled only once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -1,5 +1,5 @@
-//! `landfall version`: prints the version of this program, and that of the
-//! scheduler that commands would use.
+//! `landfall version`: prints the version of this program, and that of the scheduler that
+//! commands would use.
 
 use landfall_proto::v1::ShowSchedulerRequest;
 use serde::Serialize;
@@ -20,8 +20,8 @@ struct Versions {
     problem: Option<String>,
 }
 
-/// Prints the versions. If the scheduler cannot be reached, the output states the problem,
-/// but the command succeeds.
+/// Prints the versions. If the scheduler cannot be reached, the output states the problem, but the
+/// command succeeds.
 pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let own = Versions { version: crate::VERSION, ..Versions::default() };
     let shown = match Client::connect(connection).await {

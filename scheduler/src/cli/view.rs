@@ -24,8 +24,8 @@ const SHORTEST_TEXT: usize = 24;
 const SHORTEST_CELL: usize = 8;
 /// Maximum width of the label at the start of a line, including the blanks after it.
 const LONGEST_LABEL: usize = 24;
-/// Times up to this far in the future are shown as past, because the scheduler's clock may
-/// be ahead of this machine's.
+/// Times up to this far in the future are shown as past, because the scheduler's clock may be ahead
+/// of this machine's.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// One row of a table.
@@ -176,15 +176,15 @@ impl View {
     }
 }
 
-/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit
-/// that keeps the number small.
+/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the
+/// number small.
 pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let passed = now - time;
     if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
         return "now".to_owned();
     }
-    // Future times are rounded, not truncated, so that a new token that is valid
-    // for a day ends "in 24 h".
+    // Future times are rounded, not truncated, so that a new token that is valid for a day
+    // ends "in 24 h".
     let (seconds, half) = match passed.num_seconds() {
         seconds @ 0.. => (seconds, 0),
         seconds => (seconds.saturating_neg(), 1),

@@ -2,18 +2,18 @@
 //!
 //! Three independent kinds of evidence, strongest first:
 //!
-//! 1. *Light.* The paths from two landmarks to the host together form a path between the
-//!    landmarks. If the positions of both landmarks are known, light in fibre needs a minimum time
-//!    for their great circle. If the sum of the two round trips is less than that time, the host
-//!    certainly has two locations.
+//! 1. *Light.* The paths from two landmarks to the host together form a path between the landmarks.
+//!    If the positions of both landmarks are known, light in fibre needs a minimum time for their
+//!    great circle. If the sum of the two round trips is less than that time, the host certainly
+//!    has two locations.
 //! 2. *The map.* [`places`] computes the log odds that each landmark sees the nearest of several
 //!    locations, against one location near the agents. [`pairs`] computes how much nearer pairs of
-//!    landmarks see the host than they see each other, with each landmark in one pair only.
-//!    Routing violates the triangle inequality often, and more often in some networks than in
-//!    others, so neither value means anything alone. They are therefore compared with the values
-//!    of the agents, each of which certainly has one location. An agent's score is computed from
-//!    the mesh without the agent's own data. A host is suspect if its score is two standard
-//!    deviations above the agents' mean.
+//!    landmarks see the host than they see each other, with each landmark in one pair only. Routing
+//!    violates the triangle inequality often, and more often in some networks than in others, so
+//!    neither value means anything alone. They are therefore compared with the values of the
+//!    agents, each of which certainly has one location. An agent's score is computed from the mesh
+//!    without the agent's own data. A host is suspect if its score is two standard deviations above
+//!    the agents' mean.
 //! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
 //!    Several addresses in one prefix are often only round-robin DNS, so they only strengthen other
 //!    evidence.
@@ -35,14 +35,14 @@ mod places;
 
 use places::DrawnPlaces;
 
-/// Minimum number of measurements for a verdict by the map, because three distances
-/// fit too many explanations.
+/// Minimum number of measurements for a verdict by the map, because three distances fit too many
+/// explanations.
 const FEWEST_MEASURED: usize = 4;
-/// Minimum number of agents for a verdict by the map, because fewer do not
-/// show which scores are normal.
+/// Minimum number of agents for a verdict by the map, because fewer do not show which
+/// scores are normal.
 const FEWEST_AGENTS: usize = 8;
-/// Bound of the log odds of several locations. Greater values depend on the tails of
-/// the model, not on the host.
+/// Bound of the log odds of several locations. Greater values depend on the tails of the model, not
+/// on the host.
 const ODDS_HELD: f64 = 8.0;
 /// Weight of a pair of landmarks that sees the host nearer by a factor of e, in log odds.
 const PAIR_WEIGHT: f64 = 5.0;
@@ -201,8 +201,8 @@ impl AnycastDetector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. Only the last measurement of each landmark counts; otherwise
-    /// the order does not matter.
+    /// Judges one host. Only the last measurement of each landmark counts; otherwise the order
+    /// does not matter.
     pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -226,8 +226,8 @@ impl AnycastDetector {
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
-    /// Returns the two landmarks whose sum of round trips is farthest below
-    /// the time that light needs.
+    /// Returns the two landmarks whose sum of round trips is farthest below the time that
+    /// light needs.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -263,8 +263,8 @@ impl AnycastDetector {
 }
 
 impl MapJudge {
-    /// Returns the score for several locations. While an agent is judged, `without`
-    /// excludes the agent's own data.
+    /// Returns the score for several locations. While an agent is judged, `without` excludes the
+    /// agent's own data.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;

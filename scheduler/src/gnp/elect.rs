@@ -1,13 +1,13 @@
-//! Elects landmarks: k-medoids over the agents' measured mesh, preferring
-//! different cities and carriers.
+//! Elects landmarks: k-medoids over the agents' measured mesh, preferring different cities
+//! and carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because
 //! a site's location depends most on its nearest landmark. Choosing the agents farthest from
-//! each other instead would pick outliers (docs/accuracy.md). The cost also has two penalties
-//! in units of distance: one for two landmarks in the same city on the same carrier, and one
-//! for a city or carrier without a landmark while another has two (the paper 2.2.1: different
-//! cities, different carriers).
+//! each other instead would pick outliers (docs/accuracy.md). The cost also has two penalties in
+//! units of distance: one for two landmarks in the same city on the same carrier, and one for a
+//! city or carrier without a landmark while another has two (the paper 2.2.1: different cities,
+//! different carriers).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -33,8 +33,8 @@ const MOST_PASSES: usize = 20;
 /// The penalty for a second landmark in one city and on one carrier, as a share of the mean
 /// distance between agents.
 const SAME_PAIR: f64 = 0.1;
-/// The penalty for a city or carrier without a landmark while another has two, as a share
-/// of the same mean distance.
+/// The penalty for a city or carrier without a landmark while another has two, as a share of the
+/// same mean distance.
 const MISSING: f64 = 0.05;
 
 /// An agent that may become a landmark.
@@ -115,8 +115,8 @@ pub(super) struct Nominees<'a> {
     nominees: Vec<&'a Nominee>,
     /// The nominees grouped by city, by carrier, and by city and carrier together.
     kinds: [NomineeKinds; 3],
-    /// Indices of the nominees that may be elected, shuffled by the seed. The order decides
-    /// between choices of equal cost.
+    /// Indices of the nominees that may be elected, shuffled by the seed. The order decides between
+    /// choices of equal cost.
     eligible: Vec<usize>,
     /// In milliseconds, symmetric; an unmeasured pair gets the greatest measured distance.
     distance: Vec<Vec<f64>>,
@@ -284,8 +284,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups among the chosen nominees. They are few, so
-    /// comparing all pairs is fastest.
+    /// The number of groups among the chosen nominees. They are few, so comparing all
+    /// pairs is fastest.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -323,8 +323,8 @@ impl<'a> CoverCost<'a> {
         self.with_another(chosen, chosen.len() - 1)
     }
 
-    /// The cost of `chosen`, which differs from the last recorded choice only in
-    /// the agent at index `place`.
+    /// The cost of `chosen`, which differs from the last recorded choice only in the agent at
+    /// index `place`.
     fn with_another(&self, chosen: &[usize], place: usize) -> f64 {
         let others = |near: &Nearest| if near.place == place { near.second } else { near.distance };
         let to_it = &self.ballot.distance[chosen[place]];

@@ -36,8 +36,8 @@ const MOST_SWEEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// The stop rule of the simplex for one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The round from which on step lengths are final. A start that is known to be near the
-/// optimum begins with this round.
+/// The round from which on step lengths are final. A start that is known to be near the optimum
+/// begins with this round.
 const LAST_ROUND: usize = 11;
 /// The simplex's step length in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
@@ -196,8 +196,8 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
-    /// For each agent, the indices of the agents to which it has a measured
-    /// distance, and these distances.
+    /// For each agent, the indices of the agents to which it has a measured distance, and
+    /// these distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
     /// The distance of every pair: measured, or along the shortest chain of measurements.
     pub(super) filled: Vec<Vec<f64>>,
@@ -327,8 +327,8 @@ fn best_of(
     converge(measured, points, descent, FIRST_SWEEPS)
 }
 
-/// Sweeps until convergence, with the steps of round `round` and later;
-/// returns the cost and the points.
+/// Sweeps until convergence, with the steps of round `round` and later; returns the cost
+/// and the points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,

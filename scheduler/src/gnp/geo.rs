@@ -1,5 +1,5 @@
-//! Positions on the globe, and the shortest round trip that light in fibre
-//! allows between two positions.
+//! Positions on the globe, and the shortest round trip that light in fibre allows between
+//! two positions.
 //!
 //! The bound is physics, not a model: a shorter round trip means that a position is wrong, a clock
 //! is wrong, or a host is elsewhere than assumed. Where the inputs are uncertain, the bound is

@@ -1,10 +1,10 @@
 //! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; Ng and
 //! Zhang, ordinary host operations).
 //!
-//! Nine landmarks barely determine eight dimensions and a height, so a search that minimises
-//! only the error could place a host far from all agents. Two things prevent this: the search
-//! starts from the agents whose position explains the measurements best, and a weak prior says
-//! that hosts are near agents.
+//! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
+//! the error could place a host far from all agents. Two things prevent this: the search starts
+//! from the agents whose position explains the measurements best, and a weak prior says that hosts
+//! are near agents.
 
 mod bulk;
 pub(super) mod host;
@@ -34,13 +34,13 @@ pub enum Solver {
 
 /// Maximum number of dimensions in which a host can be placed.
 const MOST_DIMENSIONS: usize = 64;
-/// Number of agents whose positions are tried as starts.
+/// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
-/// Number of starts in a map that explains its own measurements well. A poor result in such a map
-/// is not due to the map's errors, so more starts are worth trying. Few hosts need them.
+/// Maximum number of starts in a map that explains its own measurements well. A poor result in such
+/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need them.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, from which another start is tried: the cost
-/// of an error of about 20 %.
+/// The cost per measurement, in squared log errors, from which another start is tried: the cost of
+/// an error of about 20 %.
 const RESTART: f64 = 0.03;
 /// In a map with a small fit error, another start is tried already at this multiple of the fit
 /// error, because a cost that is usual in an inexact map is poor in an exact one.
@@ -70,9 +70,9 @@ pub enum LocateError {
 }
 
 impl Embedding {
-    /// Locates a host with the simplex, from the measurements by landmarks and other
-    /// located agents. Fewer measurements than dimensions suffice, because the prior
-    /// determines the other dimensions.
+    /// Locates a host with the simplex, from the measurements by landmarks and other located
+    /// agents. Fewer measurements than dimensions suffice, because the prior determines the
+    /// other dimensions.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -200,8 +200,8 @@ fn in_bulk<const N: usize>(host: &Host<'_, N>) -> (Point<N>, f64) {
     }
 }
 
-/// Solves from the likeliest start, then from further starts until the result
-/// explains the measurements well.
+/// Solves from the likeliest start, then from further starts until the result explains the
+/// measurements well.
 fn best_of<const N: usize, E>(
     host: &Host<'_, N>,
     solve: impl Fn(&Point<N>) -> Result<(Point<N>, f64), E>,
@@ -265,8 +265,8 @@ mod tests {
         (Embedding::from_parts(EmbeddingEpoch::new(1), dimensions, landmarks, agents, 0.0).unwrap(), rng)
     }
 
-    /// The round trips from the first eight agents to a host, each with a relative
-    /// error of at most `noise`.
+    /// The round trips from the first eight agents to a host, each with a relative error of at
+    /// most `noise`.
     fn measure(map: &Embedding, host: &[f64], noise: f64, rng: &mut ChaCha8Rng) -> Vec<(AgentId, Rtt)> {
         let one = |(&agent, placement): (&AgentId, &Placement)| {
             let true_millis = super::super::objective::distance(host, &placement.coordinate);
@@ -289,8 +289,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // A thousandth of a squared log error per measurement, or three
-            // per cent of a round trip.
+            // A thousandth of a squared log error per measurement, or three per cent of
+            // a round trip.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }

@@ -6,8 +6,8 @@ use crate::model::{AgentId, Rtt};
 
 use super::round_trip;
 
-/// Measured round trips from agent to agent. A pair may be measured in both
-/// directions, in one, or not at all.
+/// Measured round trips from agent to agent. A pair may be measured in both directions, in one,
+/// or not at all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mesh {
     rows: BTreeMap<AgentId, BTreeMap<AgentId, Rtt>>,
@@ -50,8 +50,8 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// Returns a copy without the measurements by these agents. Other agents'
-    /// measurements of them stay.
+    /// Returns a copy without the measurements by these agents. Other agents' measurements
+    /// of them stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }

@@ -1,9 +1,9 @@
 //! The nearest agents of many sites, by computing the distance of every agent to every site.
 //!
-//! A search tree would save little with eight dimensions and at most some thousand agents.
-//! Four agents are processed at a time, and a square root is computed only if one of the four
-//! may be among the nearest. The search is single-threaded; callers with more cores give each
-//! core a part of the sites.
+//! A search tree would save little with eight dimensions and at most some thousand agents. Four
+//! agents are processed at a time, and a square root is computed only if one of the four may be
+//! among the nearest. The search is single-threaded; callers with more cores give each core a part
+//! of the sites.
 
 use crate::model::{AgentId, Rtt};
 

@@ -17,8 +17,8 @@ pub enum SitePlace<'m> {
 pub struct PredictedRtt {
     /// The round trip to display, and to compute relative errors from.
     pub rtt: Rtt,
-    /// The value by which agents are ranked; `None` if the map has only points, where
-    /// agents are ranked by `rtt`.
+    /// The value by which agents are ranked; `None` if the map has only points, where agents are
+    /// ranked by `rtt`.
     pub expected: Option<Rtt>,
     /// The uncertainty of the prediction: the standard deviation of the round trip's logarithm;
     /// `None` if the map has only points.

@@ -58,8 +58,8 @@ impl Frame {
         Self { size, middle: [f64::midpoint(x.0, x.1), f64::midpoint(y.0, y.1)], scale }
     }
 
-    /// Where to draw a point, and whether the point is inside the frame. Points
-    /// outside are drawn near the edge.
+    /// Where to draw a point, and whether the point is inside the frame. Points outside are drawn
+    /// near the edge.
     pub fn place(&self, point: [f64; 2]) -> ([f64; 2], bool) {
         let free = [
             self.size[0] / 2.0 + (point[0] - self.middle[0]) * self.scale,

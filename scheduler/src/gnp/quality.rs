@@ -13,8 +13,8 @@ use super::{Embedding, Mesh};
 /// An agent is suspect if its median error exceeds both this multiple of the median over all agents
 /// and [`STANDS_OUT_ABOVE`].
 const STANDS_OUT: f64 = 3.0;
-/// Minimum median error of a suspect. In a map that fits well, three times
-/// the median is still small.
+/// Minimum median error of a suspect. In a map that fits well, three times the median is
+/// still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
 /// Minimum number of distances for judging an agent. With fewer, the agent's median error depends
 /// more on the other agents' errors than on its own.
@@ -63,8 +63,8 @@ impl Quality {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Computes the errors of the pairs that `counts` accepts. Its first argument
-    /// is the smaller identifier.
+    /// Computes the errors of the pairs that `counts` accepts. Its first argument is the
+    /// smaller identifier.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =

@@ -35,8 +35,8 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// The numbers of dimensions to average over: few enough for nine measurements, but enough
-/// to describe the Internet.
+/// The numbers of dimensions to average over: few enough for nine measurements, but enough to
+/// describe the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
@@ -69,8 +69,8 @@ struct Layer {
 }
 
 impl Refined {
-    /// Builds the map of all agents that measurements connect to the landmarks. Equal
-    /// arguments give equal maps.
+    /// Builds the map of all agents that measurements connect to the landmarks. Equal arguments
+    /// give equal maps.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &RefinedSwitches, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -111,8 +111,8 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, with one measurement per agent, so that the result does not
-        // depend on the input order.
+        // Sorted, with one measurement per agent, so that the result does not depend on the
+        // input order.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
         known.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -193,8 +193,8 @@ mod tests {
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
             // These switches may change nothing here: the map has no unusual pairs for the
-            // robust loss, the first constants in the list may be the best, and
-            // predictions need no penalty.
+            // robust loss, the first constants in the list may be the best, and predictions
+            // need no penalty.
             if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }

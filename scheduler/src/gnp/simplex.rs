@@ -45,8 +45,8 @@ where
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
-        // A cost must be a number: argmin panics if its first step meets an error, and fails if
-        // a later step meets a NaN.
+        // A cost must be a number: argmin panics if its first step meets an error, and fails if a
+        // later step meets a NaN.
         Ok(finite((self.0)(point.as_slice())))
     }
 }

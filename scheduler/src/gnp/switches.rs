@@ -1,5 +1,5 @@
-//! The kinds of maps, and the switches that leave out one ingredient of a
-//! map to measure its effect.
+//! The kinds of maps, and the switches that leave out one ingredient of a map to
+//! measure its effect.
 
 use crate::model::words;
 
@@ -7,8 +7,8 @@ words!(
     /// The map that predicts.
     #[derive(Default)]
     Tier {
-        /// The published system: every host is placed by landmarks alone,
-        /// with squared relative errors.
+        /// The published system: every host is placed by landmarks alone, with squared
+        /// relative errors.
         Gnp = "gnp",
         /// One point per host, with all ingredients of [`PlainSwitches`].
         Plain = "plain",
@@ -50,8 +50,8 @@ macro_rules! switches {
 }
 
 switches!(
-    /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM
-    /// 2002). All are on by default.
+    /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM 2002). All are
+    /// on by default.
     PlainSwitches {
         /// Agents are placed by the whole mesh. Off: agents and sites are placed by the landmarks
         /// alone.
@@ -97,8 +97,8 @@ switches!(
         residuals,
         /// A site is a cloud of points. Off: only the point with the greatest weight is used.
         cloud,
-        /// Predictions are averaged over several numbers of dimensions. Off:
-        /// there is a single number.
+        /// Predictions are averaged over several numbers of dimensions. Off: there is a
+        /// single number.
         dimensions,
         /// Agents are ranked by the expected distance. Off: by the median.
         expectation,

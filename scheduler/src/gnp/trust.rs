@@ -197,8 +197,8 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report round trips shorter than light needs,
-    /// unless the other end does.
+    /// Sets aside agents that report round trips shorter than light needs, unless the
+    /// other end does.
     fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {

@@ -12,9 +12,9 @@ pub fn shared_network(address: IpAddr) -> IpNet {
     IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
 }
 
-/// Maximum concurrent crawls at an address with `sites` sites: the square root of
-/// `sites`, rounded up, at least 1 and at most `cap`. A host with more sites has more
-/// capacity, but not in proportion.
+/// Maximum concurrent crawls at an address with `sites` sites: the square root of `sites`,
+/// rounded up, at least 1 and at most `cap`. A host with more sites has more capacity, but not
+/// in proportion.
 pub fn permitted_crawls(sites: u32, cap: u32) -> u32 {
     let root = sites.isqrt();
     let up = if root * root < sites { root + 1 } else { root };

@@ -54,8 +54,8 @@ words!(
 );
 
 impl WaitCause {
-    /// Whether the batch should report the cause. Causes that every task passes
-    /// through are not reported.
+    /// Whether the batch should report the cause. Causes that every task passes through are
+    /// not reported.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }

@@ -1,8 +1,8 @@
 //! A batch's constraints on its agents: country, carrier, tags, and a daily quota of bytes.
 //!
-//! Constraints apply before any strategy: an agent that does not meet them is not a
-//! candidate. [`Constraints`] has a value for every field. [`ConstraintsRequest`] may leave
-//! values out. Comparisons ignore case.
+//! Constraints apply before any strategy: an agent that does not meet them is not a candidate.
+//! [`Constraints`] has a value for every field. [`ConstraintsRequest`] may leave values out.
+//! Comparisons ignore case.
 
 use std::collections::BTreeMap;
 use std::fmt;

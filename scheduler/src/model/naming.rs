@@ -5,8 +5,8 @@
 
 use any_ascii::any_ascii;
 
-/// Maximum length of an agent's name. Names are ASCII only, because the agent
-/// uses its name in file names.
+/// Maximum length of an agent's name. Names are ASCII only, because the agent uses its name
+/// in file names.
 pub const MAX_AGENT: usize = 63;
 /// Maximum length of a batch's name in characters.
 pub const MAX_BATCH: usize = 100;

@@ -1,7 +1,7 @@
 //! Finds the known names that a mistyped name may mean.
 //!
-//! The store supplies the names to compare, because there may be too many
-//! names to compare all of them.
+//! The store supplies the names to compare, because there may be too many names to compare
+//! all of them.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use std::collections::BTreeSet;
 const SUGGESTED: usize = 3;
 /// Maximum length of a name that is compared, in characters: the longest host name in DNS.
 const LONGEST: usize = 253;
-/// Maximum length, in characters, of a name for which all edits are listed. A name of
-/// this length has 3,200 edits.
+/// Maximum length, in characters, of a name for which all edits are listed. A name of this length
+/// has 3,200 edits.
 const LONGEST_EDITED: usize = 40;
 /// A name is near if it differs by at most one edit per this many characters.
 const CHARACTERS_PER_EDIT: usize = 3;
-/// The characters that an edit may insert: those of lower-case host names, and
-/// the `_` of agents' names.
+/// The characters that an edit may insert: those of lower-case host names, and the `_` of
+/// agents' names.
 const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
 
 /// Returns at most three known names that are nearest to `asked`. Names that begin with
-/// `asked` come first, then names by the number of edits. ASCII case and a leading
-/// `www.` do not count as edits.
+/// `asked` come first, then names by the number of edits. ASCII case and a leading `www.` do
+/// not count as edits.
 pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let length = asked.chars().count();
     if length == 0 || length > LONGEST {

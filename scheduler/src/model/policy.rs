@@ -1,8 +1,8 @@
 //! The crawl policy of a batch: the limits and the manner of its crawls.
 //!
-//! A policy has a value for every field. A request has values for some fields, each
-//! within its bounds. A macro generates both from one list of fields;
-//! [`PolicyRequest::checked`] checks the bounds.
+//! A policy has a value for every field. A request has values for some fields, each within
+//! its bounds. A macro generates both from one list of fields; [`PolicyRequest::checked`]
+//! checks the bounds.
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -29,8 +29,8 @@ const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// compares each link with each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// Maximum lengths of a user-agent name and of its version, in bytes, because
-/// every request contains them.
+/// Maximum lengths of a user-agent name and of its version, in bytes, because every request
+/// contains them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
@@ -54,8 +54,8 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// The limits and the manner of crawls. Policies are stored as JSON,
-        /// which other programs read too.
+        /// The limits and the manner of crawls. Policies are stored as JSON, which other
+        /// programs read too.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {
             $($(#[doc = $help])+ $(#[serde($($stored)*)])? pub $field: $type,)*
@@ -216,8 +216,8 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 }
 
 impl CrawlPolicy {
-    /// Checks that the values fit together: the request interval of large sites must not
-    /// exceed that of small sites.
+    /// Checks that the values fit together: the request interval of large sites must not exceed
+    /// that of small sites.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {

@@ -1,8 +1,8 @@
 //! The properties by which a report can group its rows.
 
 words!(
-    /// The property by which a report groups its rows: one row for each value,
-    /// or combination of values.
+    /// The property by which a report groups its rows: one row for each value, or
+    /// combination of values.
     ReportGroup {
         /// The agent.
         Agent = "agent",

@@ -34,8 +34,8 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
-    /// Several states may apply at once. States caused by the operator take precedence, then
-    /// states that prevent work.
+    /// Several states may apply at once. States caused by the operator take precedence, then states
+    /// that prevent work.
     pub const fn state(self) -> ServiceState {
         match self {
             Self { removed: true, .. } => ServiceState::Removed,

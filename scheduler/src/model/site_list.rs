@@ -10,10 +10,10 @@
 //! or a name, a latitude and a longitude. Commas separate these. A first line with column names,
 //! among them `site`, `latitude` and `longitude`, sets the order of columns.
 //!
-//! The parser skips blank lines and comments (`#` at the start or after a space), and
-//! accepts a byte-order mark and CRLF. It drops and counts duplicate sites, and reports
-//! invalid lines by number. Hosts may be IP addresses, because the agent's guard decides to
-//! which addresses the agent connects.
+//! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
+//! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
+//! number. Hosts may be IP addresses, because the agent's guard decides to which addresses the
+//! agent connects.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -36,11 +36,11 @@ const MAX_LABEL: usize = 63;
 const MAX_TEXT: usize = 4096;
 /// Maximum number of characters shown of a rejected line.
 const SHOWN: usize = 80;
-/// Maximum number of invalid lines that are reported one by one. These suffice to show
-/// what is wrong with the list.
+/// Maximum number of invalid lines that are reported one by one. These suffice to show what is
+/// wrong with the list.
 const COMPLAINTS: usize = 20;
-/// Number of bytes at the start of a file that are searched for a zero byte, which
-/// shows that the file is binary.
+/// Number of bytes at the start of a file that are searched for a zero byte, which shows that the
+/// file is binary.
 const BEGINNING: usize = 8192;
 /// The byte-order mark of UTF-8, which Windows editors write at the start of files.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
@@ -145,8 +145,8 @@ impl SiteName {
         &self.0
     }
 
-    /// Splits off the scheme, if the name has one. The second part is the host; with a
-    /// scheme, it may include a port.
+    /// Splits off the scheme, if the name has one. The second part is the host; with a scheme, it
+    /// may include a port.
     fn split(&self) -> (Option<&str>, &str) {
         match self.0.split_once("://") {
             Some((scheme, authority)) => (Some(scheme), authority),
@@ -154,9 +154,9 @@ impl SiteName {
         }
     }
 
-    /// Whether this origin may be used for the site's crawl. Its host must be the
-    /// site's own, or have the same registrable domain (public suffix list). An IP
-    /// address has no registrable domain.
+    /// Whether this origin may be used for the site's crawl. Its host must be the site's own,
+    /// or have the same registrable domain (public suffix list). An IP address has no
+    /// registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;
@@ -178,9 +178,9 @@ impl SiteName {
         }
     }
 
-    /// All spellings that may mean the same site, most likely first, beginning with this one.
-    /// A bare host may also mean its two origins, and an origin with its scheme's default
-    /// port may mean the bare host.
+    /// All spellings that may mean the same site, most likely first, beginning with this one. A
+    /// bare host may also mean its two origins, and an origin with its scheme's default port may
+    /// mean the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
         match self.split() {

@@ -28,8 +28,8 @@ pub fn colour(rank: usize) -> String {
     if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
 }
 
-/// Groups of agents, the groups with the most sites first. The first groups
-/// have colours of their own.
+/// Groups of agents, the groups with the most sites first. The first groups have colours
+/// of their own.
 #[derive(Debug)]
 pub struct Groups {
     of_agent: BTreeMap<String, usize>,
@@ -37,8 +37,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Builds groups from agents, each given as its name, the name of its
-    /// group and its number of sites.
+    /// Builds groups from agents, each given as its name, the name of its group and its
+    /// number of sites.
     pub fn of(agents: impl IntoIterator<Item = (String, String, usize)>) -> Self {
         let agents: Vec<(String, String, usize)> = agents.into_iter().collect();
         let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
@@ -108,8 +108,8 @@ pub enum Plane {
     Globe,
 }
 
-/// Draws the plane. Also returns the number of marks that are drawn on the edge because
-/// their points are outside.
+/// Draws the plane. Also returns the number of marks that are drawn on the edge because their
+/// points are outside.
 pub fn draw(
     plane: Plane,
     joined: bool,

@@ -11,8 +11,8 @@ use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};
 use crate::model::{AgentId, Rtt};
 
-/// The agents and sites of one seed. The agent with the number `i` (from 0)
-/// has the identifier `i + 1`.
+/// The agents and sites of one seed. The agent with the number `i` (from 0) has the
+/// identifier `i + 1`.
 #[derive(Debug, Clone)]
 pub struct Draw<'a> {
     matrix: &'a Matrix,
@@ -90,8 +90,8 @@ impl<'a> Draw<'a> {
         mesh
     }
 
-    /// The agents as nominees of an election. They have no cities or carriers,
-    /// because a matrix has none.
+    /// The agents as nominees of an election. They have no cities or carriers, because a
+    /// matrix has none.
     pub fn nominees(&self) -> Vec<Nominee> {
         let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
         (0..self.agents()).map(nominee).collect()

@@ -97,9 +97,9 @@ impl DrawContext<'_> {
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // An even draw is judged by the mean over the agents in the draw, because which
-        // agent is drawn is a matter of chance. But a fallback is judged by the agent that
-        // was drawn, which has rank 1.
+        // An even draw is judged by the mean over the agents in the draw, because which agent is
+        // drawn is a matter of chance. But a fallback is judged by the agent that was drawn,
+        // which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -153,8 +153,8 @@ impl DrawContext<'_> {
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
     }
 
-    /// The candidates after the confirmers that the map selects have measured the site too, and
-    /// the number of confirmers.
+    /// The candidates after the confirmers that the map selects have measured the site too, and the
+    /// number of confirmers.
     fn confirmed(
         &self,
         site: usize,
@@ -184,8 +184,8 @@ fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
-/// The seed of the random numbers for one site. Neighbouring sites and seeds have
-/// unrelated random numbers.
+/// The seed of the random numbers for one site. Neighbouring sites and seeds have unrelated
+/// random numbers.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

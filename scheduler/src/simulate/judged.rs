@@ -1,12 +1,12 @@
-//! The results of one seed: the drawn agents, the map's predictions for every site,
-//! and the contenders' choices.
+//! The results of one seed: the drawn agents, the map's predictions for every site, and the
+//! contenders' choices.
 
 /// The results of one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedResult {
     pub seed: u64,
-    /// Whether a map could be fitted to the landmarks' mesh. Without a map, agents are
-    /// chosen by measured distances.
+    /// Whether a map could be fitted to the landmarks' mesh. Without a map, agents are chosen by
+    /// measured distances.
     pub mapped: bool,
     /// All sites, in the order of the matrix.
     pub sites: Vec<JudgedSite>,
@@ -42,8 +42,8 @@ pub struct JudgedAgent {
     /// The estimated round trip in milliseconds: a landmark's measurement, or the prediction for
     /// another agent; `None` if the map has no prediction.
     pub predicted: Option<f64>,
-    /// 1 for the agent that is chosen first; `None` if the agent's distance is unknown and
-    /// another agent is chosen first.
+    /// 1 for the agent that is chosen first; `None` if the agent's distance is unknown and another
+    /// agent is chosen first.
     pub rank: Option<usize>,
 }
 

@@ -4,8 +4,8 @@ use super::Settings;
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace, Tier};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-/// Minimum number of other landmarks with which a landmark must share a round
-/// trip, as in the scheduler.
+/// Minimum number of other landmarks with which a landmark must share a round trip, as in
+/// the scheduler.
 const FEWEST_PARTNERS: usize = 2;
 
 /// A fitted map.
@@ -47,8 +47,8 @@ impl Map {
         }
     }
 
-    /// Locates a site from the landmarks' measurements; `None` if there are too
-    /// few, as in the scheduler.
+    /// Locates a site from the landmarks' measurements; `None` if there are too few, as in
+    /// the scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),

@@ -88,8 +88,8 @@ fn why(left: &LeftOut) -> String {
     left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
-/// Draws a sorted list of quantiles as a curve: the height at a value is the
-/// percentage of values up to it.
+/// Draws a sorted list of quantiles as a curve: the height at a value is the percentage of
+/// values up to it.
 fn curve(name: &str, class: &'static str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();

@@ -40,8 +40,8 @@ pub fn run(matrix: &Matrix, settings: &Settings, site_done: &(dyn Fn() + Sync)) 
     Ok(Report::of(matrix.nodes(), settings, &judge(matrix, settings, site_done)?))
 }
 
-/// Runs a simulation and returns the results of all seeds, in order, for
-/// [`Report::of`] and for a dump.
+/// Runs a simulation and returns the results of all seeds, in order, for [`Report::of`]
+/// and for a dump.
 pub fn judge(
     matrix: &Matrix,
     settings: &Settings,

@@ -1,8 +1,8 @@
 //! Computes the figures of a simulation from the judged seeds.
 //!
-//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions:
-//! the results of `gnp-confirmed`, because the dump has no confirmers, and the spread of
-//! load of strategies that draw.
+//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the
+//! results of `gnp-confirmed`, because the dump has no confirmers, and the spread of load of
+//! strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -42,15 +42,15 @@ pub struct Report {
     pub election: &'static str,
     /// Number of judged sites, in all seeds together.
     pub sites: usize,
-    /// Number of judged sites that the map could not locate, because too
-    /// few landmarks measured them.
+    /// Number of judged sites that the map could not locate, because too few landmarks
+    /// measured them.
     pub sites_without_estimate: usize,
     /// Number of judged sites that no landmark measured, so that an agent was drawn at random.
     pub sites_unmeasured: usize,
     /// Number of sites without a known round trip to any agent. They are left out of all figures.
     pub sites_unknown: usize,
-    /// Number of pairs from which the relative errors are computed. A pair is a site
-    /// and a non-landmark agent.
+    /// Number of pairs from which the relative errors are computed. A pair is a site and a
+    /// non-landmark agent.
     pub pairs: usize,
     /// Number of such pairs with a known round trip but without a prediction.
     pub pairs_without_estimate: usize,
@@ -82,8 +82,8 @@ pub struct Estimate {
     pub acc80: Option<f64>,
     /// The share of sites whose agent of rank 1 is truly the nearest, or equally near.
     pub top1_hit: Option<f64>,
-    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the
-    /// nearest, or equally near.
+    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the nearest, or
+    /// equally near.
     pub top3_hit: Option<f64>,
 }
 
@@ -115,8 +115,8 @@ impl Report {
         self.first_seed.saturating_add(self.seeds.saturating_sub(1))
     }
 
-    /// Describes the map in words. The number of dimensions is left out for the refined map,
-    /// which always uses several.
+    /// Describes the map in words. The number of dimensions is left out for the refined map, which
+    /// always uses several.
     pub fn map(&self) -> String {
         match self.without.as_slice() {
             [] if self.tier != Tier::Refined.name() => format!("{}, {} dimensions", self.tier, self.dims),

@@ -15,8 +15,8 @@ pub struct Settings {
     pub agents: usize,
     /// Number of landmarks elected among the agents.
     pub landmarks: usize,
-    /// Number of dimensions of the plain map; `None` for the default, which depends
-    /// on the number of landmarks.
+    /// Number of dimensions of the plain map; `None` for the default, which depends on the number
+    /// of landmarks.
     pub dims: Option<usize>,
     pub first_seed: u64,
     /// Number of seeds, counted upwards from the first.
@@ -33,8 +33,8 @@ pub struct Settings {
     pub confirm: usize,
     /// Number of crawls of each site. Each crawl uses what was learned from the earlier ones.
     pub crawls: usize,
-    /// Data about the nodes besides round trips, in the order of the matrix;
-    /// empty if there are no data.
+    /// Data about the nodes besides round trips, in the order of the matrix; empty if there
+    /// are no data.
     pub nodes: Vec<Node>,
     /// Number of seeds that run at the same time. The report does not depend on it.
     pub threads: NonZeroUsize,

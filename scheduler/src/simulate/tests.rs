@@ -148,8 +148,8 @@ fn every_figure_can_be_recomputed_from_the_dump() {
 
 #[test]
 fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
-    // No node measured node 0, few nodes measured nodes 1 to 9, and some
-    // other pairs are unmeasured.
+    // No node measured node 0, few nodes measured nodes 1 to 9, and some other pairs
+    // are unmeasured.
     let hole = |i: usize, j: usize| {
         i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17).is_multiple_of(11)
     };
@@ -168,8 +168,8 @@ fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
         let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
         assert_eq!(first.len(), 1);
         if !site.located && site.measurements > 0 {
-            // Without a place on the map, the nearest by measurement is
-            // chosen, as in the scheduler.
+            // Without a place on the map, the nearest by measurement is chosen, as in
+            // the scheduler.
             let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
             assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));
             fell_back += 1;
@@ -300,8 +300,8 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
     let geographic = score_of(&report, Strategy::Geographic);
-    // In this matrix, nearness on the globe is nearness on the network, and nine of
-    // ten sites have a position.
+    // In this matrix, nearness on the globe is nearness on the network, and nine of ten sites
+    // have a position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
     let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
@@ -386,8 +386,8 @@ struct LayoutHost {
     access: f64,
 }
 
-/// Builds a matrix by the rule in the committed layout. The seed draws the
-/// sites. Agents come first.
+/// Builds a matrix by the rule in the committed layout. The seed draws the sites.
+/// Agents come first.
 fn paper(seed: u64) -> (Matrix, usize) {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
@@ -441,9 +441,9 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // The result is not compared with random choices. A quarter of the sites is on a carrier
-    // with only one agent, so even the three truly nearest agents are at 0.61 to 0.67 of
-    // random, whatever the map.
+    // The result is not compared with random choices. A quarter of the sites is on a carrier with
+    // only one agent, so even the three truly nearest agents are at 0.61 to 0.67 of random,
+    // whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

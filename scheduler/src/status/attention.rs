@@ -16,11 +16,11 @@ const NAMED: usize = 3;
 const CLOCKS_DIFFER_S: u32 = 60;
 /// A disk is reported if its free share is below this and its free space is below [`DISK_ROOMY`].
 const DISK_LOW: f64 = 0.1;
-/// A disk with this many free bytes is never reported. At a gigabyte a day, this
-/// space lasts a week or more.
+/// A disk with this many free bytes is never reported. At a gigabyte a day, this space lasts a
+/// week or more.
 const DISK_ROOMY: u64 = 10_000_000_000;
-/// Time after which a disconnected landmark is reported if it was set by hand, because only
-/// an operator can replace it.
+/// Time after which a disconnected landmark is reported if it was set by hand, because only an
+/// operator can replace it.
 const LANDMARK_PATIENCE: Duration = Duration::from_secs(600);
 /// A batch is reported if no crawl of it has ended for this time and for twice the time limit of
 /// its crawls. Measuring takes minutes, and no crawl is longer than its limit.

@@ -211,8 +211,8 @@ fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     }
 }
 
-/// The chosen agent's rank, such as "2nd of 3, 12.0 ms predicted"; `None` if the agent is
-/// not among the candidates.
+/// The chosen agent's rank, such as "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among
+/// the candidates.
 fn ranked(choice: &ExplainedChoice) -> Option<String> {
     let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
     let count = choice.candidates.len();

@@ -44,8 +44,8 @@ const UNTOLD_SPREAD: f64 = 0.2;
 pub const PROBE_SPREAD: f64 = 0.05;
 /// Minimum spread, because no map is more certain.
 const LEAST_SPREAD: f64 = 0.03;
-/// Number of residuals of zero that are added to an agent's own residuals, so that
-/// few crawls correct little.
+/// Number of residuals of zero that are added to an agent's own residuals, so that few crawls
+/// correct little.
 const PRIOR_RESIDUALS: f64 = 5.0;
 /// Maximum log ratio of a residual. A factor of four indicates a broken crawl or another site.
 const MOST: f64 = 1.4;
@@ -116,8 +116,8 @@ impl Sum {
 
 impl LearnedCorrections {
     /// Learns from residuals. `measured` contains the probers' measurements of these sites, which
-    /// determine how similar the sites are. The extra time of pages is learned only from pairs
-    /// that probes had measured.
+    /// determine how similar the sites are. The extra time of pages is learned only from pairs that
+    /// probes had measured.
     pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
         let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
@@ -148,8 +148,8 @@ impl LearnedCorrections {
         self.alike.near(measured, network)
     }
 
-    /// Estimates the round trip that probes would have measured: the crawl's,
-    /// without the extra time of pages.
+    /// Estimates the round trip that probes would have measured: the crawl's, without the extra
+    /// time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
@@ -205,8 +205,8 @@ pub fn teach(
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
             one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
         }
-        // `predicted` stays the map's prediction, because the next crawl
-        // residual is computed from it.
+        // `predicted` stays the map's prediction, because the next crawl residual is
+        // computed from it.
         one.expected = corrected(one.expected.or(one.predicted));
         one.doubt = one.spread.map(|_| Spread::new(spread));
         if one.measured.is_none() {
@@ -284,8 +284,8 @@ mod tests {
     fn a_crawl_outweighs_an_unsure_prediction_and_not_a_sure_one_and_age_takes_from_it() {
         let after = |spread, crawls: &[(Rtt, f64)]| believed(rtt(10.0), spread, crawls).as_millis_f64();
         assert!((after(0.3, &[]) - 10.0).abs() < 1e-3);
-        // The estimate moves nine tenths of the way from the prior to the crawl,
-        // on the logarithmic scale.
+        // The estimate moves nine tenths of the way from the prior to the crawl, on the
+        // logarithmic scale.
         assert!((after(0.3, &[(rtt(20.0), 1.0)]) - 18.66).abs() < 0.05);
         assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
         assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
@@ -293,8 +293,8 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
-    /// The expected round trip of an agent to a site in this network, and its
-    /// uncertainty, if 10 ms are predicted.
+    /// The expected round trip of an agent to a site in this network, and its uncertainty, if 10 ms
+    /// are predicted.
     fn expected(residuals: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =

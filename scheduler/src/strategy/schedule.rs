@@ -34,8 +34,8 @@ pub const AHEAD: Duration = Duration::from_secs(1);
 /// skewed: the longer a crawl has taken, the larger the site probably is.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// Time until each slot of an agent is free. Each running crawl has one slot, and waiting
-/// tasks get the slots in order.
+/// Time until each slot of an agent is free. Each running crawl has one slot, and waiting tasks get
+/// the slots in order.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
     // With more crawls than slots, the crawls that end first free no slot.
@@ -53,8 +53,8 @@ pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<
     free.into_iter().map(|Reverse(free)| free).collect()
 }
 
-/// The remaining time of a crawl that has run for `under_way`, and that was
-/// predicted to take `takes`.
+/// The remaining time of a crawl that has run for `under_way`, and that was predicted to
+/// take `takes`.
 pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
     takes.saturating_sub(under_way).max(under_way.mul_f64(OVERDUE_SHARE))
 }
@@ -62,8 +62,8 @@ pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
 /// A site to be crawled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The time of the crawl at each agent, in the order of the agents; `None` if the
-    /// agent may not crawl the site.
+    /// The time of the crawl at each agent, in the order of the agents; `None` if the agent may not
+    /// crawl the site.
     pub takes: Vec<Option<Duration>>,
     /// Whether the site's size is known. If not, `takes` assumes a typical size.
     pub sized: bool,
@@ -194,8 +194,8 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// The amount that a job with this time adds to the sum of the fourth powers of the
-    /// ends; `None` without slots.
+    /// The amount that a job with this time adds to the sum of the fourth powers of the ends;
+    /// `None` without slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(frees(2, &[], &[]), [ms(0), ms(0)]);
         let mut free = frees(3, &[ms(50), ms(20)], &[ms(30), ms(5)]);
         free.sort();
-        // The free slot gets the first waiting task, and the slot that is free
-        // after 20 ms gets the second.
+        // The free slot gets the first waiting task, and the slot that is free after 20 ms
+        // gets the second.
         assert_eq!(free, [ms(25), ms(30), ms(50)]);
         assert_eq!(frees(1, &[ms(50), ms(20)], &[]), [ms(50)]);
         assert!(frees(0, &[], &[ms(5)]).is_empty());

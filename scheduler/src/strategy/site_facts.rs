@@ -40,8 +40,8 @@ impl SiteFacts {
     }
 }
 
-/// Mean pages and bytes of crawls, which are assumed for a site of unknown
-/// size; `None` without crawls.
+/// Mean pages and bytes of crawls, which are assumed for a site of unknown size; `None`
+/// without crawls.
 pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
     let all = || crawls.values().flatten().map(|crawl| crawl.work);
     let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;

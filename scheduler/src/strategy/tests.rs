@@ -192,9 +192,9 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer agent's slots is free, so both agents have the weight
-    // 1/4. With uncertain distances, the exponent of the distance is a third, and the
-    // weights are 1/4 and 0.63.
+    // A quarter of the nearer agent's slots is free, so both agents have the weight 1/4.
+    // With uncertain distances, the exponent of the distance is a third, and the weights are
+    // 1/4 and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");

@@ -10,9 +10,9 @@ use std::time::Duration;
 /// The prior of the shape. It is between that of durations without a typical value (1) and that of
 /// nearly equal durations (2 and more).
 const PRIOR_SHAPE: f64 = 1.3;
-/// The weight of the prior, as the inverse variance of the shape's logarithm. It
-/// equals that of about ten crawls. Without the prior, the first few ends would
-/// suggest that all crawls end at once.
+/// The weight of the prior, as the inverse variance of the shape's logarithm. It equals that
+/// of about ten crawls. Without the prior, the first few ends would suggest that all crawls
+/// end at once.
 const PRIOR_WEIGHT: f64 = 10.0;
 /// The range of shapes. Outside it, durations would be all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
@@ -30,8 +30,8 @@ pub struct BegunCrawl {
     pub ended: bool,
 }
 
-/// The distribution of crawl durations. The share of crawls that take longer than `t` is
-/// `exp(-(t / scale)^shape)`.
+/// The distribution of crawl durations. The share of crawls that take longer than `t` is `exp(-(t /
+/// scale)^shape)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DurationDistribution {
     shape: f64,
@@ -61,8 +61,8 @@ impl DurationDistribution {
             };
             logs.iter().fold((0.0, 0.0), power)
         };
-        // Whether the log likelihood rises with the shape, if the scale is
-        // the best one for the shape.
+        // Whether the log likelihood rises with the shape, if the scale is the best one
+        // for the shape.
         let rises = |shape: f64| {
             let (all, weighted) = powers(shape);
             let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;
@@ -91,8 +91,8 @@ impl DurationDistribution {
         (0..PARTS).map(|part| one(part).min(self.at_most)).sum::<f64>() / parts
     }
 
-    /// The logarithm of the probability that a crawl of age `age` ends
-    /// within `time`; both in seconds.
+    /// The logarithm of the probability that a crawl of age `age` ends within `time`;
+    /// both in seconds.
     pub(super) fn ends_within(&self, time: f64, age: f64) -> f64 {
         if time <= 0.0 {
             return f64::NEG_INFINITY;
@@ -115,8 +115,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A thousand durations with this shape and scale, observed `now`
-    /// seconds after all crawls began.
+    /// A thousand durations with this shape and scale, observed `now` seconds after all
+    /// crawls began.
     fn seen(shape: f64, scale: f64, now: f64) -> Vec<BegunCrawl> {
         let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
         let one = |length: f64| BegunCrawl { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };

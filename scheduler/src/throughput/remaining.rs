@@ -25,8 +25,8 @@ pub struct StalledCrawls {
 pub enum StallReason {
     /// The agent paused itself, for this reason.
     Paused(String),
-    /// The agent's stream broke. The agent may reconnect soon; otherwise its
-    /// crawls go to other agents.
+    /// The agent's stream broke. The agent may reconnect soon; otherwise its crawls go to
+    /// other agents.
     Disconnected,
     /// The agent is no longer connected: its session has ended.
     Away,
@@ -80,8 +80,8 @@ pub struct Estimate {
     pub held: u64,
     /// Number of sites at stalled agents, which the estimate leaves out.
     pub stalled: u64,
-    /// Explains why there is no estimate, or what the estimate leaves out;
-    /// empty in the normal case.
+    /// Explains why there is no estimate, or what the estimate leaves out; empty in the
+    /// normal case.
     pub note: String,
 }
 
@@ -112,8 +112,8 @@ pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate
 /// Maximum number of stalled agents that the note names.
 const NAMED: usize = 3;
 
-/// Describes the stalled crawls: "3 sites are at a, which has disconnected, and
-/// are not in the estimate".
+/// Describes the stalled crawls: "3 sites are at a, which has disconnected, and are not in
+/// the estimate".
 fn stands_still(stalled: &[StalledCrawls], sites: u64) -> Option<String> {
     let at = match stalled {
         [] => return None,

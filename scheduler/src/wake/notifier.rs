@@ -1,5 +1,5 @@
-//! The notifier sends local signals to other schedulers and receives theirs, with
-//! Postgres' LISTEN and NOTIFY.
+//! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
+//! LISTEN and NOTIFY.
 //!
 //! A notice is only a hint, because every task and session also polls. The notifier therefore runs
 //! outside the transactions: a NOTIFY in each transaction would make their commits wait for one
@@ -27,8 +27,8 @@ use crate::store::schedulers::terms::Role;
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
 /// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20.
 const MOST_NAMED: usize = 256;
-/// The pause before reconnecting. It is longer than connecting takes, and much shorter than
-/// the intervals of polling.
+/// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
+/// intervals of polling.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// Time without notices after which the listener checks its connection. Without the check, it would
 /// never notice that the connection was cut off.

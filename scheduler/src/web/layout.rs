@@ -39,8 +39,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Renders the whole document. `path` is the page's own path, which the
-    /// browser needs for updates.
+    /// Renders the whole document. `path` is the page's own path, which the browser needs
+    /// for updates.
     pub(super) fn document(&self, visitor: &Visitor, path: &str) -> Html<String> {
         let current = |section: &str| (section == self.section).then_some("page");
         document(

@@ -1,8 +1,8 @@
 //! Updates open pages by server-sent events.
 //!
-//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it
-//! has viewers. A page that takes long is drawn more rarely, so that no page uses more
-//! than a [`SHARE`]th of a core.
+//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
+//! viewers. A page that takes long is drawn more rarely, so that no page uses more than a
+//! [`SHARE`]th of a core.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -51,8 +51,8 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    /// Adds a viewer of a page. For the first viewer, also returns the
-    /// sender of the page's content.
+    /// Adds a viewer of a page. For the first viewer, also returns the sender of the
+    /// page's content.
     fn watch(&self, name: &PageName) -> Result<(watch::Receiver<Content>, Option<watch::Sender<Content>>), PageError> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let viewers: usize = pages.values().map(watch::Sender::receiver_count).sum();
@@ -119,8 +119,8 @@ pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
                 let web = web.clone();
                 tokio::spawn(async move {
                     let drawing = tokio::spawn(draw(web.clone(), name.clone(), sender));
-                    // After a panic, the page is forgotten. Its viewers connect again,
-                    // and another task draws it.
+                    // After a panic, the page is forgotten. Its viewers connect again, and another
+                    // task draws it.
                     if drawing.await.is_err() {
                         web.hub.forget(&name);
                     }

@@ -17,8 +17,8 @@ use super::Web;
 use super::error::PageError;
 use super::layout::float;
 
-/// Scrapes within this time get the same text. Prometheus usually scrapes
-/// every 15 s or more rarely.
+/// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or
+/// more rarely.
 const FRESH: Duration = Duration::from_secs(2);
 /// Number of open batches whose sites are added up in the metrics.
 const BATCHES: u32 = 100;
@@ -31,8 +31,8 @@ pub(super) struct Scrape {
 }
 
 pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
-    // The lock is held while the text is made, so that simultaneous scrapes
-    // read the database only once.
+    // The lock is held while the text is made, so that simultaneous scrapes read the
+    // database only once.
     let mut last = web.scrape.lock().await;
     let text = match &*last {
         Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
@@ -177,8 +177,8 @@ mod tests {
         assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.split(' ').count() == 2), "{text}");
     }
 
-    /// The names of the scheduler's metrics in a text. `landfall-agent` has its own
-    /// test for the agent's metrics.
+    /// The names of the scheduler's metrics in a text. `landfall-agent` has its own test for the
+    /// agent's metrics.
     fn metrics(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("landfall_") && !word.starts_with("landfall_agent_")).collect()

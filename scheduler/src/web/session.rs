@@ -49,8 +49,8 @@ pub(super) enum Visitor {
     Operator(FormCode),
 }
 
-/// The code in the forms of a signed-in operator. It is empty for callers
-/// that send the token itself.
+/// The code in the forms of a signed-in operator. It is empty for callers that send the
+/// token itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FormCode(String);
 
@@ -190,14 +190,14 @@ fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
     Ok(format!("{signed}.{}", hex(code.as_ref())))
 }
 
-/// Returns the code for forms that belongs to a cookie; `None` if the cookie is not valid at
-/// this time (Unix seconds).
+/// Returns the code for forms that belongs to a cookie; `None` if the cookie is not valid at this
+/// time (Unix seconds).
 fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
     let ends: i64 = signed.split('.').next()?.parse().ok()?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
-    // Hashes are compared in constant time, so the time does not show how
-    // much of the code is right.
+    // Hashes are compared in constant time, so the time does not show how much of the
+    // code is right.
     let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
     (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
 }
@@ -206,8 +206,8 @@ fn key(hash: &SecretHash) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
 }
 
-/// The name of the cookie. Browsers accept a cookie with the prefix only by
-/// TLS, and only for this host.
+/// The name of the cookie. Browsers accept a cookie with the prefix only by TLS, and only
+/// for this host.
 const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
 }
@@ -227,8 +227,8 @@ fn set_cookie(tls: bool, value: &str, lifetime: Duration) -> String {
 /// Whether the request was sent to a local name or a loopback address.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
-        // HTTP/2 requests have the name in their URI. Browsers send these only over TLS,
-        // where names are not checked.
+        // HTTP/2 requests have the name in their URI. Browsers send these only over TLS, where
+        // names are not checked.
         return true;
     };
     let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });

@@ -134,8 +134,8 @@ impl EnrolArgs {
         self.ttl.map(prost_types::Duration::try_from).transpose().context("--ttl")
     }
 
-    /// Enrols the agents of a list. No token is made before this program and the
-    /// scheduler have checked all lines.
+    /// Enrols the agents of a list. No token is made before this program and the scheduler have
+    /// checked all lines.
     async fn enrol_list(&self, file: &Path, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let path = file.to_owned();
         // Reading standard input may block forever, so it is done on its own thread.
@@ -175,8 +175,8 @@ impl EnrolArgs {
     }
 }
 
-/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns
-/// the error of the command.
+/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error of
+/// the command.
 fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
     rejected.sort_by_key(|one| one.line);
     for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {

@@ -1,5 +1,5 @@
-//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changes batches,
-//! and waits until they end.
+//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changes batches, and
+//! waits until they end.
 
 use std::time::Duration;
 

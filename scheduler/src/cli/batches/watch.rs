@@ -19,8 +19,8 @@ use crate::cli::output::{counted, fetched, number};
 use crate::cli::progress::Bar;
 use crate::cli::view::{now, relative};
 
-/// Maximum number of consecutive times that a broken stream is opened again
-/// without receiving a message.
+/// Maximum number of consecutive times that a broken stream is opened again without
+/// receiving a message.
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
@@ -35,8 +35,8 @@ pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Resul
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
-/// Follows a batch until the newest round of every site has ended. Recrawls that
-/// begin later are not awaited.
+/// Follows a batch until the newest round of every site has ended. Recrawls that begin later are
+/// not awaited.
 pub(in crate::cli) async fn to_end(
     client: &Client,
     batch: &str,
@@ -150,8 +150,8 @@ impl ProgressDisplay {
                 bar.set_position(ended(progress));
                 bar.set_message(line(progress));
             }
-            // No line is printed if only the estimate changed, because it
-            // changes with every message.
+            // No line is printed if only the estimate changed, because it changes with
+            // every message.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
             Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
@@ -191,8 +191,8 @@ pub(crate) fn left_cell(estimate: &Estimate) -> String {
     time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
 }
 
-/// Rounds a duration to the precision of an estimate: to seconds, above an hour to
-/// minutes, above a day to hours.
+/// Rounds a duration to the precision of an estimate: to seconds, above an hour to minutes, above a
+/// day to hours.
 fn rough(time: Duration) -> String {
     let unit = match time.as_secs() {
         0..3_600 => 1,

@@ -1,5 +1,5 @@
-//! Checks by asking the scheduler: the findings of its status, and beacons
-//! that agents do not reach.
+//! Checks by asking the scheduler: the findings of its status, and beacons that agents
+//! do not reach.
 
 use futures::future::join_all;
 use landfall_proto::v1::{
@@ -16,9 +16,9 @@ use crate::cli::status;
 
 /// Maximum number of beacons named in one line.
 const NAMED: usize = 3;
-/// Maximum number of beacons about which the scheduler is asked in detail, because each answer
-/// has a row for every agent. It suffices for all landmarks of a usual fleet, and for the agents
-/// that the fewest others reach.
+/// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
+/// a row for every agent. It suffices for all landmarks of a usual fleet, and for the agents that
+/// the fewest others reach.
 const MOST_BEACONS: usize = 24;
 
 const SCHEDULER: &str = "scheduler";
@@ -73,8 +73,8 @@ impl Asked {
     }
 }
 
-/// Converts the findings of the scheduler's status, and adds a line for each
-/// subject without a finding.
+/// Converts the findings of the scheduler's status, and adds a line for each subject
+/// without a finding.
 fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     let mut results: Vec<CheckResult> = status.attention.iter().filter_map(finding).collect();
     let good = [

@@ -1,5 +1,5 @@
-//! `landfall events`: prints the log of all transitions, each as one line
-//! of text or one JSON object.
+//! `landfall events`: prints the log of all transitions, each as one line of text or one
+//! JSON object.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::store::reports::events::KINDS;
 const REOPENED_AT_MOST: u32 = 60;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Number of newest events requested after a stream broke. Events that were
-/// already printed are skipped.
+/// Number of newest events requested after a stream broke. Events that were already printed
+/// are skipped.
 const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]

@@ -1,5 +1,5 @@
-//! `landfall report throughput`: shows a batch's progress over time and by agent, and its
-//! estimated remaining time.
+//! `landfall report throughput`: shows a batch's progress over time and by agent, and its estimated
+//! remaining time.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};

@@ -92,8 +92,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     Ok(view.fold(&text))
 }
 
-/// Describes the cost of a site's measurements. A shared measurement is counted only at the
-/// site for which it was made.
+/// Describes the cost of a site's measurements. A shared measurement is counted only at the site
+/// for which it was made.
 fn cost(measurements: &[SiteMeasurement]) -> String {
     let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
         true => u64::from(row.count) + u64::from(row.lost),

@@ -26,8 +26,8 @@ use crate::cli::output::number;
 use crate::cli::progress::Bar;
 use crate::model::site_list::{self, SiteList};
 
-/// Number of sites in one message. Even with long names, it is far below
-/// the size limit of a message.
+/// Number of sites in one message. Even with long names, it is far below the size limit
+/// of a message.
 const CHUNK: usize = 5_000;
 /// Maximum number of attempts to submit a list, including the first.
 const ATTEMPTS: u32 = 3;
@@ -56,8 +56,8 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
 async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let (policy, constraints) = args.policy.asked(args.constraints)?;
     let path = args.list.clone();
-    // Reading standard input may block forever, so it is done on its own
-    // thread, while Ctrl-C is handled.
+    // Reading standard input may block forever, so it is done on its own thread, while
+    // Ctrl-C is handled.
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {

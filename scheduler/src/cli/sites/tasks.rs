@@ -20,8 +20,8 @@ use crate::cli::reports::task_tone;
 use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
-/// Number of rows that are printed together. The first page determines the
-/// widths of a table's columns.
+/// Number of rows that are printed together. The first page determines the widths of a
+/// table's columns.
 const PAGE: usize = 500;
 /// Maximum number of rows in a table if no limit is given.
 const TABLE: u64 = 100;

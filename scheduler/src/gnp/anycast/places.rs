@@ -1,11 +1,11 @@
 //! The map's odds of several places against one.
 //!
-//! A *place* is a possible location of a host near some agent. Its displacement from the agent
-//! in the map has a length drawn log-uniformly. Its access delay is the agent's times a random
+//! A *place* is a possible location of a host near some agent. Its displacement from the agent in
+//! the map has a length drawn log-uniformly. Its access delay is the agent's times a random
 //! factor, plus a small random amount. The measurement expected from a landmark is the map's
-//! distance, corrected by the map's error for that agent and landmark. The correction decays
-//! with the place's distance from the agent. A *mix* is three to five places; each landmark
-//! sees the nearest of them.
+//! distance, corrected by the map's error for that agent and landmark. The correction decays with
+//! the place's distance from the agent. A *mix* is three to five places; each landmark sees the
+//! nearest of them.
 //!
 //! The log residuals have a Student density. The likelihood of the measurements under one place is
 //! the mean density over the places; under several places, the mean over the mixes. The ratio of
@@ -25,15 +25,15 @@ use super::super::{Embedding, Mesh, millis, objective};
 /// Number of places drawn.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
-/// Number of places in a mix. A few landmarks can hardly distinguish more
-/// than five places from five.
+/// Number of places in a mix. A few landmarks can hardly distinguish more than five
+/// places from five.
 const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
-/// The least and greatest displacement of a place from its agent, as shares of the map's
-/// scale (the median distance).
+/// The least and greatest displacement of a place from its agent, as shares of the map's scale (the
+/// median distance).
 const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
-/// The greatest factor by which an agent's height is multiplied for a place near the
-/// agent. The second constant is the mean of the exponential variable added to the
-/// height, as a share of the scale.
+/// The greatest factor by which an agent's height is multiplied for a place near the agent.
+/// The second constant is the mean of the exponential variable added to the height, as a share
+/// of the scale.
 const HEIGHT_FACTOR: f64 = 1.5;
 const HEIGHT_ADDED: f64 = 0.008;
 /// The share of the map's error that applies at the agent itself. The share decays over the length
@@ -46,8 +46,8 @@ const SOFTENING: f64 = 0.008;
 /// greater for several, because mixes sample the possibilities more sparsely.
 const SPREAD_ONE: f64 = 0.1;
 const SPREAD_SEVERAL: f64 = 0.15;
-/// The density's degrees of freedom. The tails are heavy because a few landmarks
-/// always have an unusual path.
+/// The density's degrees of freedom. The tails are heavy because a few landmarks always have an
+/// unusual path.
 const FREEDOM: f64 = 3.0;
 
 /// The drawn places and mixes, with the measurement expected from each landmark.

@@ -35,8 +35,8 @@ pub fn elect_held_out(
     if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
-    // If the mesh does not connect the landmarks, no agent can be held out, so the
-    // result of k-medoids stays.
+    // If the mesh does not connect the landmarks, no agent can be held out, so the result of
+    // k-medoids stays.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };

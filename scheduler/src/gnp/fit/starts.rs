@@ -45,9 +45,9 @@ pub(super) fn starts(
     all
 }
 
-/// A first estimate of each agent's height: a quarter of the least time that a detour
-/// through the agent adds. A detour adds the agent's height twice, so this is half of the
-/// greatest possible height.
+/// A first estimate of each agent's height: a quarter of the least time that a detour through
+/// the agent adds. A detour adds the agent's height twice, so this is half of the greatest
+/// possible height.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -71,9 +71,9 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Starts from the former embedding: each of its agents at its former place, and each new
-/// agent at the nearest agent of the former embedding. Returns `None` if the former
-/// embedding has none of the agents.
+/// Starts from the former embedding: each of its agents at its former place, and each new agent
+/// at the nearest agent of the former embedding. Returns `None` if the former embedding has none
+/// of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

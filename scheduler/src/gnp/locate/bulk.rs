@@ -60,8 +60,8 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
 
 /// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
 ///
-/// A component without curvature does not move. The padding beyond the embedding's
-/// dimensions has no curvature.
+/// A component without curvature does not move. The padding beyond the embedding's dimensions has
+/// no curvature.
 fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
     let mut lower = model.curvature;
     let mut step = model.gradient;

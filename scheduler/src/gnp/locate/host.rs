@@ -109,8 +109,8 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its measurements: an agent's index and the round
-    /// trip in milliseconds each.
+    /// Builds a host from its measurements: an agent's index and the round trip in
+    /// milliseconds each.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -206,8 +206,8 @@ impl<const N: usize> Anchors<N> {
         for lane in 0..LANES {
             let size = errors.error[lane].abs();
             let near = if size < HUBER { size } else { HUBER };
-            // The square of the error up to the limit, plus a linear part
-            // beyond it, without a branch.
+            // The square of the error up to the limit, plus a linear part beyond it,
+            // without a branch.
             losses[lane] = near * near + 2.0 * HUBER * (size - near);
         }
         losses.iter().sum()
@@ -338,10 +338,10 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements, if the height of each
-    /// is the mean of what the distances leave unexplained. The log error is approximated by
-    /// the first term of its series in `(g - d) / (g + d)`, which is exact enough for
-    /// ranking. `lines` is a buffer.
+    /// How badly the positions of four agents explain the measurements, if the height of each is
+    /// the mean of what the distances leave unexplained. The log error is approximated by the
+    /// first term of its series in `(g - d) / (g + d)`, which is exact enough for ranking. `lines`
+    /// is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -368,8 +368,8 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position, with a height that is the median of what the
-    /// distances leave unexplained.
+    /// An agent's position, with a height that is the median of what the distances leave
+    /// unexplained.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

@@ -1,5 +1,5 @@
-//! The possible points of a site. They are drawn once per epoch for all sites,
-//! then weighted for each site.
+//! The possible points of a site. They are drawn once per epoch for all sites, then weighted
+//! for each site.
 //!
 //! Hosts are roughly where agents are. So a point is an agent's place plus a normally distributed
 //! step. The width of the step is drawn log-uniformly, from much shorter than the distance to the

@@ -12,17 +12,17 @@ use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{LaidOut, Layout};
 use super::posterior::WeightedPoints;
 
-/// Points of a held-out agent's cloud. Comparing choices needs fewer points
-/// than predicting for sites.
+/// Points of a held-out agent's cloud. Comparing choices needs fewer points than
+/// predicting for sites.
 const PARTICLES: usize = 600;
 /// The share of the errors, smallest first, that enter the score. The largest errors come from
 /// unusual pairs, which no choice can improve.
 const SCORED: f64 = 0.8;
 
-/// Maximum number of agents for holding agents out. Each agent has its own cloud (0.5 MB with
-/// a hundred agents), and the work grows with the cube of the number of agents. With more
-/// agents, the first constants in the list are used, there is no penalty, and landmarks are
-/// elected by k-medoids alone.
+/// Maximum number of agents for holding agents out. Each agent has its own cloud (0.5 MB with a
+/// hundred agents), and the work grows with the cube of the number of agents. With more agents, the
+/// first constants in the list are used, there is no penalty, and landmarks are elected by
+/// k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
 /// The data that an election needs for holding agents out, computed once.

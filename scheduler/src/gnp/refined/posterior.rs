@@ -185,8 +185,8 @@ impl WeightedPoints {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
-    /// The mean, over the points, of the lesser of this agent's distance and the
-    /// point's value in `least`.
+    /// The mean, over the points, of the lesser of this agent's distance and the point's
+    /// value in `least`.
     fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
         let points = self.logs[agent].iter().zip(&self.weights).zip(least);
         points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()

@@ -11,16 +11,16 @@ use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// A claim is rejected if its logarithm is below the predicted one by more than this
-/// many standard deviations.
+/// A claim is rejected if its logarithm is below the predicted one by more than this many
+/// standard deviations.
 const FAR: f64 = 6.0;
 /// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
 /// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured
 /// matrices. The agent of a rejected claim is ranked by its predicted distance.
 const LEAST_SPREAD: f64 = 0.3;
 
-/// Whether the claim is compatible with the prediction that was made from
-/// other agents' measurements.
+/// Whether the claim is compatible with the prediction that was made from other agents'
+/// measurements.
 pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)
 }

@@ -17,11 +17,11 @@ use super::evidence::{SOFTENING, log_ratio};
 const FEWEST_PARTNERS: usize = 2;
 /// Minimum number of agents that measured both ends of a pair (witnesses).
 const FEWEST_WITNESSES: usize = 4;
-/// Maximum number of witnesses per pair. The median over these is precise enough, and a large
-/// fleet has a million pairs.
+/// Maximum number of witnesses per pair. The median over these is precise enough, and a large fleet
+/// has a million pairs.
 const MOST_WITNESSES: usize = 32;
-/// The factor by which the distance that witnesses see must exceed the
-/// distance that the pair claims.
+/// The factor by which the distance that witnesses see must exceed the distance that the
+/// pair claims.
 const DENIED_BY: f64 = 4.0;
 /// The two agents' measurements of each other agree if their log ratio is at most this.
 const AGREED: f64 = 0.35;
@@ -52,8 +52,8 @@ fn witnesses(mesh: &Mesh, agents: &[AgentId], target: AgentId) -> BTreeMap<Agent
     agents.iter().filter_map(|&witness| Some((witness, millis(mesh.measured(witness, target)?)))).collect()
 }
 
-/// The distance that two agents claim between them, in milliseconds; `None` if
-/// their measurements disagree.
+/// The distance that two agents claim between them, in milliseconds; `None` if their
+/// measurements disagree.
 fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     let (there, back) = (mesh.measured(a, b)?, mesh.measured(b, a)?);
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())

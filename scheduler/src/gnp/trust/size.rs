@@ -9,18 +9,18 @@
 use super::{Kind, Trust};
 use crate::model::stats::{count, median};
 
-/// Factor that converts the median absolute deviation (MAD) of normal values to
-/// their standard deviation.
+/// Factor that converts the median absolute deviation (MAD) of normal values to their
+/// standard deviation.
 const MAD_SCALE: f64 = 1.4826;
-/// The standard error of a median is this factor times the standard deviation, divided
-/// by the root of the count.
+/// The standard error of a median is this factor times the standard deviation, divided by the root
+/// of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
 /// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without it, a
 /// deviation of a tenth would quarantine an agent in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Number of standard deviations of the bias at which an agent is quarantined. With
-/// normal errors this would happen to one honest agent in fifteen thousand, and the
-/// limits below require even more.
+/// Number of standard deviations of the bias at which an agent is quarantined. With normal
+/// errors this would happen to one honest agent in fifteen thousand, and the limits below
+/// require even more.
 const FAR_BIAS: f64 = 4.0;
 /// Number of standard deviations of the bias at which an agent is suspect and counts towards the
 /// alarm. It never happens by chance that a third of the landmarks reach it.
@@ -80,8 +80,8 @@ impl ReportBias {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // The scaled median distance would be zero if half of the ratios were
-        // equal, as with coarse clocks.
+        // The scaled median distance would be zero if half of the ratios were equal, as with
+        // coarse clocks.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
@@ -99,8 +99,8 @@ impl ReportBias {
     }
 }
 
-/// The typical bias and spread of the agents that are not set aside, and how much
-/// agents deviate from them.
+/// The typical bias and spread of the agents that are not set aside, and how much agents
+/// deviate from them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TypicalSize {
     /// `bias`, `spread` and `deviation` are medians; the other two are scaled MADs.

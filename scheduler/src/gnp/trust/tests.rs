@@ -48,8 +48,8 @@ impl TestNetwork {
         mesh
     }
 
-    /// The reports by the first `landmarks` agents about every point after the first
-    /// `agents`; `lie` changes them.
+    /// The reports by the first `landmarks` agents about every point after the first `agents`;
+    /// `lie` changes them.
     fn sites(&self, agents: usize, landmarks: usize, lie: impl Fn(usize, f64) -> f64) -> Vec<Vec<(AgentId, Rtt)>> {
         let site = |s: usize| (0..landmarks).map(|l| (agent(l), rtt(lie(l, self.millis(l, s))))).collect();
         (agents..self.points.len()).map(site).collect()
@@ -137,8 +137,8 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
     let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
-    // Every path of agent 6 is off by a fifth: half of the paths are too
-    // long, the others too short.
+    // Every path of agent 6 is off by a fifth: half of the paths are too long, the
+    // others too short.
     for target in (0..16).filter(|&target| target != 6) {
         let factor = if target % 2 == 0 { 1.2 } else { 1.0 / 1.2 };
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));

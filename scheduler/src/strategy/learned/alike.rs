@@ -29,14 +29,14 @@ use super::{CRAWL_SPREAD, Prefix};
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites at one place. It is below 1 because the
-/// sites' last miles differ.
+/// The correlation of the residuals of two sites at one place. It is below 1 because the sites'
+/// last miles differ.
 const LIKENESS: f64 = 0.9;
 /// Milliseconds added to round trips before their logarithms are taken, because differences between
 /// short round trips come from the last mile.
 const SOFTENING_MS: f64 = 5.0;
-/// Maximum number of crawls of similar sites used for a pair, the most similar first,
-/// to limit the work per pair.
+/// Maximum number of crawls of similar sites used for a pair, the most similar first, to limit the
+/// work per pair.
 const MOST_CRAWLS: usize = 8;
 /// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
@@ -123,8 +123,8 @@ struct Neighbour {
 }
 
 impl Alike {
-    /// Keeps the newest crawl of each pair, and at most the newest
-    /// [`MOST_OF_AN_AGENT`] crawls per agent.
+    /// Keeps the newest crawl of each pair, and at most the newest [`MOST_OF_AN_AGENT`]
+    /// crawls per agent.
     pub(in crate::strategy) fn of(
         mut told: Vec<CorrectedResidual>,
         measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>,

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::strategy::Candidate;
 
-/// The usual difference between the nearest agents' distances, as a standard deviation of
-/// their logarithms: a quarter if the fifth nearest agent is twice as far as the nearest.
-/// Values from 0.2 to 0.4 were tried for confirmation (docs/method.md), and the distance that
-/// a probe saves hardly changed.
+/// The usual difference between the nearest agents' distances, as a standard deviation of their
+/// logarithms: a quarter if the fifth nearest agent is twice as far as the nearest. Values from
+/// 0.2 to 0.4 were tried for confirmation (docs/method.md), and the distance that a probe saves
+/// hardly changed.
 pub const DIFFER: f64 = 0.25;
 
 /// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance

@@ -15,19 +15,19 @@ const CONTRADICTED_BY: f64 = 2.0;
 /// A single crawl with this factor is enough. Neither load nor slow pages change the median of a
 /// whole crawl so much, and nothing changes the probes' measurements so much.
 const REFUTED_BY: f64 = 4.0;
-/// Differences up to this are no contradiction, because servers need some time
-/// per page at any distance.
+/// Differences up to this are no contradiction, because servers need some time per page at
+/// any distance.
 const SLACK: Duration = Duration::from_millis(20);
-/// Number of consecutive contradictions after which a site is measured again. A single
-/// noisy crawl is not enough.
+/// Number of consecutive contradictions after which a site is measured again. A single noisy crawl
+/// is not enough.
 pub const ENOUGH: i32 = 2;
 /// Time after which a site may be measured again for this reason. If crawls continue to
-/// contradict new measurements, they see an effect that probes do not see, so measuring
-/// more often does not help.
+/// contradict new measurements, they see an effect that probes do not see, so measuring more
+/// often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// The number of contradictions that a crawl counts for: 0 if it agrees,
-/// [`ENOUGH`] if it suffices alone.
+/// The number of contradictions that a crawl counts for: 0 if it agrees, [`ENOUGH`] if it
+/// suffices alone.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

@@ -1,5 +1,5 @@
-//! Exploration: an agent other than the best known one crawls the site if the expected
-//! benefit exceeds the cost.
+//! Exploration: an agent other than the best known one crawls the site if the expected benefit
+//! exceeds the cost.
 //!
 //! One trial shows an agent's distance. The gain is the expected improvement of the agent's
 //! lognormal prediction over the best known round trip (Jones, Schonlau and Welch, "Efficient
@@ -33,9 +33,9 @@ const LEAST_SPREAD: f64 = 0.01;
 /// does not change the strategy's draw.
 const STREAM: u64 = 1;
 
-/// Returns the agent to try instead of `chosen`, for a site with this many crawls.
-/// `chosen` is the best of `candidates`. Returns `None` if this choice does not explore or
-/// no agent is worth a trial.
+/// Returns the agent to try instead of `chosen`, for a site with this many crawls. `chosen` is
+/// the best of `candidates`. Returns `None` if this choice does not explore or no agent is
+/// worth a trial.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],
@@ -47,8 +47,8 @@ pub fn explored<'a>(
     if rng.random_range(0..one_in(crawls)?) > 0 {
         return None;
     }
-    // If the chosen agent's distance is only predicted, its own crawl will show the distance,
-    // so no other agent is tried.
+    // If the chosen agent's distance is only predicted, its own crawl will show the distance, so no
+    // other agent is tried.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()

@@ -5,20 +5,20 @@
 //!
 //! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there. It
 //!    begins at once, so it ends sooner unless the candidate is very slow.
-//! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per
-//!    slot would then wait there, the task must also end within three quarters of the time. So
-//!    a fast agent has its next task ready when it ends one. Long queues are levelled by time,
-//!    not by number, before any agent idles: otherwise a slow agent could end late with tasks
-//!    that no other agent may have.
-//! 3. to an agent that became available after the choice and is clearly nearer, if the
-//!    task ends no later there.
+//! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
+//!    would then wait there, the task must also end within three quarters of the time. So a fast
+//!    agent has its next task ready when it ends one. Long queues are levelled by time, not by
+//!    number, before any agent idles: otherwise a slow agent could end late with tasks that no
+//!    other agent may have.
+//! 3. to an agent that became available after the choice and is clearly nearer, if the task ends no
+//!    later there.
 //!
 //! The end of a task is predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
-//! cannot move back by this rule. After rule 2, the task would end a whole crawl later at the
-//! former agent, so loads must change by two, or paces by a third, before it moves back. Rule 3
-//! makes the newcomer a candidate, so the rule does not apply to it again.
+//! cannot move back until a slot is free there. After rule 2, the task would end a whole crawl
+//! later at the former agent, so loads must change by two, or paces by a third, before it moves
+//! back. Rule 3 makes the newcomer a candidate, so the rule does not apply to it again.
 //!
 //! Tasks are taken from the end of the queue that ends last, because the front of the queue will
 //! soon be leased. They move to where they end first.

@@ -2,13 +2,13 @@
 
 use crate::strategy::Candidate;
 
-/// Number of candidates that are stored with a choice by strategies that do not rank by
-/// distance: three, as in the paper.
+/// Number of candidates that are stored with a choice by strategies that do not rank by distance:
+/// three, as in the paper.
 pub(in crate::strategy) const LISTED: usize = 3;
 
-/// Returns the `k` candidates of `ordered` with the lowest keys, lowest first; ties keep
-/// their order. Candidates without a key are skipped. Made for small `k`: a single
-/// comparison rejects most candidates.
+/// Returns the `k` candidates of `ordered` with the lowest keys, lowest first; ties keep their
+/// order. Candidates without a key are skipped. Made for small `k`: a single comparison rejects
+/// most candidates.
 pub(in crate::strategy) fn least<K: Ord + Copy>(
     ordered: &[Candidate],
     k: usize,

@@ -1,9 +1,9 @@
 //! `gnp-balanced`: draws one of the nearest agents, with weights for free slots and nearness.
 //!
-//! An agent's weight is its free share (free slots over all slots) times the ratio of the
-//! shortest distance to its own. Equally near agents thus get work in proportion to their free
-//! slots. Of two equally free agents, one at a third of the distance gets three times as many
-//! sites, if the distances are measured.
+//! An agent's weight is its free share (free slots over all slots) times the ratio of the shortest
+//! distance to its own. Equally near agents thus get work in proportion to their free slots. Of two
+//! equally free agents, one at a third of the distance gets three times as many sites, if the
+//! distances are measured.
 //!
 //! The less certain the distances are, the more load decides: the logarithm of the ratio is shrunk
 //! towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean: Gelman et
@@ -21,10 +21,10 @@ use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Ranked};
 
-/// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth
-/// nearest agent is about twice as far as the nearest. With more agents in the draw, many
-/// sites would go far away only because of a free slot, although a near slot becomes free with
-/// the next crawl that ends.
+/// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth nearest
+/// agent is about twice as far as the nearest. With more agents in the draw, many sites would
+/// go far away only because of a free slot, although a near slot becomes free with the next
+/// crawl that ends.
 const NEAREST: usize = 5;
 
 /// Draws one of the nearest agents of `ordered`.

@@ -77,8 +77,8 @@ fn suffix(host: &str) -> Option<&str> {
     if is_address { None } else { psl::suffix_str(host) }
 }
 
-/// The country of a suffix, from its last label: every top-level label of
-/// two letters is a country's.
+/// The country of a suffix, from its last label: every top-level label of two letters is
+/// a country's.
 fn country(suffix: &str) -> Option<[u8; 2]> {
     let last = suffix.rsplit('.').next()?.to_ascii_uppercase();
     let country: [u8; 2] =

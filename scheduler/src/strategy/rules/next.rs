@@ -1,5 +1,5 @@
-//! The next candidate gets a task that its agent handed back, or that its agent
-//! lost before the crawl began.
+//! The next candidate gets a task that its agent handed back, or that its agent lost before the
+//! crawl began.
 //!
 //! A stored choice lists its candidates. A new choice would draw again and could choose an agent
 //! that was never among the nearest. So the task goes to the best of the remaining candidates.
@@ -31,8 +31,8 @@ pub struct RecordedCandidate {
 }
 
 impl RecordedChoice {
-    /// The stored candidates with their present loads, from `now`. Candidates that are
-    /// not in `now` count as full.
+    /// The stored candidates with their present loads, from `now`. Candidates that are not in `now`
+    /// count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &RecordedCandidate| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
@@ -51,10 +51,10 @@ impl RecordedChoice {
     }
 }
 
-/// Chooses the best available other candidate of a former choice. Candidates with a free
-/// slot have priority. Returns `None` if no other candidate is available; the caller then
-/// makes a new choice. Also returns `None` if the strategy allows only one agent for the
-/// site and this agent is available.
+/// Chooses the best available other candidate of a former choice. Candidates with a free slot have
+/// priority. Returns `None` if no other candidate is available; the caller then makes a new
+/// choice. Also returns `None` if the strategy allows only one agent for the site and this agent
+/// is available.
 pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {

@@ -1,10 +1,10 @@
 //! Improves a plan: moves a site to another slot, or swaps two sites, if that lowers the sum of the
 //! fourth powers of the slots' ends.
 //!
-//! The first plan places one site after another and never revises a placement. Some sites in
-//! the slots that end last would be better at other agents. Moves (jumps) and swaps find
-//! these (Schuurman and Vredeveld, "Performance guarantees of local search for
-//! multiprocessor scheduling", 2007).
+//! The first plan places one site after another and never revises a placement. Some sites in the
+//! slots that end last would be better at other agents. Moves (jumps) and swaps find these
+//! (Schuurman and Vredeveld, "Performance guarantees of local search for multiprocessor
+//! scheduling", 2007).
 
 use std::time::Duration;
 
@@ -140,8 +140,8 @@ mod tests {
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // A site that no agent may have stays unplaced. A site that only one
-        // agent may have stays there.
+        // A site that no agent may have stays unplaced. A site that only one agent may have
+        // stays there.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places =

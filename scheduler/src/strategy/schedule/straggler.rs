@@ -45,8 +45,8 @@ pub struct UnderWay {
     /// All work of the site, including fetched pages; typical work if the site's size is unknown.
     pub work: Work,
     pub sized: bool,
-    /// Number of fetched pages and the time for them, from the agent's last
-    /// report; `None` if unknown.
+    /// Number of fetched pages and the time for them, from the agent's last report;
+    /// `None` if unknown.
     pub fetched: Option<(u32, Duration)>,
     pub here: Candidate,
     /// The agents that may get the crawl: not the agents that its batch excludes, nor those where a
@@ -122,8 +122,8 @@ impl UnderWay {
                 // The crawl may reach its page limit before all pages of the site are fetched.
                 let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
                 let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
-                // If politeness limits the time per page, this time does
-                // not show the agent's speed.
+                // If politeness limits the time per page, this time does not show the
+                // agent's speed.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
                 (page_s, schedule::remaining(left, self.took.saturating_sub(took)), slower)
@@ -155,8 +155,8 @@ impl UnderWay {
 }
 
 impl RemainingWork {
-    /// The seconds that an agent would need, including the handover; `None`
-    /// if its distance is unknown.
+    /// The seconds that an agent would need, including the handover; `None` if its
+    /// distance is unknown.
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
@@ -210,8 +210,8 @@ mod tests {
     fn what_another_ends_clearly_sooner_is_asked_for_and_nothing_else() {
         let moved = moves(&[far()], &idle(&[(2, 1), (3, 1)]));
         assert_eq!(to(&moved), [(0, 2)]);
-        // 180 s remain for 900 pages. The other agent is at a tenth of the distance, so it
-        // needs 18 s, and the handover.
+        // 180 s remain for 900 pages. The other agent is at a tenth of the distance, so it needs 18
+        // s, and the handover.
         assert_eq!(moved[0].here, secs(180));
         assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 18.0)).abs() < 0.01, "{:?}", moved[0].there);
         assert_eq!(to(&moves(&[far()], &idle(&[(3, 1)]))), [(0, 3)], "half as far is worth it");
@@ -249,8 +249,8 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
-        // The agent is so far that it requests at half the rate of the answers, and its
-        // crawl is as slow as predicted.
+        // The agent is so far that it requests at half the rate of the answers, and its crawl is as
+        // slow as predicted.
         let late = UnderWay {
             here: agent(1, 1200),
             took: secs(96),

@@ -1,5 +1,5 @@
-//! The duration of a crawl: the round trips for its pages, plus the transfer of its bytes if
-//! the agent's rate is known.
+//! The duration of a crawl: the round trips for its pages, plus the transfer of its bytes if the
+//! agent's rate is known.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
 //! doubled each round: RFC 6928), plus its bytes over the agent's rate, but at least the request
@@ -17,20 +17,20 @@ use crate::strategy::{Candidate, schedule};
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: for the connection, its first request, and robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// The agent's rules of politeness: from this time to first byte on, it waits this multiple of
-/// the time between requests.
+/// The agent's rules of politeness: from this time to first byte on, it waits this multiple of the
+/// time between requests.
 const LATE_S: f64 = 1.0;
 const LATE_TIMES: f64 = 2.0;
 /// A crawl whose pages took less than this many intervals each was slowed down by politeness, so it
 /// does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior, as a number of crawls, so that a single lucky or
-/// unlucky crawl has little effect.
+/// The weight of the prior, as a number of crawls, so that a single lucky or unlucky crawl has
+/// little effect.
 const PRIOR_CRAWLS: f64 = 4.0;
 /// Maximum predicted time in seconds. Differences beyond it do not matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of factors. An agent that is ten times slower than its round trips
-/// allow is broken, not far.
+/// The valid range of factors. An agent that is ten times slower than its round trips allow is
+/// broken, not far.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
 /// The size of a crawl, and the interval between its requests.
@@ -80,8 +80,8 @@ pub struct Crawl {
 }
 
 impl Work {
-    /// The time that an agent at this distance needs. For many agents, compute
-    /// [`Work::counted`] once instead.
+    /// The time that an agent at this distance needs. For many agents, compute [`Work::counted`]
+    /// once instead.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         self.counted().takes(distance, speed)
     }
@@ -168,8 +168,8 @@ impl PreparedWork {
 }
 
 impl Speed {
-    /// Builds a speed from a factor and a rate in bytes per second, both
-    /// limited to their valid range.
+    /// Builds a speed from a factor and a rate in bytes per second, both limited to their
+    /// valid range.
     pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
         let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
         Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
@@ -185,9 +185,9 @@ impl Speed {
         (self.byte_s > 0.0).then(|| self.byte_s.recip())
     }
 
-    /// The speed learned from these crawls, with `self` as the prior. The factor and the time
-    /// per byte fit the relative times best (least squares), together with `PRIOR_CRAWLS`
-    /// crawls that match the prior.
+    /// The speed learned from these crawls, with `self` as the prior. The factor and the time per
+    /// byte fit the relative times best (least squares), together with `PRIOR_CRAWLS` crawls that
+    /// match the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
@@ -232,15 +232,15 @@ impl RegressionSums {
         self.zy += weight * z * y;
     }
 
-    /// The factor and the time per byte, shrunk towards `prior` as if by
-    /// [`PRIOR_CRAWLS`] more crawls.
+    /// The factor and the time per byte, shrunk towards `prior` as if by [`PRIOR_CRAWLS`]
+    /// more crawls.
     fn solve(&self, prior: Speed) -> Speed {
         if self.weight <= 0.0 {
             return prior;
         }
         let per_crawl = PRIOR_CRAWLS / self.weight;
-        // Each unknown is regularised by the mean square of its column, so
-        // that units do not matter.
+        // Each unknown is regularised by the mean square of its column, so that units
+        // do not matter.
         let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
         let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
         let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);

@@ -84,8 +84,8 @@ struct MapSite {
     longitude: Option<f64>,
 }
 
-/// Reads the embedding of an epoch, or the newest one if `epoch` is empty,
-/// with a sample of its sites.
+/// Reads the embedding of an epoch, or the newest one if `epoch` is empty, with a sample
+/// of its sites.
 pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, PageError> {
     let wanted = match epoch {
         "" => None,

@@ -34,8 +34,8 @@ pub(in crate::web) struct Rate {
     megabytes_per_minute: f64,
 }
 
-/// The rates of a batch, or of all batches, over the last hours. Stretches
-/// without crawls have zero rates.
+/// The rates of a batch, or of all batches, over the last hours. Stretches without crawls
+/// have zero rates.
 pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Vec<Rate>, PageError> {
     let mut conn = store::acquire(&web.scheduler.pool).await?;
     let batch = match batch {
@@ -48,8 +48,8 @@ pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Ve
     Ok(rates(&crawled(&mut conn, batch, PAST, STRETCH).await?, now()))
 }
 
-/// Computes the rates of all stretches between the first crawl and now, including
-/// stretches without crawls.
+/// Computes the rates of all stretches between the first crawl and now, including stretches
+/// without crawls.
 fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
     let minutes = STRETCH.as_secs_f64() / 60.0;
     let Some(first) = stretches.first() else { return Vec::new() };

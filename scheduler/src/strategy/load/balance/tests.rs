@@ -49,8 +49,8 @@ fn nothing_leaves_an_agent_with_a_free_slot_and_nothing_that_is_gone_gives() {
 #[test]
 fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
     let queue: Vec<MovableTask> = (0..9).map(|_| waits(1, &[2])).collect();
-    // Agent 1 has three tasks waiting per slot, agent 2 none. One task
-    // moves, and is agent 2's next.
+    // Agent 1 has three tasks waiting per slot, agent 2 none. One task moves, and is
+    // agent 2's next.
     assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Gain::EndsSooner)]);
     // Both queues are long. Tasks move until the times differ by less than a quarter.
     let long = [agent(1, 101, 1), agent(2, 51, 1)];
