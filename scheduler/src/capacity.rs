@@ -1,12 +1,12 @@
-//! Capacity planning: the mean round trip and the load of each agent if the fleet changed.
+//! Capacity planning: predicts the mean round trip and the load of each agent for a changed fleet.
 //!
-//! Nothing is drawn at random: a strategy splits a site among agents in known shares (`gnp-top3`: a
+//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
 //! third to each of the three nearest), so averages are sums over sites. Distances are those
 //! between points of one embedding. Corrections of single pairs by probes and crawls are left out,
 //! because they are unknown for a planned agent. Every site is assumed to be crawled once.
 //!
-//! Pure. Sites are processed in parts of fixed size on the number of threads that the caller sets,
-//! and the sums are added in order, so results do not depend on the number of threads.
+//! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
+//! sums of the parts are added in order, so results do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -24,25 +24,25 @@ mod suggest;
 pub use sites::Sites;
 pub use suggest::{Suggestions, suggest};
 
-/// Sites per part: large enough for low overhead, small enough that all threads end together.
+/// Sites per part: enough for a low overhead, but few enough that all threads end together.
 const PART: usize = 8_192;
 /// Maximum K of a plan for `gnp-topK`.
 const TOP: usize = 3;
-/// Maximum predicted time, in seconds; longer times are equally bad.
+/// Maximum predicted time, in seconds. Longer times are equally bad.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
-/// How a strategy splits a site among the agents on average.
+/// How a strategy splits a site among agents, on average over its draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SiteSplit {
     /// Evenly over all agents.
     All,
-    /// Evenly over this many nearest agents, 1 to 3; over all agents if there are fewer.
+    /// Evenly over this many nearest agents, 1 to 3, or over all agents if there are fewer.
     Nearest(usize),
 }
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CapacityError {
-    /// The strategy uses more than distances, so its choices cannot be predicted.
+    /// The strategy uses more than distances, so its choices cannot be predicted from a map.
     #[error("a plan supports random and gnp-top1 to gnp-top{TOP}, but not {0}")]
     Unforeseen(Strategy),
     #[error(
@@ -56,7 +56,7 @@ pub enum CapacityError {
          the progress)"
     )]
     NoSites,
-    /// The strategy ignores distances, so suggested locations would not help it.
+    /// The strategy ignores distances, so new agents at suggested locations would not help.
     #[error("random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3")]
     NothingToSuggest,
     /// The coordinate has the wrong length, is not finite, or has a negative height.
@@ -84,10 +84,10 @@ impl TryFrom<Strategy> for SiteSplit {
     }
 }
 
-/// What happens to an agent when the fleet changes.
+/// What happens to an agent in the planned change of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentChange {
-    /// The agent is in the fleet before and after.
+    /// The agent is in the fleet before and after the change.
     Stays,
     /// The agent is added.
     Comes,
@@ -103,22 +103,22 @@ pub struct Agent {
     pub carrier: String,
     /// In milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// Number of sites that it crawls concurrently, at least 1.
+    /// Number of sites that the agent crawls concurrently, at least 1.
     pub slots: u32,
-    /// The speed of its crawls.
+    /// The speed of the agent's crawls.
     pub speed: Speed,
     pub change: AgentChange,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Expected number of sites that it crawls.
+    /// Expected number of sites that the agent crawls.
     pub sites: f64,
-    /// Its share of all sites, 0 to 1.
+    /// The agent's share of all sites, 0 to 1.
     pub share: f64,
-    /// The total duration of these crawls.
+    /// The total duration of the agent's crawls.
     pub work: Duration,
-    /// The time until these crawls end if all slots are always in use.
+    /// The time until the agent's crawls end if all its slots are always in use.
     pub busy: Duration,
 }
 
@@ -129,19 +129,20 @@ pub struct FleetPrediction {
     pub mean_ms: f64,
     /// The `busy` time of the busiest agent: the earliest time by which all crawls can end.
     pub makespan: Duration,
-    /// The load of each agent, in the order given; `None` for an agent outside the fleet.
+    /// The load of each agent, in the order of the arguments; `None` for an agent
+    /// outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Without the agents to be added.
+    /// The prediction for the fleet without the agents to be added.
     pub before: FleetPrediction,
-    /// Without the agents to be removed.
+    /// The prediction for the fleet without the agents to be removed.
     pub after: FleetPrediction,
 }
 
-/// Predicts the fleet before and after its changes.
+/// Predicts loads and round trips for the fleet before and after the change.
 pub fn compare(
     sites: &Sites,
     agents: &[Agent],
@@ -154,8 +155,8 @@ pub fn compare(
     let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
     let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
     let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
-    // An agent's total over all sites does not depend on the other agents, so it is computed once
-    // for both fleets.
+    // An agent's total over all sites does not depend on the other agents, so it is computed only
+    // once, for both fleets.
     let of_all = match split {
         SiteSplit::All => of_all_sites(sites, agents, threads),
         SiteSplit::Nearest(_) => Vec::new(),
@@ -170,25 +171,25 @@ pub fn compare(
     Ok(Comparison { before, after })
 }
 
-/// The agents in the fleet, before or after the changes.
+/// The agents in the fleet, either before or after the change.
 struct Fleet<'a> {
     /// Number of all agents, including those outside the fleet.
     all: usize,
     /// The fleet's agents, with their indices among all agents.
     there: Vec<(usize, &'a Agent)>,
-    /// The fleet's agents as an embedding, each under its index in the fleet.
+    /// The fleet's agents as an embedding. The identifier of an agent is its index in the fleet.
     map: Embedding,
 }
 
-/// Sums over a part of the sites: the round trips, and per agent of the fleet the sites and the
-/// seconds.
+/// Sums over a part of the sites: the round trips, and for each agent of the fleet the number of
+/// sites and the seconds.
 struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
-    /// The fleet without the agents that have this change; `None` if no agent remains.
+    /// The fleet without the agents that have the change `without`; `None` if no agent remains.
     fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
@@ -202,7 +203,7 @@ impl<'a> Fleet<'a> {
         let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
         let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
             .map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
-        // The map has more dimensions than locating supports.
+        // Fails if the map has more dimensions than [`Embedding::locator`] supports.
         map.locator().map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
         Ok(Some(Self { all: agents.len(), there, map }))
     }
@@ -225,7 +226,7 @@ impl<'a> Fleet<'a> {
         AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// Gives every agent an even share of every site, from the results of [`of_all_sites`].
+    /// Gives every agent an even share of every site, using the results of [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -237,7 +238,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// Gives the `most` nearest agents of every site an even share of it.
+    /// Gives the `most` nearest agents of a site an even share of it, for every site.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();
@@ -268,8 +269,8 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// For each agent, the sum of its distances to all sites in milliseconds, and the duration of all
-/// their crawls in seconds.
+/// For each agent, the sum of its distances to all sites in milliseconds, and the duration of
+/// crawling all sites in seconds.
 fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
     let usual = sites.usual();
     let of_part = |part: Range<usize>| {
@@ -298,7 +299,7 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
 struct NearestAgents(crate::gnp::Nearest);
 
 impl NearestAgents {
-    /// Their indices and round trips in milliseconds, nearest first.
+    /// The agents' indices in the fleet, and their round trips in milliseconds, nearest first.
     fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
     }
@@ -310,8 +311,8 @@ fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAg
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()
 }
 
-/// Runs `of` on every part of `count` items on several threads; returns the results in the order of
-/// the parts.
+/// Runs `of` on every part of `count` items, on several threads. Returns the results in the order
+/// of the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }
@@ -320,9 +321,9 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
 }
 
-/// The coordinate of an agent placed at a site: the site's position with the median agent's height.
-/// The site's own height is the path from its network to its server, which is not part of the path
-/// to an agent beside it.
+/// The coordinate of an agent placed at a site: the site's position with the height of the median
+/// agent. The site's own height is the path from its network to its server, which is not part of
+/// the path to an agent beside it.
 pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     let mut heights: Vec<f64> = agents
         .iter()
@@ -335,7 +336,7 @@ pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     position.iter().copied().chain([height]).collect()
 }
 
-/// The default number of slots: the median of the agents.
+/// The default number of slots of a planned agent: the median over all agents.
 pub fn usual_slots(agents: &[Agent]) -> u32 {
     let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
     slots.sort_unstable();

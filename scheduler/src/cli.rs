@@ -1,8 +1,9 @@
-//! The command line: parses the commands and calls the modules that run them.
+//! The command line: parses commands and calls the modules that run them.
 //!
-//! `up` and `serve` run a scheduler, `backup` and `restore` open its database, `doctor` examines its
-//! machine, and `simulate` needs no scheduler. All other commands are gRPC clients of a scheduler.
-//! Commands print their results on standard output and everything else on standard error.
+//! `up` and `serve` run a scheduler, `backup` and `restore` open its database, `doctor`
+//! examines its machine, and `simulate` needs no scheduler. All other commands are gRPC clients
+//! of a scheduler. Commands print their results to standard output, and everything else to
+//! standard error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -277,8 +278,8 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// Reads the command line, and then once more if there are defaults, because a flag says where
-    /// client.toml is.
+    /// Reads the command line, and then again if the user has chosen defaults. These are in
+    /// client.toml, and only the first reading shows where this file is.
     fn read() -> anyhow::Result<Self> {
         let mut matches = command().get_matches();
         let chosen = defaults::chosen(&matches)?;
@@ -316,7 +317,7 @@ impl Cli {
                 Command::Man { folder } => complete::write_manual(&folder),
             }
         });
-        // An abandoned read of standard input must not delay the exit.
+        // Do not wait for background tasks: a pending read of standard input would delay the exit.
         runtime.shutdown_background();
         outcome
     }
@@ -327,14 +328,14 @@ pub fn command() -> clap::Command {
     arranged(Cli::command())
 }
 
-/// The clap command from which the manual is written: without the commands `help`.
+/// The command from which the manual is written. It has no `help` commands, which need no pages.
 fn for_manual() -> clap::Command {
     arranged(Cli::command().disable_help_subcommand(true))
 }
 
-/// Hides the connection flags of subcommands that contact no scheduler.
+/// Hides the connection flags in the help of subcommands that contact no scheduler.
 fn arranged(mut command: clap::Command) -> clap::Command {
-    // This copies the global flags to every command.
+    // Building copies the global flags to every subcommand.
     command.build();
     let shown = |command: clap::Command, of_its_own: &str| {
         command.mut_args(|arg| match arg.get_help_heading() {
@@ -379,8 +380,8 @@ mod tests {
         pages(&mut command(), "landfall", &mut told);
         assert!(told.len() > 30);
         for (name, page) in &told {
-            // If one value has its own help text, clap prints all flags in the long form of three
-            // or more lines.
+            // clap prints this heading if any value has its own help text, and then prints all
+            // flags in the long form of three or more lines.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
             let alone = ["up", "serve", "simulate", "completions", "man"]
                 .iter()

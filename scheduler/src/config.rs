@@ -1,4 +1,4 @@
-//! The scheduler's configuration: one typed tree, read from TOML and validated once.
+//! The scheduler's configuration: a typed tree that is read from TOML and validated once.
 //!
 //! Unknown keys are rejected. Durations are written as `10s` or `250ms`.
 
@@ -33,13 +33,14 @@ const TENTH: Duration = Duration::from_millis(100);
 pub enum ConfigError {
     #[error("read the configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, or has an unknown key or a value of the wrong type. Lines begin at 1.
+    /// The file is not TOML, or has an unknown key or a value of the wrong type. Lines are
+    /// counted from 1.
     #[error("{path}:{line}: {message}")]
     Parse { path: PathBuf, line: usize, message: String },
-    /// A value is out of range, or contradicts another.
+    /// A value is out of range, or contradicts another value.
     #[error("{key} must be {rule}, is {value}")]
     Value { key: &'static str, rule: String, value: String },
-    /// The file was read but is invalid.
+    /// The file is valid TOML, but a value in it is not valid.
     #[error("{path}")]
     In { path: PathBuf, source: Box<ConfigError> },
 }
@@ -100,7 +101,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads and validates a file.
+    /// Reads a file and validates it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -132,13 +133,13 @@ impl Config {
         self.keep.check_agreement(&self.lease, &self.measure)
     }
 
-    /// Usually an upper bound of the time that a confirmation takes.
+    /// The duration of a confirmation. This is usually an upper bound.
     pub const fn confirming(&self) -> Duration {
         confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
 }
 
-/// Parses the text of a file; an error names the line.
+/// Parses the text of a file. An error contains the number of the line.
 pub fn parsed<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Parse {
         path: path.to_owned(),
@@ -151,7 +152,7 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// A setting with bounds: how to read it from a file and how to display it.
+/// The type of a setting with bounds: reads a value from a file, and formats it for messages.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;
@@ -185,7 +186,7 @@ fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) ->
 }
 
 /// Declares a section of the file: each setting with its default and bounds. A setting without
-/// bounds is in brackets.
+/// bounds is written in brackets.
 macro_rules! section {
     ($(#[$about:meta])* $section:ident $key:literal
      $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
@@ -347,7 +348,7 @@ mod keep;
 
 pub use keep::KeepConfig;
 
-/// Parses `[crawl]` like any policy request, with the same bounds.
+/// Parses `[crawl]` like any policy request, with the same bounds for values.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {
     let asked = PolicyRequest::deserialize(from)?.checked();
     let policy = asked.and_then(|asked| asked.or(&CrawlPolicy::default()).agreed());
@@ -369,7 +370,7 @@ mod tests {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/landfall.example.toml");
         let text = std::fs::read_to_string(example).unwrap();
         let as_written = load(&text).unwrap();
-        // Commented-out settings are examples too, so they must parse.
+        // Settings in comments are examples too, so they must parse.
         let uncommented: String =
             text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         assert!(load(&uncommented).unwrap().contact_url.is_some());

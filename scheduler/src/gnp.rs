@@ -1,10 +1,11 @@
 //! Global network positioning: hosts as points whose distance is the round trip between them.
 //!
-//! A few landmarks measure each other and a site; all other distances are computed (the paper 1.1
-//! and 2.1, after Ng and Zhang, "Predicting Internet network distance with coordinates-based
-//! approaches", INFOCOM 2002). [`fit`] locates the agents, [`Embedding::locate`] locates one host
-//! from its measurements by agents, and [`Embedding::predict`] returns the distance. `docs/gnp.md`
-//! has the mathematics and the measurements.
+//! A few landmarks measure each other and a site; all other distances are computed from these
+//! measurements (the paper 1.1 and 2.1, after Ng and Zhang, "Predicting Internet network distance
+//! with coordinates-based approaches", INFOCOM 2002). [`fit`] locates the agents,
+//! [`Embedding::locate`] locates a host from the round trips that agents measured to it, and
+//! [`Embedding::predict`] returns the predicted round trip between two hosts. `docs/gnp.md` has the
+//! mathematics and the measurements.
 //!
 //! A coordinate has one component per dimension, and as its last component the *height*: the delay
 //! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
@@ -12,8 +13,8 @@
 //! uses raw `f64` milliseconds.
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last of
-//! them non-negative; every result is a function of its arguments and the seed; no type of argmin
-//! or nalgebra leaves this module.
+//! them non-negative. Every result depends only on the arguments and the seed. No public signature
+//! contains a type of argmin or nalgebra.
 
 use std::collections::BTreeMap;
 
@@ -54,15 +55,16 @@ pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Posterior, Prediction, Refined};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
-/// Minimum number of landmarks for a map, and of measurements for a site: two distances do not even
-/// determine a point on a line.
+/// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances do not
+/// even determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// Maximum connected agents without landmarks: each of them then measures every site.
+/// A fleet of at most this many connected agents needs no landmarks. Without them, each of its
+/// agents measures every site.
 pub const SMALL_FLEET: usize = 9;
-/// Maximum number of dimensions: more do not improve the map, however many landmarks (the paper,
-/// table 1).
+/// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
+/// has (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
-/// Milliseconds added to both sides of a log error, as a share of the scale.
+/// The softening of log errors ([`softening`]), as a share of the map's scale.
 const SOFTENING: f64 = 0.005;
 
 /// A host's coordinate in one embedding.
@@ -83,17 +85,17 @@ pub struct Embedding {
     landmarks: Vec<AgentId>,
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
-    /// The median distance between its agents, in milliseconds: the unit of all steps and starting
-    /// points.
+    /// The median distance between the located agents, in milliseconds. All step lengths and
+    /// starting points are multiples of it.
     scale: f64,
     switches: PlainSwitches,
 }
 
-/// Two placements or embeddings have different epochs, so their coordinates are not comparable.
+/// Two coordinates of different epochs were compared, which would give a meaningless distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a placement of embedding {found} was compared in embedding {expected}")]
 pub struct EpochMismatch {
-    /// The embedding whose method was called.
+    /// The epoch of the embedding whose method was called.
     pub expected: EmbeddingEpoch,
     pub found: EmbeddingEpoch,
 }
@@ -148,7 +150,8 @@ impl Embedding {
         Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale, switches: PlainSwitches::default() })
     }
 
-    /// Locates sites with these ingredients. Stored parts do not say which it was fitted with.
+    /// Sets the switches with which this embedding locates sites. [`Embedding::from_parts`] cannot
+    /// know the switches that the embedding was fitted with, and sets the defaults.
     #[must_use]
     pub fn with(self, switches: PlainSwitches) -> Self {
         Self { switches, ..self }
@@ -158,12 +161,12 @@ impl Embedding {
         self.epoch
     }
 
-    /// Number of dimensions without the height; a coordinate has one component more.
+    /// Number of dimensions without the height. A coordinate has one component more than this.
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
 
-    /// The landmarks that it was fitted to, in the order of their election.
+    /// The landmarks that the embedding was fitted to, in the order of their election.
     pub fn landmarks(&self) -> &[AgentId] {
         &self.landmarks
     }
@@ -194,9 +197,9 @@ impl Embedding {
     }
 }
 
-/// Predicts the round trip between two coordinates of one embedding, in milliseconds, as
-/// [`Embedding::predict`] but without checks, for hot paths. Both must have the same number of
-/// components.
+/// Predicts the round trip between two coordinates of one embedding, in milliseconds. Unlike
+/// [`Embedding::predict`], this function checks nothing, because hot paths call it. Both
+/// coordinates must have the same number of components.
 pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
 }
@@ -211,7 +214,8 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
 }
 
 /// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh
-/// all others. Proportional to the scale, so that the result does not depend on the network's size.
+/// all others. The softening is proportional to the scale, so that the result does not depend on
+/// how long the network's distances are.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }
@@ -268,8 +272,8 @@ mod tests {
 
     #[test]
     fn a_site_is_not_left_in_a_poor_minimum_of_an_exact_map() {
-        // The property test below found this seed: the likeliest starting point alone ends at an
-        // error of 17 %.
+        // A property test once failed with this seed: a search from the likeliest starting point
+        // alone ended with an error of 17 %.
         let hosts = hosts(11, 2, 5_802_158_318_449_237_654);
         let (site, agents) = hosts.split_last().unwrap();
         let map = fitted(agents, 6, 2, 5_802_158_318_449_237_654, 1.0);

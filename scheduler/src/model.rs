@@ -1,6 +1,6 @@
 //! Basic types of the whole project: identifiers, round trips and states.
 //!
-//! Pure: no IO, no clock. Each kind of identifier is a separate type. Outside `gnp` a round trip is
+//! No IO and no clock. Each kind of identifier is a separate type. Outside `gnp`, a round trip is
 //! an [`Rtt`], never a plain number.
 
 use std::fmt;
@@ -15,7 +15,7 @@ pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_l
 pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 
-// Declared before the modules that use it.
+// Macros must be declared before the modules that use them.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -27,7 +27,8 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word used in the store, on the command line and in reports. It never changes.
+            /// The word used in the store, on the command line and in reports. A value's word
+            /// never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -86,13 +87,13 @@ macro_rules! identifier {
 }
 
 identifier!(
-    /// An agent. A landmark is also an agent; it has no separate identifier type.
+    /// An agent. Landmarks are agents, and have no identifier type of their own.
     AgentId
 );
 identifier!(SiteId);
 identifier!(BatchId);
 identifier!(
-    /// A task: a batch, a site and a round.
+    /// A task: the crawl of a site for a batch in one round.
     TaskId
 );
 identifier!(
@@ -108,11 +109,12 @@ identifier!(
     OrderId
 );
 identifier!(
-    /// The fencing token of a lease, incremented with each grant of a task.
+    /// The fencing token of a lease, which rises with each grant of a task.
     LeaseToken
 );
 identifier!(
-    /// The number of a session among its agent's sessions; only the highest is current.
+    /// The number of a session among its agent's sessions. Only the session with the highest
+    /// number is valid.
     Incarnation
 );
 identifier!(
@@ -120,7 +122,7 @@ identifier!(
     SchedulerId
 );
 identifier!(
-    /// The number of a role's term, incremented whenever a scheduler becomes leader.
+    /// The number of a role's term, which rises whenever a scheduler becomes leader.
     TermNumber
 );
 identifier!(
@@ -128,7 +130,7 @@ identifier!(
     EmbeddingEpoch
 );
 
-/// A round trip: above 0 and at most [`Rtt::MAX`].
+/// A round trip, greater than 0 and at most [`Rtt::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rtt(Duration);
 
@@ -149,14 +151,14 @@ impl Rtt {
         Ok(Self(value))
     }
 
-    /// From microseconds, the unit in the store.
+    /// Converts microseconds, the unit in the store.
     pub fn try_from_micros(micros: i64) -> Result<Self, RttOutOfRange> {
         let micros = u64::try_from(micros).map_err(|_| RttOutOfRange)?;
         Self::try_new(Duration::from_micros(micros))
     }
 
-    /// From milliseconds, the unit in `gnp`. Rounded up to a whole microsecond, so that no positive
-    /// value becomes zero.
+    /// Converts milliseconds, the unit in `gnp`. Values below a microsecond become a microsecond,
+    /// so that no positive value becomes zero.
     pub fn try_from_millis_f64(millis: f64) -> Result<Self, RttOutOfRange> {
         if !(millis.is_finite() && millis > 0.0) {
             return Err(RttOutOfRange);
@@ -169,12 +171,12 @@ impl Rtt {
         self.0
     }
 
-    /// In microseconds, at least 1.
+    /// The round trip in microseconds, at least 1.
     pub fn as_micros(self) -> i64 {
         i64::try_from(self.0.as_micros().max(1)).unwrap_or(i64::MAX)
     }
 
-    /// In milliseconds, for `gnp` and for display.
+    /// The round trip in milliseconds, for `gnp` and for display.
     pub fn as_millis_f64(self) -> f64 {
         self.0.as_secs_f64() * 1e3
     }
@@ -186,20 +188,20 @@ impl fmt::Display for Rtt {
     }
 }
 
-/// How an agent is chosen for a site.
+/// The strategy that chooses an agent for a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Strategy {
     /// Any agent, with equal probability.
     Random,
-    /// Chosen by a hash of the site's name: the same agent while it is available. If the fleet
-    /// changes, few sites get another agent.
+    /// The agent with the highest hash for the site's name: always the same agent while it is
+    /// available. If the fleet changes, few sites get another agent.
     Hash,
     /// The agent whose identifier has the smallest XOR distance to the site's key, as in
     /// distributed hash tables.
     Kademlia,
-    /// Chosen by the suffix of the site's name: all sites of a suffix go to one agent, in the
-    /// suffix's country if possible.
+    /// An agent chosen by the suffix of the site's name. All sites of a suffix go to one agent,
+    /// which is in the suffix's country if possible.
     Domain,
     /// The geographically nearest agent.
     Geographic,
@@ -209,7 +211,7 @@ pub enum Strategy {
     GnpTop(TopK),
     /// One of the nearest agents, drawn with weights for free slots and nearness.
     GnpBalanced,
-    /// The nearest agent by measurement: a few agents that may be nearest measure the site
+    /// The nearest agent by measurement. The few agents that may be nearest measure the site
     /// first.
     GnpConfirmed,
     /// The agent that is predicted to end the crawl first, including the wait for a slot.
@@ -241,7 +243,7 @@ pub enum UnknownStrategy {
     Name {
         name: String,
         known: String,
-        /// Whether one of the nearest strategies was meant.
+        /// A question that suggests similar names of strategies; empty if no name is similar.
         question: String,
     },
     #[error("'{name}' is not gnp-topK: K must be a whole number from 1 to {}", TopK::MOST)]
@@ -286,14 +288,14 @@ impl Strategy {
         }
     }
 
-    /// Whether the strategy gives a few sites to an agent that may be nearer than the best known
+    /// Whether the strategy gives some sites to an agent that may be nearer than the best known
     /// agent. The strategies of the paper do not.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the strategy chooses the agent that it considers nearest, apart from load. The
-    /// others draw at random or ignore distance.
+    /// Whether the strategy chooses the agent that it considers nearest, apart from load. Other
+    /// strategies draw at random or ignore distance.
     pub const fn prefers_the_nearest(self) -> bool {
         matches!(self, Self::GNP_TOP1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
@@ -303,14 +305,14 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the strategy confirms a site with uncertain distances while its task waits for a
-    /// slot. The others confirm every site or none.
+    /// Whether the strategy confirms only sites with uncertain distances, while their tasks wait
+    /// for a slot. Other strategies confirm every site or none.
     pub const fn confirms_the_unsure(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the site must be measured first, for its distances or for the address that probers
-    /// resolve.
+    /// Whether sites must be measured before the choice, for their distances or for the addresses
+    /// that probers resolve.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }

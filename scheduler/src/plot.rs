@@ -1,5 +1,5 @@
-//! Pages, and plots as SVG inside them: lines over two axes, and bars. The page's style sheet has
-//! the colours; `maud` escapes texts.
+//! Whole pages, and plots as SVG inside them: lines over two axes, and bars. The page's style sheet
+//! defines the colours; `maud` escapes texts.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::model::stats::count;
 
 pub mod map;
 
-/// The style sheet of pages without one of their own; for light and dark screens.
+/// The default style sheet of pages, for light and dark screens.
 pub const STYLE: &str = include_str!("plot/style.css");
 
 const WIDTH: f64 = 1000.0;
@@ -18,16 +18,17 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
-/// Height of a bar, with the space to the next.
+/// Height of a bar, including the gap to the next bar.
 const BAR: f64 = 28.0;
-/// Width for the names of bars.
+/// Width of the space for the names of bars.
 const NAMES: f64 = 180.0;
-/// Maximum number of characters drawn of a bar's name, which fit there; the tooltip has all.
+/// Maximum number of characters of a bar's name that are drawn, because more would not fit. The
+/// tooltip contains the whole name.
 const NAME: usize = 24;
-/// Width for the figures at the ends of bars.
+/// Width of the space for the values at the ends of bars.
 const FIGURES: f64 = 90.0;
 
-/// A whole page as one self-contained file.
+/// Renders a whole page as a single file.
 pub fn document(title: &str, style: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -47,7 +48,7 @@ pub fn document(title: &str, style: &str, body: &Markup) -> String {
 pub struct Axis {
     /// The quantity, with its unit.
     label: String,
-    /// The least and the greatest value.
+    /// The least and the greatest value on the axis.
     range: (f64, f64),
     ticks: Vec<f64>,
     /// Whether the scale is logarithmic.
@@ -55,7 +56,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A scale from 0 to `most`, rounded up to a round value.
+    /// An axis from 0 to `most`, which is rounded up to a round value.
     pub fn linear(label: impl Into<String>, most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 5.0;
@@ -68,14 +69,14 @@ impl Axis {
         Self { label: label.into(), range: (0.0, step * count), ticks, ratios: false }
     }
 
-    /// A scale of whole numbers from 1 to `most`.
+    /// An axis with whole numbers from 1 to `most`.
     pub(crate) fn counted(label: impl Into<String>, most: usize) -> Self {
         let step = most.div_ceil(20).max(1);
         let ticks = (1..=most).step_by(step).map(count).collect();
         Self { label: label.into(), range: (1.0, count(most.max(2))), ticks, ratios: false }
     }
 
-    /// A logarithmic scale that contains `least` and `most`.
+    /// A logarithmic axis that contains `least` and `most`.
     pub(crate) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
         let least = if least.is_finite() && least > 0.0 { least } else { 1.0 };
         let most = if most.is_finite() && most > least { most } else { least * 10.0 };
@@ -87,7 +88,7 @@ impl Axis {
         Self { label: label.into(), range: (from, to), ticks, ratios: true }
     }
 
-    /// The position of a value on the axis, 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (from, to) = self.range;
         let place = match self.ratios {
@@ -98,16 +99,16 @@ impl Axis {
     }
 }
 
-/// One line of a plot; its class in the style sheet determines its colour and dashes.
+/// One line of a plot. The style sheet defines the colour and dashes of its class.
 pub struct Curve {
     pub name: String,
     pub class: String,
     pub points: Vec<(f64, f64)>,
-    /// Whether its points are marked.
+    /// Whether the points of the line are marked.
     pub marked: bool,
 }
 
-/// Lines over two axes, with a legend.
+/// Plots lines over two axes, with a legend.
 pub fn lines(title: &str, across: &Axis, up: &Axis, curves: &[Curve]) -> Markup {
     let x = |value: f64| LEFT + across.place(value) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - up.place(value) * (HEIGHT - TOP - BOTTOM);
@@ -143,7 +144,7 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
     let mut path = String::new();
     for (index, (across, up)) in curve.points.iter().enumerate() {
         let letter = if index == 0 { 'M' } else { 'L' };
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(path, "{letter}{} {}", px(x(*across)), px(y(*up)));
     }
     path
@@ -152,11 +153,11 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) class: String,
-    /// `None` if there is no figure.
+    /// The length of the bar; `None` if the value is unknown.
     pub(crate) value: Option<f64>,
 }
 
-/// Bars from the left, each with its name and its figure.
+/// Plots horizontal bars, each with its name and its value.
 pub(crate) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
     let x = |value: f64| NAMES + axis.place(value) * (WIDTH - NAMES - FIGURES);
     let floor = TOP + BAR * count(bars.len());
@@ -183,19 +184,19 @@ pub(crate) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
     }
 }
 
-/// The part of a name that fits beside its bar.
+/// Shortens a name so that it fits beside its bar.
 fn shortened(name: &str) -> String {
     let cut: String = name.chars().take(NAME - 1).collect();
     if name.chars().count() > NAME { cut + "…" } else { name.to_owned() }
 }
 
-/// Formats a number for display, without needless decimals.
+/// Formats a number for display, without trailing zeros.
 pub fn label(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats a length in a drawing.
+/// Formats a coordinate or length in a drawing.
 pub fn px(value: f64) -> String {
     format!("{value:.1}")
 }

@@ -1,6 +1,6 @@
-//! The state of the whole system at a glance, and what needs an operator's attention.
+//! The state of the whole system at a glance, and the findings that need an operator's attention.
 //!
-//! Pure: the store reads the facts, and [`attention`] draws conclusions from them.
+//! The store reads the facts, and [`attention`] draws conclusions from them.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ pub use attention::{Attention, AttentionKind, attention};
 pub struct Status {
     /// The time by the database's clock.
     pub now: DateTime<Utc>,
-    /// In the order in which they started. Includes schedulers that stopped without notice in the
-    /// last hour.
+    /// The schedulers in the order in which they started, including those that stopped without
+    /// notice in the last hour.
     pub schedulers: Vec<SchedulerStatus>,
     pub database: DatabaseStatus,
-    /// All agents that were not removed, by name.
+    /// All agents that were not removed, sorted by name.
     pub agents: Vec<AgentStatus>,
-    /// Number of open one-time tokens.
+    /// Number of enrolment tokens that can still be used.
     pub open_enrolments: u64,
     pub landmarks: Vec<LandmarkStatus>,
     /// The newest embedding; `None` before the first.
     pub map: Option<MapStatus>,
-    /// Why the map as a whole is not trusted; `None` if it is.
+    /// Why the map as a whole is not trusted; `None` if the map is trusted.
     pub map_alarm: Option<String>,
-    /// Batches with open tasks, the newest first.
+    /// Batches with open tasks, the newest first. The list may be cut.
     pub batches: Vec<BatchStatus>,
-    /// Number of further batches with open tasks.
+    /// Number of batches with open tasks that `batches` leaves out.
     pub more_batches: u64,
     /// Number of sites whose circuit is open.
     pub open_circuits: u64,
@@ -47,11 +47,11 @@ pub struct SchedulerStatus {
     pub url: String,
     pub version: String,
     pub started_at: DateTime<Utc>,
-    /// Whether it renewed its row in time.
+    /// Whether the scheduler renewed its row in time.
     pub running: bool,
-    /// The roles that it leads.
+    /// The roles that the scheduler leads.
     pub roles: Vec<String>,
-    /// The file system of its data directory; `None` when unknown.
+    /// The space on the file system of the scheduler's data directory; `None` if unknown.
     pub disk: Option<DiskSpace>,
 }
 
@@ -65,14 +65,14 @@ pub struct DiskSpace {
 impl DiskSpace {
     /// The free share, 0 to 1.
     pub fn free_share(self) -> f64 {
-        // Exact up to 2^53 bytes, which no disk reaches.
+        // The conversions are exact up to 2^53 bytes, which no disk reaches.
         if self.size == 0 { 1.0 } else { self.free as f64 / self.size as f64 }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseStatus {
-    /// The server's version, as `15.18`.
+    /// The server's version, such as `15.18`.
     pub version: String,
     /// The database's size in bytes.
     pub size: u64,
@@ -87,26 +87,27 @@ pub struct AgentStatus {
     pub slots: u32,
     pub leases: u32,
     pub version: String,
-    /// Why it accepts no lease; `None` if it gave no reason.
+    /// Why the agent accepts no leases; `None` if it gave no reason.
     pub paused: Option<String>,
-    /// Why its measurements are ignored; `None` while it is trusted.
+    /// Why the agent's measurements are ignored; `None` while the agent is trusted.
     pub quarantined: Option<String>,
-    /// By how many seconds its clock is ahead of the scheduler's; `None` when unknown.
+    /// The number of seconds by which the agent's clock is ahead of the scheduler's;
+    /// `None` if unknown.
     pub clock_ahead_s: Option<i32>,
-    /// The fullest file system that it writes to; `None` when unknown.
+    /// The fullest file system that the agent writes to; `None` if unknown.
     pub disk: Option<DiskSpace>,
-    /// Whether a second process with its credential was refused recently.
+    /// Whether a second process with the same credential was refused recently.
     pub has_twin: bool,
-    /// Whether it is connected and runs a beacon that no other agent has reached.
+    /// Whether the agent is connected and has a beacon that no other agent has reached.
     pub unreached: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LandmarkStatus {
     pub name: String,
-    /// Whether an operator chose it, rather than an election.
+    /// Whether an operator chose the landmark, not an election.
     pub by_hand: bool,
-    /// How long it has been disconnected; `None` while it is connected.
+    /// The time for which the landmark has been disconnected; `None` while it is connected.
     pub away_for: Option<Duration>,
 }
 
@@ -114,9 +115,9 @@ pub struct LandmarkStatus {
 pub struct MapStatus {
     pub epoch: i64,
     pub fitted_at: DateTime<Utc>,
-    /// The median of |ln(predicted / measured)| over the mesh; `None` when unknown.
+    /// The median of |ln(predicted / measured)| over the mesh; `None` if unknown.
     pub error: Option<f64>,
-    /// Number of agents that it places.
+    /// Number of agents that have a place on the map.
     pub agents: u32,
     pub landmarks: u32,
     pub dimensions: u32,
@@ -127,26 +128,28 @@ pub struct BatchStatus {
     pub id: BatchId,
     pub name: String,
     pub strategy: Strategy,
-    /// Number of its sites, counting newest rounds.
+    /// Number of the batch's sites. Each site is counted once, in the state of its newest round.
     pub sites: u64,
-    /// Of these, sites that have ended with any result.
+    /// Number of sites that have ended with any result.
     pub ended: u64,
     pub failed: u64,
-    /// Of the sites, those that are being crawled.
+    /// Number of sites that are being crawled.
     pub crawling: u64,
-    /// Sites that no agent may crawl, up to [`UNMET_COUNTED`].
+    /// Number of sites that no agent may crawl, up to [`UNMET_COUNTED`].
     pub unmet: u64,
-    /// Crawls that ended per minute, over the last minutes; `None` if none did.
+    /// Crawls that ended per minute, over the last minutes; `None` if no crawl ended.
     pub sites_per_minute: Option<f64>,
-    /// Megabytes (10^6 bytes) per minute of these crawls.
+    /// Megabytes (10^6 bytes) that these crawls fetched per minute.
     pub megabytes_per_minute: Option<f64>,
-    /// Time since one of its crawls ended; before the first, since it was submitted.
+    /// Time since the last crawl of the batch ended, or since the batch was submitted if
+    /// none has ended.
     pub idle: Duration,
-    /// The time limit of its crawls.
+    /// The time limit of the batch's crawls.
     pub max_duration: Duration,
     /// The remaining time; `None` while it is being computed.
     pub estimate: Option<Estimate>,
 }
 
-/// Sites that no agent may crawl are counted up to this number, because a batch may have a million.
+/// Maximum number to which sites that no agent may crawl are counted. Counting all would take too
+/// long, because a batch may have a million.
 pub const UNMET_COUNTED: u64 = 10_000;

@@ -1,9 +1,10 @@
-//! Strategies choose an agent for a task; each is a pure function.
+//! Strategies choose an agent for a task. Each strategy is a pure function.
 //!
 //! A choice depends only on the set of candidates and the seed: the order of the candidates does
-//! not matter, and the same seed chooses the same agent. The caller passes only candidates that may
-//! get the task (connected, not excluded). Load never overrides nearness: a candidate with room is
-//! preferred to a full one only among the agents from which the strategy would choose anyway.
+//! not matter, and the same seed chooses the same agent. The caller passes only candidates that
+//! may get the task (connected, not excluded). Load never overrides nearness: a candidate with a
+//! free slot is preferred to a full one only among the agents from which the strategy would
+//! choose anyway.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -41,7 +42,7 @@ pub struct Site<'a> {
     pub work: Option<Work>,
 }
 
-/// An agent's location, from its operator and its connection.
+/// An agent's location, from its operator's data and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgentLocation {
     /// The country, two capital letters (ISO 3166-1 alpha-2).
@@ -52,15 +53,15 @@ pub struct AgentLocation {
     pub address: Option<IpAddr>,
 }
 
-/// The uncertainty of a distance: the standard deviation of its logarithm, so 0.1 is about ten per
-/// cent.
+/// The uncertainty of a distance: the standard deviation of its logarithm. A value of 0.1
+/// is about 10 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     per_mille: u16,
 }
 
 impl Spread {
-    /// From a standard deviation. An invalid value becomes the maximum.
+    /// Converts a standard deviation. An invalid value becomes the maximum.
     pub fn new(ratio: f64) -> Self {
         let micros = Duration::try_from_secs_f64(ratio).map_or(u128::MAX, |ratio| ratio.as_millis());
         Self { per_mille: u16::try_from(micros).unwrap_or(u16::MAX) }
@@ -78,8 +79,8 @@ pub struct Candidate {
     pub agent: AgentId,
     /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
-    /// The expected round trip, by which the agent ranks: above the prediction if the agent may be
-    /// far. `None` if the map gives only a point; then the agent ranks by the prediction.
+    /// The expected round trip, by which the agent ranks. It exceeds the prediction if the agent
+    /// may be far. `None` if the map gives only a point; then the agent ranks by the prediction.
     pub expected: Option<Rtt>,
     /// The measured round trip to the site; `None` if the agent did not measure it.
     pub measured: Option<Rtt>,
@@ -87,15 +88,16 @@ pub struct Candidate {
     /// was measured.
     pub spread: Option<Spread>,
     /// The uncertainty of the expected round trip after learning from crawls. It includes errors
-    /// that the map's spread omits, and shrinks with crawls of similar sites. `None` if nothing was
-    /// learned.
+    /// that the map's spread leaves out, and shrinks with every crawl of a similar site. `None` if
+    /// nothing was learned.
     pub doubt: Option<Spread>,
     pub load: u32,
     /// Number of slots.
     pub capacity: u32,
     /// The usual duration of the agent's crawls.
     pub pace: Duration,
-    /// Time until a slot is free for one more task; `None` if only load and pace are known.
+    /// Time until a slot is free for one more task; `None` if it must be estimated from
+    /// load and pace.
     pub wait: Option<Duration>,
     /// The speed learned from the agent's crawls.
     pub speed: Speed,
@@ -103,7 +105,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// An agent of which only the number of slots is known.
+    /// An agent about which only the number of slots is known.
     pub fn new(agent: AgentId, capacity: u32) -> Self {
         Self {
             agent,
@@ -121,7 +123,8 @@ impl Candidate {
         }
     }
 
-    /// The candidate with its distance to one site: predicted by the map and measured by agents.
+    /// Returns the candidate with its distance to one site: predicted by the map and
+    /// measured by agents.
     #[must_use]
     pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -133,8 +136,8 @@ impl Candidate {
         }
     }
 
-    /// The distance by which the agent ranks: measured if known, else expected, else predicted (the
-    /// paper 2.1, step e).
+    /// The distance by which the agent ranks: the measured one if known, else the expected, else
+    /// the predicted one (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
     }
@@ -144,7 +147,7 @@ impl Candidate {
         LoadLevel::of(self.load, self.capacity)
     }
 
-    /// Time until one more task would end.
+    /// Time until one more task would end at this agent.
     fn next_ends(&self) -> Duration {
         load::last_ends(self.level().plus(1), self.capacity, self.pace)
     }
@@ -161,19 +164,19 @@ impl Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub agent: AgentId,
-    /// The agents from which the choice was made, best first; only the chosen one if all were
-    /// equally good.
+    /// The agents from which the strategy chose, best first. Only the chosen agent is listed if all
+    /// were equally good.
     pub candidates: Vec<Candidate>,
     /// The strategy that made the choice: the requested one, unless there is a `fallback`.
     pub strategy: Strategy,
-    /// Why the requested strategy was not applied; `None` if it was.
+    /// Why the requested strategy was not applied; `None` if it was applied.
     pub fallback: Option<Fallback>,
 }
 
 /// Chooses an agent; `None` only if there are no candidates.
 ///
-/// A strategy whose input is unknown (a distance, a position, an address) draws at random and sets
-/// `fallback`. Fewer candidates than the strategy ranks are not an error.
+/// If a strategy's input is unknown (a distance, a position, an address), the agent is drawn at
+/// random, and `fallback` has the cause. Fewer candidates than the strategy ranks are not an error.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -195,35 +198,36 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: any agent with room, with equal probability. Also the fallback if no distance is
-/// known.
+/// `random`: draws among all agents with a free slot, with equal probability. Also the fallback if
+/// no distance is known.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-topK`: one of the k nearest at random (the paper 2.2.3: drawing among
-/// several spreads the load). If some of them have room, only those take part in the draw.
+/// `gnp-topK`: draws one of the k nearest agents (the paper 2.2.3: drawing among
+/// several spreads the load). If some of these have a free slot, full agents do not take part
+/// in the draw.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the cause why the strategy cannot
-/// choose.
+/// The chosen agent and the ranked candidates, best first; or the cause for which the strategy
+/// cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// A placeholder that is never stored: without candidates there is no choice.
+/// A placeholder that is never stored, because without candidates there is no choice to store.
 const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
-/// Chooses the first of `ranked`.
+/// Chooses the first of `ranked`, or fails with the cause `otherwise`.
 fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
     ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
 }
 
-/// The candidates without repeats, sorted by agent. Borrows candidates that are already sorted, as
-/// they are where performance matters.
+/// The candidates without duplicates, sorted by agent. Sorted candidates are borrowed without a
+/// copy; callers on hot paths pass them sorted.
 fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
     if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
         return Cow::Borrowed(candidates);

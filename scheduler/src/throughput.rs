@@ -1,6 +1,6 @@
-//! Throughput: how a batch has progressed, and its remaining time.
+//! Throughput: the progress of a batch over time, and its remaining time.
 //!
-//! The store sums ended crawls by time slice ([`Slice`]); this module computes totals and rates
+//! The store sums the crawls by time slice ([`Slice`]), and this module computes totals and rates
 //! from the sums. A crawl's pages and bytes are assumed to be spread evenly over its duration. The
 //! remaining time is estimated from the durations of crawls ([`estimate`]).
 
@@ -14,28 +14,28 @@ mod remaining;
 pub use lengths::BegunCrawl;
 pub use remaining::{Estimate, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
-/// Maximum remaining time reported; longer times do not matter to a plan.
+/// Maximum remaining time reported. Longer times make no difference to an operator's plans.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
-/// Pages and bytes, as fractions.
+/// Numbers of pages and bytes, as fractions.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Amount {
     pub pages: f64,
     pub bytes: f64,
 }
 
-/// The sums of a time slice. The store computes them at a bounded cost per crawl, however many
-/// slices the crawl spans.
+/// The sums of a time slice. The cost of computing them per crawl is bounded, however many slices
+/// the crawl spans.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.
     pub ended: u64,
-    /// The pages and bytes that crawls fetched in the slice in which they began or ended.
+    /// The pages and bytes in this slice from crawls that began or ended in it.
     pub part: Amount,
-    /// The change from the previous slice in the pages and bytes of crawls that span the whole
-    /// slice.
+    /// For crawls that span whole slices: the pages and bytes in this slice, minus those in the
+    /// previous slice.
     pub step: Amount,
 }
 
@@ -49,17 +49,18 @@ pub struct Total {
 /// The progress at the end of a slice, and the rates in the slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
-    /// The slice's end, from the beginning of the first slice.
+    /// The end of the slice, as the time since the first slice began.
     pub until: Duration,
-    /// The totals by then; pages and bytes are rounded.
+    /// The totals at the end of the slice; pages and bytes are rounded.
     pub total: Total,
     /// Megabytes per minute in the slice.
     pub megabytes_per_minute: f64,
-    /// Crawls ended per minute in the slice.
+    /// Number of crawls that ended per minute in the slice.
     pub sites_per_minute: f64,
 }
 
-/// Sums the slices over time. Despite rounding, totals never fall, and the last one equals `total`.
+/// Computes the growth of the totals from the slices. Despite rounding, totals never fall, and the
+/// last one equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
@@ -91,12 +92,12 @@ pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     grown
 }
 
-/// Megabytes per minute; `None` for a time of zero.
+/// Converts an amount of bytes to megabytes per minute; `None` for a time of zero.
 pub fn megabytes_per_minute(bytes: u64, time: Duration) -> Option<f64> {
     per_minute(count(bytes) / BYTES_PER_MEGABYTE, time)
 }
 
-/// Amount per minute; `None` for a time of zero.
+/// Converts an amount to an amount per minute; `None` for a time of zero.
 pub fn per_minute(amount: f64, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| amount / time.as_secs_f64() * SECONDS_PER_MINUTE)
 }
@@ -106,7 +107,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// Exact up to 2^53, which no real count reaches.
+/// The conversion is exact up to 2^53, which no real count reaches.
 fn count(number: u64) -> f64 {
     number as f64
 }
@@ -131,7 +132,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// The slices that the store would compute from crawls (begin, end, bytes), in seconds.
+    /// The slices that the store would compute from crawls, each given as begin, end and bytes.
+    /// Times are in seconds.
     fn sliced(crawls: &[(f64, f64, f64)], width: f64, slices: usize) -> Vec<Slice> {
         let mut made = vec![Slice::default(); slices];
         for &(begun, ended, bytes) in crawls {

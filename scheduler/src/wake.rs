@@ -1,8 +1,8 @@
-//! Wake-up signals. With them, `grpc` and `jobs` make each other read the store at once, in this
-//! scheduler and in the others.
+//! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in this
+//! scheduler and in others.
 //!
-//! A signal carries no data. The woken task reads its work from Postgres, which it also does
-//! periodically, so a lost signal costs only time. The [`notifier`] collects signals for other
+//! A signal carries no data. The woken task reads its work from Postgres. It also does this
+//! periodically, so a lost signal costs only time. The [`notifier`] collects the signals for other
 //! schedulers and sends them together.
 
 pub mod notifier;
@@ -21,7 +21,7 @@ use crate::store::schedulers::terms::Role;
 
 use notifier::{Notifier, Signals};
 
-/// The time of the last signal of any kind.
+/// The time of the last signal of any kind, which shows whether the system is active.
 #[derive(Debug)]
 struct LastSignal {
     began: Instant,
@@ -46,7 +46,7 @@ impl LastSignal {
     }
 }
 
-/// The signal of one background task, whichever scheduler runs the task.
+/// The signal that wakes one background task. Any scheduler may run the task.
 #[derive(Debug)]
 pub struct Signal {
     task: Task,
@@ -57,7 +57,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Wakes the task here and in the scheduler that leads its role.
+    /// Wakes the task, both in this process and in the scheduler that leads the task's role.
     pub fn notify_one(&self) {
         self.activity.note();
         self.ring();
@@ -69,20 +69,20 @@ impl Signal {
         self.here.notify_one();
     }
 
-    /// Number of signals so far, from here or another scheduler. While it does not change, nothing
-    /// that sends this signal has happened.
+    /// Number of signals so far, from this or another scheduler. While the number stays the same,
+    /// none of the events that send this signal have happened.
     pub fn came(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// The notification on which the task in this process waits.
+    /// The notification that the task in this process waits for.
     pub const fn here(&self) -> &Notify {
         &self.here
     }
 }
 
-/// Declares the background tasks that can be woken. Each has a signal, whose name is also the
-/// task's name, and the role that it belongs to.
+/// Declares the background tasks that can be woken. Each task has a signal of the same name, and
+/// the role that the task belongs to.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
@@ -94,7 +94,7 @@ macro_rules! tasks {
         impl Task {
             pub const ALL: &[Self] = &[$(Self::$task,)+];
 
-            /// The task's name, in logs and in messages between schedulers.
+            /// The task's name, as used in logs and in messages between schedulers.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$task => stringify!($signal),)+ }
             }
@@ -105,17 +105,17 @@ macro_rules! tasks {
             }
         }
 
-        /// One signal per background task, one per connected agent, and whether the database
-        /// answers.
+        /// The signals: one per background task, and one per connected agent. Also knows whether
+        /// the database answers.
         #[derive(Debug)]
         pub struct Wakes {
             $($(#[$doc])* pub $signal: Signal,)+
             pub database: Database,
             notifier: Arc<Notifier>,
             activity: Arc<LastSignal>,
-            /// Locked only to read or change the map, never across an await.
+            /// Locked only to read or change the map, and never across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-            /// The URLs at which the other schedulers can be reached.
+            /// The URLs of the other schedulers, published to those who watch them.
             others: watch::Sender<Vec<String>>,
         }
 
@@ -146,7 +146,7 @@ macro_rules! tasks {
 }
 
 tasks! {
-    /// A site or beacon may need measuring.
+    /// A site or beacon may have to be measured.
     Measure measure Plan,
     /// The mesh or the landmarks changed.
     Fit fit Fit,
@@ -154,9 +154,9 @@ tasks! {
     Landmarks landmarks Fit,
     /// A site's measurements or the embedding changed.
     Locate locate Plan,
-    /// A located task may need a confirmation, or a confirmation may have advanced.
+    /// A located task may need a confirmation, or a confirmation may have progressed.
     Confirm confirm Plan,
-    /// A task may need an agent.
+    /// A task may need an agent, and an agent may be available.
     Assign assign Plan,
     /// A session may have ended.
     Reap reap Reap,
@@ -165,7 +165,7 @@ tasks! {
 }
 
 impl Wakes {
-    /// The signal of one agent's session.
+    /// The signal that wakes one agent's session.
     pub fn agent(&self, agent: AgentId) -> Arc<Notify> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(agents.entry(agent).or_default())
@@ -176,8 +176,7 @@ impl Wakes {
         self.activity.quiet_for()
     }
 
-    /// Signals the sessions of these agents, at whichever scheduler, that orders or grants may be
-    /// ready for them.
+    /// Wakes the sessions of these agents, at any scheduler, because orders or grants may be ready.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for agent in woken {
@@ -189,7 +188,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes every task of a role in this process.
+    /// Wakes every task of a role, in this process only.
     pub fn wake_role(&self, role: Role) {
         self.activity.note();
         let of_role = Task::ALL.iter().filter(|task| task.role() == role);
@@ -211,7 +210,7 @@ impl Wakes {
         self.others.borrow().clone()
     }
 
-    /// The same URLs, as a channel that reports changes.
+    /// The same URLs, as a channel that announces changes.
     pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
         self.others.subscribe()
     }

@@ -1,7 +1,9 @@
-//! The dashboard: pages for browsers, and the same data as JSON, on the port of the gRPC services.
+//! The dashboard: pages for browsers, and the same data as JSON, on the same port as the
+//! gRPC services.
 //!
-//! Handlers call the operators' services in this process, so a page shows what a command prints.
-//! Every request passes [`session::admit`], which knows who may see a page and who may act.
+//! Handlers call the operators' services in this process, so a page shows the same data as a
+//! command. Every request passes [`session::admit`], which decides who may see a page and who may
+//! change something.
 
 use std::sync::Arc;
 
@@ -40,17 +42,17 @@ pub struct DashboardConfig {
     pub public_metrics: bool,
 }
 
-/// What all handlers share. Cheap to clone.
+/// The data that all handlers share. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Web {
     scheduler: Scheduler,
     desks: Desks,
-    /// Whether browsers connect by TLS; without it the scheduler listens on loopback only.
+    /// Whether browsers connect by TLS. Without TLS, the scheduler listens on loopback only.
     tls: bool,
     hub: Arc<Hub>,
-    /// The last scrape of the metrics.
+    /// The last text made for a scrape of the metrics.
     scrape: Arc<Mutex<Option<Scrape>>>,
-    /// The map's errors as last computed.
+    /// The errors of the map that were computed last.
     map_errors: Arc<Mutex<Option<EpochErrors>>>,
     shutdown: CancellationToken,
 }
@@ -69,7 +71,8 @@ impl Web {
     }
 }
 
-/// All pages. The first part of no path contains a dot: such paths belong to gRPC services.
+/// The routes of all pages. The first segment of a path never contains a dot, because such paths
+/// belong to gRPC services.
 pub(crate) fn router(web: Web) -> Router {
     Router::new()
         .route("/", get(pages::show))

@@ -1,4 +1,4 @@
-//! The sites of a plan, in flat arrays: 110 MB for a million sites in eight dimensions.
+//! The sites of a plan, in flat arrays. A million sites in eight dimensions take 110 MB.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Sites {
         self.ids.is_empty()
     }
 
-    /// The embedding of the coordinates.
+    /// The epoch of the embedding that the coordinates belong to.
     pub const fn epoch(&self) -> EmbeddingEpoch {
         self.epoch
     }
@@ -74,7 +74,7 @@ impl Sites {
         self.known
     }
 
-    /// The number of pages and bytes assumed for a site of unknown size: the mean of the known
+    /// The numbers of pages and bytes assumed for a site of unknown size: the means of the known
     /// sizes, or [`Work::default`] if no size is known.
     pub fn usual(&self) -> (u32, u64) {
         let Some(known) = u64::try_from(self.known).ok().filter(|known| *known > 0) else {

@@ -1,12 +1,14 @@
 //! Suggests locations for new agents: greedy facility location over the positions of sites.
 //!
-//! Each pick is the candidate that lowers the mean predicted round trip most, given earlier picks.
-//! With one agent per site the greedy result is within 1 - 1/e of the optimum (Nemhauser, Wolsey
-//! and Fisher, "An analysis of approximations for maximizing submodular set functions", 1978).
-//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
-//! agents as the first centres, so that they are at sites far from all agents and other candidates.
-//! Drawing candidates and picking use a sample of the sites; a pick's gain is computed over all
-//! sites.
+//! Each pick is the candidate that lowers the mean predicted round trip most, after the earlier
+//! picks. With one agent per site, the greedy result is within 1 - 1/e of the optimum
+//! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
+//! functions", 1978).
+//!
+//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with
+//! the agents as the first centres, so that candidates are at sites far from all agents and
+//! other candidates. Drawing and picking use a sample of the sites; a pick's gain is computed
+//! over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -17,11 +19,11 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites in the sample: enough to include twenty sites near a location that is near one in a
-/// thousand.
+/// Sites in the sample. If one in a thousand sites is near a location, the sample includes twenty
+/// of these sites.
 pub const SAMPLE: usize = 20_000;
 /// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
-/// costs a scan of the sample.
+/// candidate costs a scan of the sample.
 pub const CANDIDATES: usize = 256;
 
 /// A suggested location for an agent.
@@ -29,17 +31,17 @@ pub const CANDIDATES: usize = 256;
 pub struct Suggestion {
     /// The index of the site at the location.
     pub site: usize,
-    /// The reduction of the mean predicted round trip over all sites, in milliseconds, given
-    /// earlier picks.
+    /// The reduction of the mean predicted round trip over all sites, in milliseconds, compared
+    /// with the fleet after the earlier picks.
     pub gain_ms: f64,
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
-    /// The share of all sites that the agent would get, 0 to 1, given earlier picks and no later
-    /// ones.
+    /// The share of all sites that the agent would get after the earlier picks, 0 to 1. Later picks
+    /// may lower it.
     pub share: f64,
 }
 
-/// The suggestions and the data that they are based on.
+/// The suggestions, and the amount of data that they are based on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggestions {
     /// The picks, best first; fewer than requested if no further pick helps.
@@ -50,12 +52,12 @@ pub struct Suggestions {
     pub candidates: usize,
 }
 
-/// A site's distances to its nearest agents, nearest first, in milliseconds; infinite if there are
-/// fewer agents.
+/// A site's distances to its nearest agents, nearest first, in milliseconds. Missing agents are
+/// infinitely far.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents, after the changes to the fleet. The result is
-/// determined by the seed.
+/// Suggests the best locations for new agents, after the changes to the fleet. Equal seeds give
+/// equal suggestions.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -92,8 +94,8 @@ pub fn suggest(
     Ok(Suggestions { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
-/// Draws one site from each of [`SAMPLE`] equal stretches of the list, so that every part is
-/// represented.
+/// Draws one site from each of [`SAMPLE`] equal ranges of the list, so that every part of the list
+/// is represented.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -102,7 +104,7 @@ fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     (0..SAMPLE).map(|stretch| rng.random_range(bound(stretch)..bound(stretch + 1))).collect()
 }
 
-/// The sites at which new agents are tried.
+/// Draws the sites at which new agents are tried.
 fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaCha8Rng) -> Vec<usize> {
     let nearest_agent = |site: &usize| {
         let apart = fleet.there.iter().map(|(_, agent)| square(sites.coordinate(*site), &agent.coordinate));
@@ -112,7 +114,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     let mut chosen = Vec::new();
     while chosen.len() < CANDIDATES.min(sample.len()) {
         let all: f64 = apart.iter().sum();
-        // Every site coincides with an agent or a candidate.
+        // Stop if every site coincides with an agent or a candidate.
         if !(all > 0.0 && all.is_finite()) {
             break;
         }
@@ -121,7 +123,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
             left -= weight;
             *weight > 0.0 && left <= 0.0
         });
-        // Rounding may leave a remainder.
+        // Rounding may leave a remainder; then the last site with a weight is drawn.
         let Some(drawn) = drawn.or_else(|| apart.iter().rposition(|weight| *weight > 0.0)) else { break };
         let place = sites.coordinate(sample[drawn]);
         for (weight, site) in apart.iter_mut().zip(sample) {
@@ -132,21 +134,22 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     chosen
 }
 
-/// The squared straight-line distance of two positions. Without heights, which are the same
-/// wherever an agent is placed.
+/// The squared straight-line distance of two positions. Heights are left out, because an agent has
+/// the same height wherever it is placed.
 fn square(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().saturating_sub(1);
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The location with the greatest positive value; the first of equal ones.
+/// The index of the place with the greatest positive worth; the first of equal ones.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The total saving of an agent at this location over the sample, in milliseconds.
+/// The sum of the round trips that an agent at this location saves over the sample, in
+/// milliseconds.
 fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -156,7 +159,8 @@ fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f
     saved.sum()
 }
 
-/// Adds an agent at this location; returns its share of all sites.
+/// Adds an agent at this location to the nearest agents of all sites. Returns the agent's share
+/// of all sites.
 fn takes(sites: &Sites, nearby: &mut [NearestDistances], place: &[f64], most: usize) -> f64 {
     let mut taken = 0.0;
     for (index, near) in nearby.iter_mut().enumerate() {
@@ -177,7 +181,7 @@ fn nearby(millis: impl Iterator<Item = f64>) -> NearestDistances {
     nearby
 }
 
-/// The nearest distances after adding one.
+/// The nearest distances after an agent at the distance `millis` is added.
 fn joined(near: &NearestDistances, millis: f32) -> NearestDistances {
     let mut with = *near;
     if millis < with[TOP - 1] {
@@ -196,13 +200,13 @@ fn there(near: &NearestDistances, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
 
-/// The mean over the agents that share a site, in milliseconds; 0 if there are none.
+/// The mean distance of the agents that share a site, in milliseconds; 0 if there are no agents.
 fn mean_of(near: &NearestDistances, most: usize) -> f64 {
     let sum: f64 = near.iter().take(most).filter(|millis| millis.is_finite()).copied().map(f64::from).sum();
     sum / there(near, most) as f64
 }
 
-/// The mean over all sites, in milliseconds.
+/// The mean of [`mean_of`] over all sites, in milliseconds.
 fn mean(nearby: &[NearestDistances], most: usize) -> f64 {
     nearby.iter().map(|near| mean_of(near, most)).sum::<f64>() / nearby.len().max(1) as f64
 }

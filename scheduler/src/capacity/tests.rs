@@ -1,4 +1,4 @@
-//! Predictions for fleets: worked examples, and properties.
+//! Tests predictions for fleets, by worked examples and by properties.
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 use rand::{RngExt, SeedableRng};
@@ -31,7 +31,7 @@ fn sites(coordinates: &[Vec<f64>]) -> Sites {
     sites
 }
 
-/// Sites and agents around a few cities, in two dimensions.
+/// Sites and agents near six cities, in two dimensions.
 fn network(sites_count: usize, agents: usize, seed: u64) -> (Sites, Vec<Agent>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let cities: Vec<[f64; 2]> = (0..6).map(|_| [rng.random_range(0.0..200.0), rng.random_range(0.0..200.0)]).collect();
@@ -58,10 +58,12 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
         agent("new", &[90.0, 1.0], AgentChange::Comes),
     ];
     let top1 = compare(&sites, &agents, SiteSplit::Nearest(1), TWO).unwrap();
-    // Each site is 10 + 2 + 1 ms from its agent; afterwards the second is 3 ms from the new agent.
+    // Each site is 10 + 2 + 1 ms from its agent. After the change, the second site is 3 ms from
+    // the new agent.
     assert!(close(top1.before.mean_ms, 13.0) && close(top1.after.mean_ms, 8.0), "{top1:?}");
     let load = |outlook: &FleetPrediction, place: usize| outlook.loads[place].unwrap();
-    // Three round trips for opening and one for each of ten pages, on two slots.
+    // The crawl takes three round trips to open and one for each of ten pages. The agent
+    // has two slots.
     let west = load(&top1.before, 0);
     assert!(close(west.sites, 1.0) && close(west.share, 0.5), "{west:?}");
     assert!(close(west.work.as_secs_f64(), 0.169) && close(west.busy.as_secs_f64(), 0.0845), "{west:?}");
@@ -69,10 +71,10 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
     assert!(close(load(&top1.after, 2).work.as_secs_f64(), 0.039));
     assert!(close(top1.after.makespan.as_secs_f64(), 0.0845));
 
-    // Each site is shared by two agents, because there is no third.
+    // Two agents share each site, because there is no third agent.
     let top3 = compare(&sites, &agents, SiteSplit::Nearest(3), TWO).unwrap();
     assert!(close(top3.before.mean_ms, 53.0), "{top3:?}");
-    // The distances are 13 and 83 ms, then 93 and 3 ms.
+    // Before the change, the distances are 13 and 83 ms; after it, 93 and 3 ms.
     assert!(close(top3.after.mean_ms, 48.0), "{top3:?}");
     let all = compare(&sites, &agents, SiteSplit::All, TWO).unwrap();
     assert!(close(all.before.mean_ms, 53.0) && close(load(&all.before, 1).sites, 1.0), "{all:?}");
@@ -102,7 +104,7 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     let split = SiteSplit::Nearest(3);
     let suggested = suggest(&sites, &agents, split, 4, 7, TWO).unwrap();
     assert!(suggested.picks.len() >= 3, "{suggested:?}");
-    // The far cluster has no agent: the first three picks are there, and each gets a third of it.
+    // The far cluster has no agent. The first three picks are there, and each gets a third of it.
     for pick in &suggested.picks[..3] {
         assert!(pick.site >= 300 && close(pick.share, 0.25 / 3.0), "{suggested:?}");
     }
@@ -113,7 +115,7 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
         let coordinate = beside(sites.coordinate(pick.site), &agents);
         assert_eq!(coordinate.last(), Some(&1.0), "as high as agents are");
         agents.push(agent("new", &coordinate, AgentChange::Comes));
-        // The prediction for a pick equals the result of adding it to the fleet.
+        // The prediction for a pick must equal the result of adding an agent there to the fleet.
         let compared = compare(&sites, &agents, split, TWO).unwrap();
         assert!(close(compared.before.mean_ms, before) && close(compared.after.mean_ms, pick.mean_ms), "{pick:?}");
         assert!(close(mean_ms - pick.mean_ms, pick.gain_ms) && pick.gain_ms > 0.0, "{pick:?}");

@@ -1,6 +1,6 @@
-//! `landfall agents`: lists agents and tokens, and changes tags. Modules: `enrol` makes tokens,
-//! `show` shows one agent, `reach` shows which beacons agents reach, and `drain` takes agents out
-//! of service.
+//! `landfall agents`: lists agents and tokens, and changes tags. The module `enrol` makes
+//! tokens, `show` shows one agent, `reach` shows which beacons agents reach, and `drain` takes
+//! agents out of service.
 
 pub(super) mod drain;
 pub(super) mod enrol;
@@ -246,7 +246,7 @@ async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()
     })
 }
 
-/// The table of agents, followed by the number of open enrolment tokens.
+/// The table of agents, followed by the number of enrolment tokens that can still be used.
 fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::list(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
@@ -260,7 +260,7 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// An agent as printed. Its slots are omitted until its first session, which reports them.
+/// Prepares an agent for printing. The number of slots is known only after the first session.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
@@ -291,7 +291,7 @@ pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Describes a load level in words.
+/// Describes a load level in words, such as "room for 3".
 fn room(agent: &Agent, level: i64) -> String {
     let waiting = match agent.waiting {
         0 => String::new(),
@@ -303,8 +303,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The counts that the agent reports. They differ from the scheduler's while messages are in
-/// transit.
+/// The numbers that the agent itself reports. They differ from the scheduler's while messages
+/// are in transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();
@@ -315,12 +315,12 @@ fn said(agent: &Agent) -> String {
     if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
-/// A parser for the words of service states.
+/// Parses the words for service states.
 fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
     one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
 
-/// An agent's service state in words, with the reason of a pause.
+/// Describes an agent's service state in words, with the reason of a pause.
 pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     match state {
         ServiceState::Paused => format!("paused: {paused}"),
@@ -329,7 +329,7 @@ pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     }
 }
 
-/// An agent's service state, as shown in tables and beside its name.
+/// Describes an agent's service state, with a warning if a second process uses its credential.
 pub(crate) fn service(agent: &Agent) -> String {
     let words = service_words(agent.service(), &agent.paused);
     match agent.twin_at {
@@ -364,7 +364,7 @@ impl Row for Agent {
     }
 }
 
-/// The tone of an agent's service state.
+/// The tone in which an agent's service state is shown.
 pub(super) const fn service_tone(service: ServiceState) -> Tone {
     match service {
         ServiceState::Ready => Tone::Good,
@@ -374,7 +374,7 @@ pub(super) const fn service_tone(service: ServiceState) -> Tone {
     }
 }
 
-/// A load level for a table, with its sign.
+/// Formats a load level for a table, with its sign.
 pub(super) fn level_cell(level: Option<i64>) -> String {
     level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
 }

@@ -26,7 +26,7 @@ use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
-/// Maximum number of kinds of reasons shown without --wide.
+/// Maximum number of kinds of reasons that are shown without --wide.
 const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]
@@ -146,7 +146,7 @@ pub(super) struct ShownBatch {
     policy: CrawlPolicy,
     #[serde(flatten)]
     progress: BatchProgress,
-    /// Whether the scheduler sent the progress.
+    /// Whether the scheduler's answer contained the progress.
     #[serde(skip)]
     has_progress: bool,
     endings: Vec<Ending>,
@@ -186,7 +186,7 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     if shown.has_progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
     }
-    // The estimate changes with every answer, even if nothing else does.
+    // The estimate changes with every answer, so it is left out where only changes are printed.
     if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
         writeln!(text, "  remaining  {}", watch::left(estimate))?;
     }
@@ -197,8 +197,8 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     Ok(view.fold(&text))
 }
 
-/// Writes why sites failed or were cancelled: up to `kinds` kinds, each with one site's reason as
-/// an example.
+/// Writes why sites failed or were cancelled: at most `kinds` kinds of reasons, each with the
+/// reason of one site as an example.
 fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
     for (index, ending) in endings.iter().take(kinds).enumerate() {
         let head = if index == 0 { "because" } else { "" };
@@ -209,7 +209,8 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
                 let one = if ending.tasks == 1 { "" } else { "for example " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
-            // An older scheduler sends no kind that this program knows.
+            // An older scheduler sends no kind, and a newer one may send a kind that is
+            // unknown here.
             Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
         }
     }
@@ -220,7 +221,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
     }
 }
 
-/// Writes the values of a policy that differ from the defaults.
+/// Writes the less common values of a policy, if they differ from the defaults.
 fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if policy.shortest_interval != policy.request_interval {
         writeln!(text, "             for a large site every {}", format_duration(policy.shortest_interval))?;
@@ -248,7 +249,7 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     Ok(())
 }
 
-/// Describes which agents may crawl for a batch; empty if all may.
+/// Describes which agents may crawl for a batch; empty if all agents may.
 fn agents_line(asked: &Constraints) -> String {
     let mut parts = Vec::new();
     let lists =

@@ -1,5 +1,5 @@
-//! Connects to a scheduler: finds its URL and the token, and converts refusals to messages for
-//! people.
+//! Connects to a scheduler: finds its URL and the operator's token, and converts refused requests
+//! to messages for people.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
-/// Maximum size of an answer in bytes: enough for an embedding of 100,000 agents, or 5,000
-/// enrolments.
+/// Maximum size of an answer in bytes. It suffices for an embedding of 100,000 agents, or
+/// 5,000 enrolments.
 const MOST_BYTES: usize = 32 << 20;
-/// Maximum time for the health check of one of several schedulers.
+/// Time limit for a scheduler's health check if several schedulers are known.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Interval of HTTP/2 keep-alive pings on a silent connection.
+/// The interval of HTTP/2 keep-alive pings on a connection without traffic.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// The help heading of the flags that every command has.
+/// The help heading of the flags that all commands have.
 pub(super) const CONNECTION: &str = "Connection";
 
 /// How a command finds its scheduler.
@@ -67,7 +67,7 @@ pub(in crate::cli) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Fails if a flag was given that is only for commands that contact a scheduler.
+    /// Fails if a flag was given that only commands with a connection to a scheduler have.
     pub(super) fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
         let flags = [
@@ -75,7 +75,7 @@ impl ConnectionArgs {
             ("--ca", "LANDFALL_CA", ca.is_some()),
             ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
         ];
-        // Environment variables may be set for all commands, so only flags are refused.
+        // Only flags are refused. Environment variables may be set for all commands.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
             Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
             None => Ok(()),
@@ -97,7 +97,7 @@ impl Interceptor for Bearer {
     }
 }
 
-/// The scheduler cannot answer now. It may only be restarting.
+/// The scheduler cannot answer now. It may be restarting, so a later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Away(pub(super) String);
@@ -108,12 +108,13 @@ pub(super) struct Client {
     url: String,
     authorized: AuthorizedChannel,
     token: Bearer,
-    /// All schedulers that can be used, by URL.
+    /// All known schedulers, by URL.
     known: Arc<[(String, Endpoint)]>,
 }
 
 impl Client {
-    /// Connects to the scheduler, or to the first of several that answers and has its database.
+    /// Connects to the scheduler. If several are known, connects to the first one that answers and
+    /// can use its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
@@ -144,8 +145,8 @@ impl Client {
         Err(anyhow::anyhow!("{}", refusals.join("; ")))
     }
 
-    /// Connects to a scheduler that answers now; only for requests that can be repeated. Keeps the
-    /// connection if none answers or only one is known.
+    /// Connects to any scheduler that answers now. Only for requests that can safely be repeated.
+    /// Keeps the connection if no scheduler answers or only one is known.
     pub(super) async fn move_on(&mut self) {
         if self.known.len() > 1
             && let Ok(moved) = Self::reach_any(Arc::clone(&self.known), self.token.clone()).await
@@ -185,13 +186,13 @@ impl Client {
         ReportServiceClient::new(self.authorized.clone())
     }
 
-    /// The message of a response; a refusal becomes an error.
+    /// Returns the message of a response. A refused request becomes an error.
     pub(super) fn answer<T>(&self, asked: Result<Response<T>, Status>) -> anyhow::Result<T> {
         asked.map(Response::into_inner).map_err(|status| self.refusal(&status))
     }
 
-    /// Converts a refusal to an error message for people; to [`Away`] if the scheduler may answer
-    /// later.
+    /// Converts a refused request to an error message for people. The error is [`Away`] if the
+    /// scheduler may answer later.
     pub(super) fn refusal(&self, status: &Status) -> anyhow::Error {
         let error = self.explained(status);
         if broke(status) { Away(error.to_string()).into() } else { error }
@@ -201,7 +202,7 @@ impl Client {
         let said = status.message().trim();
         match status.code() {
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),
-            // tonic's code for a broken connection depends on which side noticed the end first.
+            // tonic's code for a broken connection depends on which side noticed the break first.
             _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
@@ -220,7 +221,7 @@ impl Client {
                     self.url
                 )
             }
-            // The scheduler found the request invalid.
+            // The scheduler checked the request and found it invalid, so the user's input is wrong.
             Code::InvalidArgument if !said.is_empty() => usage(said),
             code if said.is_empty() => anyhow::anyhow!("the scheduler at {} refuses: {}", self.url, code.description()),
             _ => anyhow::anyhow!("{said}"),
@@ -238,7 +239,7 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
 }
 
 /// Connects to a scheduler. If other schedulers are known, first checks that this one can serve
-/// now, so that a command never has to be sent to two schedulers.
+/// requests, so that no command has to be sent to a second scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));
@@ -260,13 +261,13 @@ fn aside(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
-/// Whether tonic made the status on this side because the connection broke.
+/// Whether tonic produced the status on this side, because the connection broke.
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
 /// Whether a stream that ended with this status may be opened again, because the scheduler or the
-/// connection is only temporarily away.
+/// connection may return.
 pub(super) fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
@@ -286,7 +287,7 @@ fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
     anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {stranger}")
 }
 
-/// The innermost cause; the layers above it say only "transport error".
+/// The message of the innermost cause. The outer ones say only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -300,10 +301,10 @@ pub(super) fn data_dir(args: &ConnectionArgs) -> anyhow::Result<PathBuf> {
     args.data_dir.clone().map_or_else(|| Ok(DataDir::default_path()?), Ok)
 }
 
-/// The connection given by flags; client.toml supplies the missing values.
+/// The connection settings from flags. Missing values are read from client.toml.
 pub(super) fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     let data_dir = data_dir(args)?;
-    // The file is read only if it is needed, so that it causes no error otherwise.
+    // Read the file only if it is needed, so that an unneeded file cannot cause an error.
     let needed = args.scheduler.is_empty() || args.token_file.is_none();
     let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };
     let missing = || {
@@ -334,8 +335,8 @@ pub(super) fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     Ok(ClientFile { scheduler, ca, token, defaults: Defaults::default() })
 }
 
-/// Parses the URL. Refuses plain http except on loopback, because others on the network could read
-/// the token.
+/// Parses the URL of a scheduler. Plain http is refused except on loopback, because others on the
+/// network could read the token.
 fn checked_url(text: &str) -> anyhow::Result<Url> {
     let refused =
         || usage(format!("'{text}' is not a scheduler's URL: give http://127.0.0.1:PORT or https://HOST:PORT"));

@@ -1,8 +1,9 @@
 //! Completions for shells, and pages of the manual.
 //!
-//! `landfall completions SHELL` prints a script that runs `landfall` with [`VARIABLE`] set whenever
-//! somebody presses the tab key. clap then knows the commands, flags and words. The names of batches
-//! and agents come from the scheduler; if it does not answer at once, there are none.
+//! `landfall completions SHELL` prints a script. The script runs `landfall` with [`VARIABLE`] set
+//! whenever the user presses the tab key. clap then completes commands, flags and words. The
+//! names of batches and agents come from the scheduler; if it does not answer at once, no names
+//! are completed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,14 +23,14 @@ use crate::app::exit::print;
 use crate::app::tls;
 use crate::model::Strategy;
 
-/// The environment variable by which a shell's script asks for completions.
+/// The environment variable by which a shell's script requests completions.
 const VARIABLE: &str = "LANDFALL_COMPLETE";
-/// Time limit for the scheduler's answer: a person waits for it at each press of the tab key.
+/// Time limit for the scheduler's answer. The user waits for it at each press of the tab key.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Completes at once when zsh loads the script from its folder at the first press of the tab key;
-/// without this line the first press would only load it.
+/// Makes the first press of the tab key complete a word. Without this line, zsh would only load the
+/// script from its folder at the first press.
 const ZSH_FIRST: &str = "if [ \"$funcstack[1]\" = _landfall ]; then _clap_dynamic_completer_landfall \"$@\"; fi\n";
-/// Maximum number of batches that are asked for, newest first.
+/// Maximum number of batches requested, newest first.
 const MOST_BATCHES: u64 = 1000;
 
 #[derive(Debug, Args)]
@@ -54,7 +55,7 @@ impl CompletionsArgs {
     }
 }
 
-/// Answers a shell's script and exits, if one asks.
+/// If a shell's script requests completions, prints these and exits.
 pub(super) fn answer_shell() {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
@@ -66,8 +67,8 @@ pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments, which have the same identifiers in all
-/// commands.
+/// Adds completions of names to flags and arguments. These have the same identifiers in
+/// all commands.
 fn with_names(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {
@@ -105,19 +106,20 @@ fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<Comp
     names.into_iter().filter(|name| name.starts_with(&*begun)).map(CompletionCandidate::new).collect()
 }
 
-/// Asks the scheduler that the typed flags, the environment or client.toml name.
+/// Asks a scheduler for names. The scheduler comes from the typed flags, the environment or
+/// client.toml.
 fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<String> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     tls::install_crypto();
     let connection = connection(std::env::args_os().skip_while(|word| word != "--").skip(1));
     let asking = async { ask(&Client::connect(&connection).await?).await };
     let names = runtime.block_on(async { tokio::time::timeout(PATIENCE, asking).await });
-    // A pending name resolution must not delay the answer.
+    // Do not wait for background tasks: a pending name resolution would delay the answer.
     runtime.shutdown_background();
     names.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The connection that an unfinished command line names.
+/// The connection flags in a command line that the user has not finished.
 fn connection(words: impl Iterator<Item = std::ffi::OsString>) -> ConnectionArgs {
     let typed = command().ignore_errors(true).try_get_matches_from(words).ok();
     typed.and_then(|typed| ConnectionArgs::from_arg_matches(&typed).ok()).unwrap_or_default()

@@ -44,6 +44,6 @@ impl ContactCommand {
     }
 }
 
-/// Printed when no contact URL is set.
+/// The message if no contact URL is set.
 pub(super) const NO_CONTACT: &str =
     "no contact URL is set, and without one agents send no requests: run `landfall contact set URL`";

@@ -1,8 +1,8 @@
-//! What the output looks like where no flag says so: environment variables, and then the section
+//! Defaults for the output where no flag is given: environment variables, and then the section
 //! `[defaults]` of client.toml.
 //!
 //! Both become default values of clap's flags, so that help and completions show them. A default
-//! that a command cannot follow, such as CSV for a single thing, leaves the command as it is.
+//! that a command does not support, such as CSV for a single object, does not affect the command.
 
 use clap::{Arg, ArgMatches, FromArgMatches};
 
@@ -11,7 +11,7 @@ use super::client::data_dir;
 use crate::app::exit::usage;
 use crate::app::operator::{ClientFile, DefaultColor, DefaultFormat, Defaults};
 
-/// A flag that has a default, its environment variable, and the variable's values.
+/// A flag that can have a default, the environment variable for it, and the variable's values.
 struct Preference {
     flag: &'static str,
     variable: &'static str,
@@ -24,13 +24,13 @@ const PREFERENCES: [Preference; 3] = [
     Preference { flag: "color", variable: "LANDFALL_COLOR", values: &["auto", "always", "never"] },
 ];
 
-/// The chosen defaults: flags with their values.
+/// The defaults that the user has chosen: flags with their values.
 pub(super) type Chosen = Vec<(&'static str, &'static str)>;
 
-/// Finds the defaults for a command line.
+/// Finds the defaults that apply to a command line.
 ///
 /// # Errors
-/// When a variable has an invalid value, or client.toml is invalid.
+/// If a variable has an invalid value, or client.toml is invalid.
 pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     let stored = if prints_answer(matches) { stored(matches)? } else { Defaults::default() };
     let mut chosen = Chosen::new();
@@ -54,7 +54,8 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     Ok(chosen)
 }
 
-/// Whether the command prints an answer in a format. Commands that run a scheduler do not.
+/// Whether the command prints an answer in a choice of formats. Commands that run a
+/// scheduler do not.
 fn prints_answer(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, subcommand)) = command.subcommand() {
@@ -65,12 +66,13 @@ fn prints_answer(matches: &ArgMatches) -> bool {
 
 fn stored(matches: &ArgMatches) -> anyhow::Result<Defaults> {
     let connection = ConnectionArgs::from_arg_matches(matches).unwrap_or_default();
-    // Without a data directory there is no file; a command that needs one says so itself.
+    // Without a data directory there is no file. Commands that need the directory report the
+    // error themselves.
     let Ok(data_dir) = data_dir(&connection) else { return Ok(Defaults::default()) };
     Ok(ClientFile::defaults(&data_dir)?)
 }
 
-/// Makes them default values of the flags that can have these values.
+/// Makes the chosen values the defaults of all flags that accept these values.
 pub(super) fn apply(command: clap::Command, chosen: &Chosen) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match chosen.iter().find(|(flag, _)| arg.get_id() == flag) {
@@ -85,7 +87,7 @@ fn accepts(arg: &Arg, value: &str) -> bool {
     is_switch || arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
 }
 
-/// Turns colours on or off for the process. `console` decides by itself for `auto`: by the terminal,
+/// Turns colours on or off for the whole process. For `auto`, `console` decides, by the terminal,
 /// NO_COLOR and CLICOLOR_FORCE.
 pub(super) fn set_colors(choice: clap::ColorChoice) {
     let on = match choice {

@@ -1,4 +1,4 @@
-//! `landfall doctor`: checks a scheduler's machine, or from another machine its scheduler, and
+//! `landfall doctor`: checks a scheduler and its machine, or a scheduler on another machine, and
 //! prints what to do about each fault.
 
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) struct DoctorArgs {
     format: ShowFormatArgs,
 }
 
-/// What is printed as JSON.
+/// The results, as printed in JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
@@ -54,7 +54,7 @@ impl DoctorArgs {
     }
 }
 
-/// Checks this machine, and the fleet if its scheduler answers.
+/// Checks this machine, and also the fleet if the scheduler answers.
 async fn here(options: &up::Options, connection: &ConnectionArgs) -> Vec<CheckResult> {
     let (examined, asked) = tokio::join!(doctor::examine(options), in_time("fleet", Asked::of(connection)));
     let Examination { mut results, answers, contact_url } = examined;
@@ -71,7 +71,7 @@ async fn here(options: &up::Options, connection: &ConnectionArgs) -> Vec<CheckRe
     results
 }
 
-/// Checks a scheduler from an operator's machine.
+/// Checks a scheduler on another machine, from an operator's machine.
 async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs) -> Vec<CheckResult> {
     let text = format!(
         "{} is no data directory of a scheduler, so only the scheduler at {url} is checked; run this on its machine \
@@ -101,7 +101,7 @@ async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs)
     results
 }
 
-/// The results in lines, each remedy below its fault.
+/// The results as lines, with each remedy below its fault.
 fn text(results: &[CheckResult], view: &View) -> String {
     let mut text = String::new();
     for CheckResult { check, state, text: found, remedy } in results {

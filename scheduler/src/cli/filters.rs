@@ -1,4 +1,4 @@
-//! Flags that many lists share, and the times that people write.
+//! Flags that several lists have, and the formats of times that people type.
 
 use chrono::{DateTime, Days, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone, Utc};
 use clap::Args;
@@ -45,7 +45,7 @@ impl TimeArgs {
     }
 }
 
-/// A time of the protocol.
+/// Converts a time to the type of the protocol.
 pub(super) fn timestamp(time: DateTime<Utc>) -> Timestamp {
     let nanos = i32::try_from(time.timestamp_subsec_nanos()).unwrap_or_default();
     Timestamp { seconds: time.timestamp(), nanos }
@@ -59,8 +59,8 @@ pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
     })
 }
 
-/// Parses a duration before now, a day, or a time. A day is its midnight. A day and a time without
-/// time zone are in the time zone of `now`.
+/// Parses a duration before now, a day, or a time. A day means its midnight. Days, and times
+/// without a time zone, are in the time zone of `now`.
 fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<DateTime<Utc>> {
     let text = text.trim();
     let at = |time: NaiveDateTime| Some(now.timezone().from_local_datetime(&time).earliest()?.to_utc());

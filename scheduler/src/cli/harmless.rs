@@ -1,19 +1,19 @@
 //! Makes CSV and JSON harmless for the programs in which people open them.
 //!
-//! Texts in answers may come from web sites and agents. A spreadsheet takes a cell that begins with
-//! `=`, `+`, `-` or `@` as a formula, and a terminal obeys control characters. Numbers stay as they
-//! are.
+//! Texts in answers may come from web sites and agents. A spreadsheet treats a cell that begins
+//! with `=`, `+`, `-` or `@` as a formula, and a terminal obeys control characters. Numbers are
+//! not changed.
 
 use std::fmt::Write as _;
 
-/// First characters by which spreadsheets recognise a formula. East Asian versions take the wide
-/// ones, too.
+/// First characters by which spreadsheets recognise a formula. East Asian versions also recognise
+/// the wide characters.
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
-/// Makes the cells of CSV harmless: control characters become blanks, and a text that looks like a
-/// formula gets an apostrophe, with which spreadsheets mark texts.
+/// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
+/// formula gets an apostrophe, by which spreadsheets recognise texts.
 pub(super) fn csv(text: String) -> anyhow::Result<String> {
-    // Most answers have no such cell; reading them again would take longer than making them.
+    // Most answers have no such cell, and parsing them again would take longer than producing them.
     if !is_suspicious(&text) {
         return Ok(text);
     }
@@ -60,7 +60,8 @@ pub(super) fn json(text: String) -> String {
     })
 }
 
-/// Whether it is DEL or one of the second set of control characters, such as CSI (U+009B).
+/// Whether the character is DEL or one of the second set of control characters (C1), such as
+/// CSI (U+009B).
 const fn is_bare_control(c: char) -> bool {
     matches!(c, '\u{7f}'..='\u{9f}')
 }

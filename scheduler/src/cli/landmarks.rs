@@ -1,4 +1,4 @@
-//! `landfall landmarks`: sets, elects and lists landmarks, and explains the choice of an election.
+//! `landfall landmarks`: sets, elects and lists landmarks, and explains an election's choice.
 
 pub(super) mod embedding;
 
@@ -116,7 +116,7 @@ impl LandmarksCommand {
     }
 }
 
-/// The warning about too few landmarks to locate a site.
+/// A warning that there are too few landmarks to locate a site.
 fn too_few(landmarks: usize) -> String {
     let s = if landmarks == 1 { "" } else { "s" };
     format!(
@@ -135,8 +135,8 @@ async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> 
     })
 }
 
-/// Converts the dimensions for the request, in which 0 means the default. Refuses more than the
-/// landmarks can span.
+/// Converts the number of dimensions for the request, in which 0 means the default. Refuses more
+/// dimensions than the landmarks can span.
 fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     let Some(asked) = asked else { return Ok(0) };
     let most = landmarks.saturating_sub(1);
@@ -147,7 +147,7 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     Ok(asked)
 }
 
-/// Removes the map from the answer, because this map was still fitted with the former landmarks.
+/// Removes the map from the answer, because this map was still fitted to the former landmarks.
 fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmarksResponse> {
     answer.map(|answer| ListLandmarksResponse { epoch: 0, ..answer })
 }
@@ -177,8 +177,8 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-/// Warnings about disconnected landmarks that were set by hand, because only the operator replaces
-/// them.
+/// Warnings about disconnected landmarks that were set by hand, because only an operator can
+/// replace them.
 fn warnings(rows: &[Landmark]) -> String {
     let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
@@ -204,7 +204,8 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // The reason of a pause is not in this answer, only in that of `landfall agents list`.
+        // This answer does not contain the reason of a pause; only that of `landfall
+        // agents list` does.
         ("!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),
@@ -216,7 +217,7 @@ impl Row for Landmark {
     }
 }
 
-/// An election, as printed.
+/// An election, as printed in JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Election {
     pub(super) landmarks: Vec<Landmark>,
@@ -224,7 +225,7 @@ pub(super) struct Election {
     pub(super) explanation: ElectionExplanation,
 }
 
-/// States how many countries, carriers etc. have a landmark, and which have none.
+/// Describes how many cities or carriers have a landmark, and which have none.
 fn kinds(kinds: Option<&Diversity>, one: &str, more: &str) -> String {
     let Diversity { with, without } = kinds.cloned().unwrap_or_default();
     let missing = if without.is_empty() { String::new() } else { format!("; none in {}", without.join(", ")) };
@@ -252,7 +253,7 @@ fn or(text: &str, nothing: &str) -> String {
     (if text.is_empty() { nothing } else { text }).to_owned()
 }
 
-/// Prints an election and the reasons for its choice; CSV contains only the landmarks.
+/// Prints an election and the reasons for its choice. CSV contains only the landmarks.
 fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>) -> anyhow::Result<()> {
     let view = format.view();
     match format.format() {

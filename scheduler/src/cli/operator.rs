@@ -15,7 +15,7 @@ use super::client::{self, Client};
 use crate::app::exit::print;
 use crate::app::operator::Successor;
 
-/// Maximum time that the former token may stay valid.
+/// Maximum time for which the former token may stay valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +76,7 @@ impl RotateArgs {
     }
 }
 
-/// States what was done, and what the operator has to do next.
+/// Describes what was done, and what the operator has to do next.
 fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) -> String {
     let former = match good_until {
         Some(until) => format!("is accepted until {}", rfc3339(until)),
@@ -92,7 +92,8 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
     said
 }
 
-/// Whether the scheduler certainly did not replace the token. If its answer was lost, it may have.
+/// Whether the scheduler certainly did not replace the token. If its answer was lost, the scheduler
+/// may have replaced it.
 fn nothing_was_done(status: &Status) -> bool {
     !client::is_transport(status)
         && matches!(

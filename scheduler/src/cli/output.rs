@@ -1,8 +1,8 @@
 //! Prints answers: as tables for people, and as JSON and CSV with stable names for programs.
 //!
-//! Most rows are messages of the protocol, serialised by the rules in `proto/src/json.rs`: their
+//! Most rows are messages of the protocol, serialised by the rules in `proto/src/json.rs`. Their
 //! field names are the names in JSON and in the header of CSV. Names of durations end in `_ms` (a
-//! number of milliseconds), names of times in `_at` (RFC 3339).
+//! number of milliseconds), and names of times end in `_at` (RFC 3339).
 
 use std::marker::PhantomData;
 
@@ -18,7 +18,8 @@ use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-// The values have no help texts, which would triple the length of the help pages.
+// The values have no doc comments, because help texts of values would triple the length of
+// the help pages.
 pub(crate) enum Format {
     #[value(alias = "text")]
     Table,
@@ -73,13 +74,13 @@ impl<R: Row> FormatArgs<R> {
 }
 
 impl<R: PrintedRow> FormatArgs<R> {
-    /// Prints rows, see [`FormatArgs::text`].
+    /// Prints rows as [`FormatArgs::text`] formats them.
     pub(crate) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
         print(&self.text(rows, none, more, &self.view())?)
     }
 
-    /// The text of rows. If there are none, this is `none` instead of a table, unless `none` is
-    /// empty. `more` is the number of rows omitted by a limit, which is stated below the table.
+    /// Formats rows. Without rows, the text is `none` instead of a table, unless `none` is empty.
+    /// `more` is the number of rows that a limit omitted; a line below the table states it.
     pub(crate) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
         match self.format() {
             Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),
@@ -98,7 +99,7 @@ impl<R: Row> ShowFormatArgs<R> {
         self.wide.view()
     }
 
-    /// Prints one object: as JSON, or as the text that `text` makes.
+    /// Prints one object, as JSON or as the text that `text` returns.
     pub(crate) fn print<T: Serialize>(
         &self,
         shown: &T,
@@ -107,7 +108,7 @@ impl<R: Row> ShowFormatArgs<R> {
         print(&self.text(shown, text, &self.view())?)
     }
 
-    /// The text of one object: JSON, or what `text` makes.
+    /// Formats one object, as JSON or as the text that `text` returns.
     pub(crate) fn text<T: Serialize>(
         &self,
         shown: &T,
@@ -126,17 +127,17 @@ pub(crate) trait PrintedRow: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> PrintedRow for R {}
 
-/// The text of rows in any format.
+/// Formats rows in any format.
 pub(crate) fn rows_text<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<String> {
     let mut printer = Printer::new(format, view);
     Ok(printer.page(rows)? + &printer.end()?)
 }
 
-/// Lays out rows that arrive in pages.
+/// Formats rows that arrive in pages.
 pub(crate) struct Printer<'a, R> {
     format: Format,
     view: &'a View,
-    /// The table's layout, whose widths the first page determines.
+    /// The table's layout. The first page determines the widths of the columns.
     table: Option<Table>,
     begun: bool,
     rows: PhantomData<R>,
@@ -147,8 +148,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
 
-    /// The text of the next rows, of which there must be at least one. On the first call it begins
-    /// with the header.
+    /// Formats the next rows, at least one. The first page begins with the header.
     pub(crate) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
         let mut text = String::new();
         match self.format {
@@ -182,7 +182,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         !self.begun
     }
 
-    /// The text after the last row. If there were no rows, this is the whole output.
+    /// Returns the text after the last row. If there were no rows, this is the whole output.
     pub(crate) fn end(&mut self) -> anyhow::Result<String> {
         match (self.format, self.begun) {
             (Format::Json, true) => Ok("\n]\n".to_owned()),
@@ -198,17 +198,18 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&json_text(value)?)
 }
 
-/// The text of one object as JSON.
+/// Formats one object as JSON.
 pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
-/// Lays out rows as a table inside a text, without colours: [`View::fold`] removes them.
+/// Formats rows as a table inside a text. The table has no colours, because [`View::fold`] would
+/// remove them.
 pub(crate) fn table<R: Row>(rows: &[R], view: &View) -> String {
     list(rows, &View { colors: false, ..*view })
 }
 
-/// Lays out rows as a table that is the answer itself.
+/// Formats rows as a table that is the whole answer.
 pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
     let table = Table::fit(rows, view);
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
@@ -221,8 +222,8 @@ pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
         writer.serialize(row)?;
     }
     if rows.is_empty() {
-        // The CSV writer derives the header from a row, so a default row is written and then cut
-        // off.
+        // The CSV writer derives the header from a row. Without rows, it writes a default row,
+        // which is then cut off.
         writer.serialize(R::default())?;
     }
     let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;
@@ -232,7 +233,7 @@ pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
     harmless::csv(text)
 }
 
-/// The line below a table that says how many rows a limit omitted; empty if none.
+/// A line below a table that states how many rows a limit omitted; empty if it omitted none.
 pub(crate) fn more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -240,23 +241,22 @@ pub(crate) fn more(more: u64) -> String {
     }
 }
 
-/// A duration for a table, in milliseconds to a tenth; a dash for `None`.
+/// Formats a duration for a table, in milliseconds with one decimal; a dash for `None`.
 pub(crate) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)
 }
 
-/// A number for a table, with `digits` digits after the point; a dash for `None`.
+/// Formats a number for a table, with `digits` decimals; a dash for `None`.
 pub(crate) fn float_cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
-/// A duration for a table, in a unit that gives two or three digits before the point; a dash for
-/// `None`.
+/// Formats a duration for a table, in a suitable unit; a dash for `None`.
 pub(crate) fn span_cell(duration: Option<Duration>) -> String {
     milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
 }
 
-/// A duration in seconds, printed in a suitable unit.
+/// Formats a duration, given in seconds, in a suitable unit.
 pub(crate) fn span(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),
@@ -266,27 +266,27 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// A share from 0 to 1 for a table, in per cent.
+/// Formats a share from 0 to 1 for a table, in per cent.
 pub(crate) fn share_cell(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A text for a table; a dash if empty.
+/// Formats a text for a table; a dash if it is empty.
 pub(crate) fn text_cell(text: &str) -> String {
     if text.is_empty() { dash() } else { text.to_owned() }
 }
 
-/// A boolean for a table: `yes` or a dash.
+/// Formats a boolean for a table: `yes` or a dash.
 pub(crate) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
 
-/// A count with its noun, to which an s is added unless the count is 1.
+/// Formats a count with its noun, which gets an s unless the count is 1.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
 }
 
-/// A number for people: five or more digits are grouped by three.
+/// Formats a number for people. Five or more digits are grouped by three.
 pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     if digits.len() < 5 {
@@ -297,7 +297,7 @@ pub(crate) fn number(number: u64) -> String {
     std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
 }
 
-/// A count for a table; a dash for 0.
+/// Formats a count for a table; a dash for 0.
 pub(crate) fn count_cell(count: impl Into<u64>) -> String {
     match count.into() {
         0 => dash(),
@@ -305,7 +305,7 @@ pub(crate) fn count_cell(count: impl Into<u64>) -> String {
     }
 }
 
-/// A comma followed by the fetched pages and bytes; empty if nothing was fetched.
+/// Formats the fetched pages and bytes, after a comma; empty if nothing was fetched.
 pub(crate) fn fetched(pages: u64, bytes: u64) -> String {
     match (pages, bytes) {
         (0, 0) => String::new(),
@@ -313,7 +313,7 @@ pub(crate) fn fetched(pages: u64, bytes: u64) -> String {
     }
 }
 
-/// A number of bytes for a table; a dash for 0.
+/// Formats a number of bytes for a table; a dash for 0.
 pub(crate) fn size_cell(bytes: u64) -> String {
     if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }

@@ -1,9 +1,9 @@
-//! Tests that the output for programs does not change, and that lines of the output for people are
-//! not too long.
+//! Tests that the output for programs stays the same, and that no line of the output for people
+//! is too long.
 //!
 //! `printed.txt` contains the JSON and CSV of each answer, once with all fields set and once with
-//! none. After a name was added, rewrite this file and the JSON schemas by running the tests with
-//! `UPDATE_PRINTED=1`.
+//! no field set. After adding a field, run the tests with `UPDATE_PRINTED=1`, which rewrites this
+//! file and the JSON schemas.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -27,12 +27,13 @@ use super::status;
 /// Generates messages with all fields set, from the protocol's definition.
 struct Contract {
     messages: Vec<DescriptorProto>,
-    /// Makes long messages: the number of elements of each repeated field, and the value of each
-    /// text field. `None`: one element, and a different value in each field.
+    /// For long messages: the number of elements of each repeated field, and the value of each text
+    /// field. With `None`, repeated fields have one element, and every field has a different value.
     long: Option<(usize, &'static str)>,
-    /// The value of each enum.
+    /// The number of the value that every enum field gets.
     value: u8,
-    /// The depth at which messages are empty, 0 for the outermost; `None`: none is.
+    /// The depth at which messages are left empty, where 0 is the outermost; `None`
+    /// leaves none empty.
     empty_at: Option<usize>,
 }
 
@@ -50,7 +51,8 @@ impl Contract {
         M::decode(self.bytes(name, 0).as_slice()).unwrap()
     }
 
-    /// Messages that together have every shape: with each value of enums, and empty at each depth.
+    /// Generates messages that together have every shape: with each value of enums, and empty
+    /// at each depth.
     fn every<M: Message + Default>(&mut self) -> Vec<M> {
         let mut messages = Vec::new();
         for value in 0..32 {
@@ -136,14 +138,14 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Adds values of an answer to its schema, which its own message does not contain.
+    /// Adds values to the schema of an answer that the generated messages of the answer lack.
     fn also<M: Message + Default, T: Serialize>(&mut self, name: &str, show: impl Fn(M) -> T) {
         for message in self.contract.every() {
             self.answers.add(name, serde_json::to_value(show(message)).unwrap());
         }
     }
 
-    /// Writes all words of an enum as they appear in this field of an answer.
+    /// Writes all words of an enum as they appear in the field of an answer.
     fn words<T: Serialize>(&mut self, field: &str, show: impl Fn(i32) -> T) {
         let words = (0..24).map(|value| serde_json::to_value(show(value)).unwrap()[field].to_string());
         writeln!(self.text, "{field}: {}", words.collect::<Vec<_>>().join(", ")).unwrap();
@@ -173,12 +175,12 @@ fn what_programs_read_stays_as_it_is() {
         shown.epoch.get_or_insert_default();
         shown
     });
-    // Before the first map the dashboard's JSON has no epoch.
+    // Before the first map, the dashboard's JSON contains no epoch.
     printed.answers.add("embedding show", serde_json::to_value(v1::ShowEmbeddingResponse::default()).unwrap());
     printed.shown("embedding export", embedding::Export::of);
     printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
-        // The generated values are out of the bounds of these fields.
+        // The generated values would be out of bounds.
         (shown.policy, shown.constraints) = (None, None);
         batches::ShownBatch::try_from(shown).unwrap()
     });
@@ -223,7 +225,7 @@ fn what_programs_read_stays_as_it_is() {
     same(&printed.text, &path);
 }
 
-/// Compares a text with the committed one.
+/// Checks that a text equals the committed one.
 fn same(text: &str, path: &Path) {
     let expected = std::fs::read_to_string(path).unwrap_or_default();
     for (number, (line, expected)) in text.lines().zip(expected.lines()).enumerate() {
@@ -232,7 +234,7 @@ fn same(text: &str, path: &Path) {
     assert_eq!(text, expected, "UPDATE_PRINTED=1 writes {}", path.display());
 }
 
-/// A batch whose policy and constraints have all settings.
+/// A batch with every setting of policies and constraints.
 fn batch_with_every_setting() -> serde_json::Value {
     let patterns = Some(v1::PathPatterns { patterns: vec!["/a".into()] });
     let policy = v1::CrawlPolicy {
@@ -270,7 +272,7 @@ fn fits(printed: &str) {
 }
 
 impl Contract {
-    /// Checks a table with two messages: one has long values, the other is empty.
+    /// Checks the width of a table with two messages: one with long values, and an empty one.
     fn table<M: Message + Default, R: Row>(&self, row: impl Fn(M) -> R) {
         fits(&output::table(&[row(self.filled()), row(M::default())], &View::plain()));
     }
@@ -283,7 +285,8 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
         long.table(|agent| v1::Agent { service: service.into(), ..agent });
     }
     for group in [v1::ReportGroup::City, v1::ReportGroup::Day] {
-        // Rows by one thing; a row about everything is wider than a terminal.
+        // The rows are grouped by one property. Rows with all properties would be wider
+        // than a terminal.
         let city = if group == v1::ReportGroup::City { LONG } else { "" }.to_owned();
         let day = if group == v1::ReportGroup::Day { "2026-11-24" } else { "" }.to_owned();
         let (agent, carrier) = (String::new(), String::new());

@@ -1,11 +1,12 @@
-//! Bars of work that lasts: on standard error, only on a terminal, and erased at the end.
+//! Progress bars for long work. They are shown on standard error, only on a terminal, and
+//! erased at the end.
 
 use std::ops::Deref;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Interval at which a bar is redrawn although nothing happened, so that its times go on.
+/// The interval at which a bar is redrawn without progress, so that the displayed times advance.
 const REDRAW: Duration = Duration::from_millis(250);
 
 /// A bar that is erased when dropped.
@@ -13,7 +14,7 @@ const REDRAW: Duration = Duration::from_millis(250);
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar of a known number of things, with rate and time left.
+    /// A bar for a known number of items, with the rate and the remaining time.
     pub(super) fn counted(length: u64, what: &str) -> Self {
         let template = format!(
             "[{{elapsed_precise}}] {{bar:30}} {{human_pos}}/{{human_len}} {what}, {{per_sec}}, {{eta}} left {{msg}}"
@@ -21,13 +22,13 @@ impl Bar {
         Self::new(ProgressBar::new(length), &template)
     }
 
-    /// A count of things whose number is unknown, with their rate.
+    /// A counter for an unknown number of items, with the rate.
     pub(super) fn uncounted(what: &str) -> Self {
         let template = format!("[{{elapsed_precise}}] {{spinner}} {{human_pos}} {what}, {{per_sec}}");
         Self::new(ProgressBar::no_length(), &template)
     }
 
-    /// A count of written bytes, whose number is unknown until the end.
+    /// A counter of written bytes, the number of which is unknown until the end.
     pub(super) fn written_bytes() -> Self {
         Self::new(
             ProgressBar::no_length(),
@@ -35,16 +36,17 @@ impl Bar {
         )
     }
 
-    /// A bar of read bytes. Its length is set when the number of bytes is known.
+    /// A bar of read bytes. Its length is set as soon as the total number of bytes is known.
     pub(super) fn read_bytes() -> Self {
         let template =
             "[{elapsed_precise}] {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
         Self::new(ProgressBar::new(0), template)
     }
 
-    /// A bar of another layout.
+    /// A bar with the given layout.
     pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
-        // An invalid template would be a mistake of this file, and the usual style is readable too.
+        // Only a mistake in this file could make the template invalid. The default style is
+        // readable too.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         if !bar.is_hidden() {

@@ -1,8 +1,8 @@
-//! `--watch`: asks again at intervals, and shows the newest answer. On a terminal it repaints the
-//! screen; elsewhere it prints only answers that differ from the one before.
+//! `--watch`: repeats a request at intervals, and shows the newest answer. A terminal is repainted
+//! each time. On a pipe, only answers that differ from the preceding one are printed.
 //!
-//! If the scheduler stops answering, the last answer stays with a note, and the command asks again
-//! until an answer comes: a scheduler that restarts ends no watch.
+//! If the scheduler stops answering, the last answer stays with a note, and the command repeats the
+//! request until an answer comes. So a watch survives a restart of the scheduler.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use super::output::{Format, FormatArgs, ShowFormatArgs};
 use super::view::{Row, View, now, relative};
 use crate::app::exit::{self, print, sentence, usage};
 
-/// Interval between two requests if none is given, in seconds.
+/// The interval between two requests if none is given, in seconds.
 const USUAL: &str = "2";
-/// Minimum and maximum interval, in seconds. A tenth repaints faster than anybody reads; a day is
-/// the most that a person may mean.
+/// Minimum and maximum interval, in seconds. A tenth repaints faster than a person can read, and
+/// more than a day is probably a mistake.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 86_400.0;
-/// Maximum time for an answer, after which the scheduler counts as lost.
+/// Maximum time for an answer. After this time, the scheduler is reported as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The flag of commands whose answer changes.
@@ -49,10 +49,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The flags that say how an answer is printed.
+/// The flags that determine how an answer is printed.
 pub(super) trait Printing {
     fn is_json(&self) -> bool;
-    /// Whether nothing separates two answers.
+    /// Whether the format has no separator between two answers.
     fn is_unseparated(&self) -> bool;
     fn view(&self) -> View;
 }
@@ -86,7 +86,7 @@ impl<R: Row> Printing for ShowFormatArgs<R> {
 }
 
 impl WatchFlag {
-    /// Prints the text of an answer: once, or again and again with `--watch`.
+    /// Prints an answer as text: once, or repeatedly with `--watch`.
     pub(super) async fn print<T>(
         self,
         connection: &ConnectionArgs,
@@ -132,7 +132,7 @@ impl WatchFlag {
     }
 }
 
-/// Asks once. A scheduler that is silent for too long counts as lost.
+/// Sends one request. Fails with [`Away`] if the scheduler does not answer in time.
 async fn answer<T>(client: &Client, ask: &impl AsyncFn(&Client) -> anyhow::Result<T>) -> anyhow::Result<T> {
     match tokio::time::timeout(PATIENCE, ask(client)).await {
         Ok(answer) => answer,
@@ -150,19 +150,19 @@ struct Lost {
 impl Lost {
     fn line(&self, now: DateTime<Utc>) -> String {
         let since = if now - self.since < TimeDelta::seconds(1) { "now".to_owned() } else { relative(self.since, now) };
-        // The time comes first, because a narrow terminal cuts the end of the line.
+        // The time comes first, because a narrow terminal cuts off the end of the line.
         format!("lost since {}, {since}: {}", self.since.format("%H:%M:%S UTC"), self.why)
     }
 }
 
-/// Where answers are shown.
+/// The output to which a watch prints its answers.
 struct Display {
     interval: Duration,
-    /// The terminal to repaint, and whether it was painted before. `None` on a pipe.
+    /// The terminal to repaint, and whether it was already painted; `None` on a pipe.
     terminal: Option<(Term, bool)>,
-    /// The last printed answer without its times.
+    /// The last printed answer, without the times in it.
     printed: Option<String>,
-    /// Whether the reader of a pipe was told that the scheduler is lost.
+    /// Whether the message that the scheduler is lost was already printed (only on a pipe).
     told: bool,
 }
 
@@ -173,7 +173,7 @@ impl Display {
         Self { interval, terminal, printed: None, told: false }
     }
 
-    /// Says on a pipe that the scheduler answers again.
+    /// Prints on a pipe that the scheduler answers again.
     fn found(&mut self, lost: Option<Lost>) {
         if let Some(lost) = lost
             && std::mem::take(&mut self.told)
@@ -216,7 +216,7 @@ impl Display {
     }
 }
 
-/// Writes a page over the former one, in one piece so that nothing flickers.
+/// Writes a page over the preceding one. One write avoids flicker.
 fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
     if !painted {
         terminal.clear_screen()?;
@@ -228,13 +228,13 @@ fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
 }
 
 /// A page that fits the screen: a line with the state of the watch, and the lines of the answer.
-/// The last row stays free for the cursor.
+/// The last row is left to the cursor.
 fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     let room = rows.saturating_sub(3).max(1);
     let lines: Vec<&str> = text.lines().collect();
     let cut = |line: &str| truncate_str(line, columns, "…").into_owned() + "\n";
     let mut page = cut(head) + "\n";
-    // One row of a text that is too long says how much is missing.
+    // If the text is too long, one row states how many lines are missing.
     let shown = if lines.len() > room { room - 1 } else { lines.len() };
     lines.iter().take(shown).for_each(|line| page += &cut(line));
     match lines.len() - shown {
@@ -243,8 +243,8 @@ fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     }
 }
 
-/// JSON without its fields of times, whose names end in `_at`. They differ in every answer of an
-/// agent that is heard regularly.
+/// Removes the times from JSON: fields with names that end in `_at`. Times such as an agent's last
+/// heartbeat differ in every answer.
 fn without_times(json: &str) -> anyhow::Result<String> {
     fn remove(value: &mut serde_json::Value) {
         match value {

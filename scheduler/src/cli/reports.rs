@@ -1,4 +1,5 @@
-//! `landfall report`: shows results by task and by agent. `throughput` shows results over time.
+//! `landfall report`: shows results by task and by agent. The module `throughput` shows
+//! results over time.
 
 pub(super) mod accuracy;
 pub(super) mod events;
@@ -123,19 +124,20 @@ impl CrawlArgs {
     }
 }
 
-/// What the rows of a report are about, in the protocol; `usual` if nothing was asked for.
+/// Converts the properties by which rows are grouped to the protocol's type; `usual` applies if the
+/// user gave none.
 fn groups(asked: &[ReportGroup], usual: &[ReportGroup]) -> Vec<i32> {
     let groups = if asked.is_empty() { usual } else { asked };
     groups.iter().map(|group| v1::ReportGroup::from(*group).into()).collect()
 }
 
-/// A task, as printed.
+/// A task as a row of the report.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct AssignmentRow(#[serde(with = "AssignmentFields")] pub(super) v1::AssignmentRow);
 
-/// The printed fields. Three of them are causes, each one word or empty: why the task waits, why it
-/// has its agent, and why the batch's strategy did not choose that agent.
+/// The printed fields. Three fields are causes, each one word or empty: why the task waits, why it
+/// has its agent, and why the batch's strategy was not applied.
 #[derive(Serialize)]
 #[serde(remote = "v1::AssignmentRow")]
 struct AssignmentFields {
@@ -191,7 +193,7 @@ fn fallback(row: &v1::AssignmentRow) -> &'static str {
 impl Row for AssignmentRow {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.0.site.clone()),
-        // For tasks that are done, the outcome of the crawl is shown instead of the state.
+        // Tasks that are done show the outcome of the crawl instead of the state.
         ("!state", |row, _| (if row.0.state == "done" { &row.0.outcome } else { &row.0.state }).clone()),
         ("agent", |row, _| text_cell(&row.0.agent)),
         (">rtt ms", |row, _| millis_cell(row.0.crawled)),
@@ -213,7 +215,7 @@ impl Row for AssignmentRow {
     }
 }
 
-/// The tone of a task's state.
+/// The tone in which a task's state is shown.
 pub(super) fn task_tone(row: &v1::AssignmentRow) -> Tone {
     match TaskState::named(&row.state) {
         Some(TaskState::Done) if row.outcome == "truncated" => Tone::Pausing,

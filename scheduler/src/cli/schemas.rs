@@ -1,7 +1,8 @@
-//! Derives the JSON schemas of the answers for programs from the answers themselves: from messages
-//! with all fields, with empty messages at each depth, and with each value of an enum.
+//! Derives the JSON schemas of the answers from the answers themselves: from messages with all
+//! fields, with empty messages at each depth, and with each value of an enum.
 //!
-//! `docs/reference/json-schemas.json` has them for `--format json` and for the dashboard's JSON.
+//! `docs/reference/json-schemas.json` contains the schemas for `--format json` and for the
+//! dashboard's JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,23 +10,23 @@ use std::path::{Path, PathBuf};
 use chrono::DateTime;
 use serde_json::{Map, Value, json};
 
-/// The values that each answer can have, by the answer's name.
+/// The example values of each answer, by the answer's name.
 #[derive(Debug, Default)]
 pub(super) struct Answers(BTreeMap<String, Vec<Value>>);
 
 impl Answers {
-    /// Sets the values of an answer. A later call counts: a command whose JSON is not that of its
-    /// rows is recorded after them.
+    /// Sets the values of an answer, and replaces earlier ones. So a command with JSON that differs
+    /// from its rows records this JSON after the rows.
     pub(super) fn set(&mut self, name: &str, values: Vec<Value>) {
         self.0.insert(key(name), values);
     }
 
-    /// Adds a value that generated messages do not have.
+    /// Adds a value that the generated messages lack.
     pub(super) fn add(&mut self, name: &str, value: Value) {
         self.0.get_mut(&key(name)).expect("a known answer").push(value);
     }
 
-    /// The document of all schemas.
+    /// The document that contains all schemas.
     pub(super) fn document(&self) -> String {
         let schemas: Map<String, Value> =
             self.0.iter().map(|(name, values)| (name.clone(), schema(&values.iter().collect::<Vec<_>>()))).collect();
@@ -46,12 +47,12 @@ pub(super) fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/json-schemas.json")
 }
 
-/// The name of a command as OpenAPI permits it.
+/// A command's name, in characters that OpenAPI permits.
 fn key(name: &str) -> String {
     name.replace(" --", "-").replace(' ', "-")
 }
 
-/// The schema that all these values meet. A property is required if every object has it.
+/// The schema that all these values satisfy. A property is required if every object has it.
 fn schema(values: &[&Value]) -> Value {
     let mut types: BTreeSet<&str> = values.iter().map(|value| type_of(value)).collect();
     if types.contains("number") {
@@ -95,7 +96,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Writes an object on one line if it contains no other object.
+/// Writes JSON. An object without inner objects is written on one line.
 fn write(value: &Value, indent: &str, text: &mut String) {
     let object = value.as_object().filter(|object| object.values().any(Value::is_object));
     let Some(object) = object else {

@@ -1,7 +1,7 @@
 //! `landfall simulate`: evaluates the map and the strategies on a measured matrix, without a fleet.
 //!
-//! Needs no scheduler and no database. The module `simulate` computes the figures; this module
-//! parses the flags and prints the report.
+//! The command needs no scheduler and no database. The module `simulate` computes the figures; this
+//! module parses the flags and prints the report.
 
 use std::io::Write as _;
 use std::num::NonZeroUsize;
@@ -82,13 +82,13 @@ pub(super) struct SimulateArgs {
     dump: Option<PathBuf>,
 }
 
-/// The names of the ingredients of any map, each once.
+/// The names of the ingredients of all maps, without duplicates.
 fn ingredients() -> impl Iterator<Item = &'static str> + Clone {
     let plain = PlainSwitches::NAMES.iter().copied();
     plain.chain(RefinedSwitches::NAMES.iter().copied().filter(|name| !PlainSwitches::NAMES.contains(name)))
 }
 
-/// The report as JSON.
+/// The report, as printed in JSON.
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     matrix: String,
@@ -110,7 +110,7 @@ impl SimulateArgs {
             SettingsError::Nonsense(complaint) => usage(complaint),
         })?;
         for (flag, file) in [("--dump", &self.dump), ("--html", &self.html)] {
-            // Checked before the simulation, so that an error is reported at once.
+            // The files are checked before the simulation, so that an error is reported at once.
             file.as_deref().map(|file| beside(flag, file)).transpose()?;
         }
         let bar = Bar::counted(settings.sites_in_all(matrix.nodes()), "sites");
@@ -160,7 +160,7 @@ impl SimulateArgs {
     }
 }
 
-/// An error in the content of a file is reported as a usage error.
+/// Reports an error in a file's content as a usage error.
 fn untaken(error: FileError) -> anyhow::Error {
     match error {
         FileError::Read { .. } => anyhow::Error::new(error),
@@ -168,7 +168,7 @@ fn untaken(error: FileError) -> anyhow::Error {
     }
 }
 
-/// Impossible settings and elections are reported as usage errors.
+/// Reports impossible settings and elections as usage errors.
 fn refusal(error: SimulateError) -> anyhow::Error {
     match error {
         SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
@@ -176,7 +176,7 @@ fn refusal(error: SimulateError) -> anyhow::Error {
     }
 }
 
-/// The report as text for people.
+/// Formats the report as text for people.
 fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = *report;
     let last = report.last_seed();
@@ -202,7 +202,8 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     )
 }
 
-/// Names the strategies that could not be judged, and those that lacked data for some sites.
+/// Names the strategies that could not be judged, and the strategies that lacked data
+/// for some sites.
 fn left_out(report: &Report) -> String {
     let mut text = String::new();
     for left in &report.left_out {
@@ -219,8 +220,8 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// The excess over the nearest agent in each crawl of the same sites; empty if sites are crawled
-/// only once.
+/// The excess over the nearest agent in each crawl of the same sites; empty if sites are
+/// crawled only once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -1,4 +1,4 @@
-//! `landfall sites`: declares its commands, and lists and reopens sites whose circuit is open.
+//! `landfall sites`: declares the commands, and lists and reopens sites whose circuit is open.
 
 pub(super) mod explain;
 pub(crate) mod site;

@@ -1,4 +1,4 @@
-//! `landfall status`: shows how the whole system stands, and what needs attention.
+//! `landfall status`: shows the state of the whole system, and what needs attention.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -73,7 +73,7 @@ fn left(batch: &BatchStatus) -> String {
     batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), watch::left_cell)
 }
 
-/// A share in per cent, rounded down so that 100 % means all.
+/// Formats a share in per cent, rounded down, so that 100 % means all.
 fn share(part: u64, whole: u64) -> String {
     format!("{} %", part.saturating_mul(100).checked_div(whole).unwrap_or(100))
 }
@@ -101,7 +101,8 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
     Ok(text)
 }
 
-/// One of several schedulers also says whether it answers, and which roles only it has.
+/// Describes a scheduler. If there are several, also states whether this one answered, and the
+/// roles that it leads.
 pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
     let SchedulerStatus { url, version, started_at, running, roles, disk } = scheduler;
     if !running {
@@ -114,7 +115,7 @@ pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers
     if several && !roles.is_empty() {
         parts.push(format!("has the roles {}", roles.join(", ")));
     }
-    // Like times, free space changes with every answer.
+    // Free space changes with every answer, as times do.
     parts.extend(disk.as_ref().filter(|_| !view.timeless).map(|DiskSpace { free_bytes, size_bytes }| {
         format!("disk {} of {} free", bytes_cell(*free_bytes), bytes_cell(*size_bytes))
     }));
@@ -129,7 +130,7 @@ pub(crate) fn database_line(database: Option<&DatabaseStatus>, view: &View) -> S
     format!("PostgreSQL {version}, {}", bytes_cell(*size_bytes))
 }
 
-/// The agents by state, and the use of their slots.
+/// Describes the number of agents in each state, and the use of their slots.
 pub(crate) fn fleet_line(fleet: Option<&FleetStatus>) -> String {
     let Some(FleetStatus { agents, slots, leases, open_enrolments }) = fleet else { return "-".to_owned() };
     let states: Vec<String> = agents
@@ -164,7 +165,7 @@ pub(crate) fn map_line(map: Option<&MapStatus>, view: &View) -> String {
     let Some(MapStatus { epoch, fitted_at, error, agents, landmarks, dimensions }) = map else {
         return "none yet: it is fitted when three agents or more have measured each other".to_owned();
     };
-    // |ln(predicted / measured)| = e means that the prediction is off by the factor exp(e).
+    // If |ln(predicted / measured)| = e, the prediction is off by the factor exp(e).
     let error = error.map(|error| format!(", median error {:.0} %", error.exp_m1() * 100.0)).unwrap_or_default();
     format!(
         "epoch {epoch}, fitted {}{error}; {} from {} in {}",

@@ -1,5 +1,5 @@
-//! `landfall version`: prints the versions of this program and of the scheduler that commands would
-//! use.
+//! `landfall version`: prints the version of this program, and that of the scheduler that
+//! commands would use.
 
 use landfall_proto::v1::ShowSchedulerRequest;
 use serde::Serialize;
@@ -16,11 +16,12 @@ struct Versions {
     /// The URL of the scheduler that answered; `None` if no scheduler is known or none answers.
     scheduler: Option<String>,
     scheduler_version: Option<String>,
-    /// Why the scheduler's version is missing.
+    /// The reason why the scheduler's version is missing.
     problem: Option<String>,
 }
 
-/// Prints the versions. An unreachable scheduler is not an error; the output states the problem.
+/// Prints the versions. If the scheduler cannot be reached, the output states the problem, but the
+/// command succeeds.
 pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let own = Versions { version: crate::VERSION, ..Versions::default() };
     let shown = match Client::connect(connection).await {

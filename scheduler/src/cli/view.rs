@@ -1,8 +1,8 @@
-//! Lays out output for people: tables and texts that fit the line width, and relative times.
+//! Formats output for people: tables and texts that fit the width of lines, and relative times.
 //!
-//! Without `--wide` a table has only its main columns, and no line is wider than the terminal, or
-//! than 100 characters without a terminal. With `--wide` a table has all columns, nothing is cut,
-//! and times are printed in full.
+//! Without `--wide`, a table has only its main columns. No line is wider than the terminal, or than
+//! 100 characters without a terminal. With `--wide`, a table has all columns, nothing is cut, and
+//! times are printed in full.
 
 use std::marker::PhantomData;
 
@@ -12,41 +12,41 @@ use console::{Alignment, Style, Term, measure_text_width, pad_str, truncate_str}
 use landfall_proto::json::{moment, rfc3339};
 use prost_types::Timestamp;
 
-/// Line width without a terminal.
+/// Line width if there is no terminal.
 const COLUMNS: usize = 100;
 /// Minimum line width, because no table fits a narrower terminal.
 const FEWEST_COLUMNS: usize = 60;
 /// The gap between two columns of a table.
 const GAP: &str = "  ";
-/// Columns of texts (`~`) are cut first, down to this width.
+/// In the first stage of shrinking a table, columns of texts (`~`) are cut down to this width.
 const SHORTEST_TEXT: usize = 24;
-/// Then the other columns are cut down to this width, the first column last.
+/// Then other columns are cut down to this width, the first column last.
 const SHORTEST_CELL: usize = 8;
-/// Maximum width of the label at the start of a line, including the blanks before the value.
+/// Maximum width of the label at the start of a line, including the blanks after it.
 const LONGEST_LABEL: usize = 24;
-/// Times up to this far in the future count as past, because the scheduler's clock may be ahead of
-/// this machine's.
+/// Times up to this far in the future are shown as past, because the scheduler's clock may be ahead
+/// of this machine's.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// One row of a table.
 pub(crate) trait Row: Sized + 'static {
-    /// The table's columns.
+    /// The columns of the table.
     const COLUMNS: &'static [Column<Self>];
-    /// What [`Row::name`] returns, for the help of `--quiet`.
+    /// The noun for the results of [`Row::name`], for the help of `--quiet`.
     const NAMES: &'static str = "names";
 
-    /// What identifies the row in other commands: its first column, unless the row has no such.
+    /// The word that identifies the row in other commands. This is the first column by default.
     fn name(&self, view: &View) -> String {
         Self::COLUMNS.first().map_or_else(String::new, |(_, cell)| printable(&cell(self, view)))
     }
 
-    /// The tone of the column marked `!`.
+    /// The tone of the cells in the column marked `!`.
     fn tone(&self) -> Tone {
         Tone::Plain
     }
 }
 
-/// What a state means to an operator.
+/// The meaning of a state for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -54,7 +54,7 @@ pub(crate) enum Tone {
     Good,
     /// Work pauses or is incomplete.
     Pausing,
-    /// Somebody must look.
+    /// An operator must look at it.
     Bad,
 }
 
@@ -69,10 +69,10 @@ impl Tone {
     }
 }
 
-/// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
-/// if only --wide shows the column; `?` if it is shown only if a cell is more than a dash; then `>`
-/// if it is aligned to the right, or `~` if it is a text, which is cut before other columns; then
-/// `!` if it has the colour of the row's tone.
+/// A column: its name, and the function that makes its cell in a row. Marks may precede the name,
+/// in this order: `+` if only --wide shows the column; `?` if the column is shown only if a cell is
+/// more than a dash; `>` if it is aligned to the right, or `~` if it is a text, which is cut before
+/// other columns; `!` if it has the colour of the row's tone.
 pub(crate) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -109,7 +109,7 @@ fn wide_help<R: Row>() -> String {
     format!("Cut nothing and print times in full{more} [env: LANDFALL_WIDE]")
 }
 
-/// The row type of answers that have no table.
+/// The row type of answers without a table.
 #[derive(Debug)]
 pub(crate) struct TextLines;
 
@@ -117,28 +117,28 @@ impl Row for TextLines {
     const COLUMNS: &'static [Column<Self>] = &[];
 }
 
-/// How to lay out an answer.
+/// How an answer is formatted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     /// Whether all columns are shown and nothing is cut.
     pub(crate) wide: bool,
-    /// Maximum line width, unless `wide`.
+    /// Maximum line width, if `wide` is false.
     pub(crate) columns: usize,
     pub(crate) now: DateTime<Utc>,
-    /// Whether a dash stands for every relative time, so that two answers can be compared.
+    /// Whether a dash replaces every relative time, so that two answers can be compared.
     pub(crate) timeless: bool,
-    /// Whether lists have colours.
+    /// Whether colours are used in lists.
     pub(crate) colors: bool,
 }
 
 impl View {
-    /// The view used on a pipe, with the Unix epoch as the present time.
+    /// The view for a pipe, in which the present time is the Unix epoch.
     #[cfg(test)]
     pub(crate) const fn plain() -> Self {
         Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false, colors: false }
     }
 
-    /// A time relative to now, or in full with --wide; a dash if unknown.
+    /// Formats a time relative to now, or in full with --wide; a dash if it is unknown.
     pub(crate) fn when(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -148,8 +148,8 @@ impl View {
         }
     }
 
-    /// The time of a log line, in this machine's time zone like the logs of its other services. Its
-    /// width is constant, so that lines align.
+    /// Formats the time of a log line in this machine's time zone, like the logs of other services.
+    /// The width is constant, so that lines align.
     pub(crate) fn clock(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -158,7 +158,8 @@ impl View {
         }
     }
 
-    /// Breaks lines that are too long. A broken line continues below its value, after the label.
+    /// Breaks lines that are too long. The parts of a line after the first are aligned with the
+    /// value, which follows the label.
     pub(crate) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
@@ -167,21 +168,23 @@ impl View {
         lines.map(|line| fold_line(&line, self.columns, hanging(&line))).collect()
     }
 
-    /// A line that begins with a label; its continuations are aligned below the text.
+    /// Formats a line that begins with a label. If the line is broken, the other parts are aligned
+    /// with the text after the label.
     pub(crate) fn labelled(&self, label: &str, text: &str) -> String {
         let line = format!("{label}{}", printable(text));
         if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
     }
 }
 
-/// A time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the number below
-/// about 100.
+/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the
+/// number small.
 pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let passed = now - time;
     if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
         return "now".to_owned();
     }
-    // A future time is rounded, not truncated, so that a token just made for a day ends "in 24 h".
+    // Future times are rounded, not truncated, so that a new token that is valid for a day
+    // ends "in 24 h".
     let (seconds, half) = match passed.num_seconds() {
         seconds @ 0.. => (seconds, 0),
         seconds => (seconds.saturating_neg(), 1),
@@ -202,13 +205,13 @@ pub(crate) struct LaidOutColumn {
     wide: bool,
     /// Whether the column is left out if all its cells are dashes.
     optional: bool,
-    /// Whether it is aligned to the right.
+    /// Whether the cells are aligned to the right.
     pub(crate) right: bool,
     text: bool,
     pub(crate) toned: bool,
 }
 
-/// The main columns, each with the cells of these rows, for media other than a terminal.
+/// The main columns, each with its cells for these rows, for media other than a terminal.
 pub(crate) fn main_columns<R: Row>(rows: &[R], view: &View) -> Vec<(LaidOutColumn, Vec<String>)> {
     let columns = R::COLUMNS.iter().map(|(name, cell)| (LaidOutColumn::parse(name), cell));
     let shown = columns.filter(|(column, _)| !column.wide);
@@ -230,7 +233,7 @@ impl LaidOutColumn {
     }
 }
 
-/// A table layout with fixed column widths.
+/// The layout of a table, with fixed column widths.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     view: View,
@@ -239,7 +242,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Computes the widths from these rows; cells of later rows are cut to these widths.
+    /// Computes the widths from these rows. Cells of later rows are cut to these widths.
     pub(crate) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
         let named = R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).enumerate();
@@ -257,12 +260,12 @@ impl Table {
         Self { view: *view, columns }
     }
 
-    /// The header line.
+    /// Formats the header line.
     pub(crate) fn head(&self) -> String {
         self.line(|column, _| column.name.to_owned(), |_| Some(Style::new().bold()))
     }
 
-    /// The line of one row.
+    /// Formats one row as a line.
     pub(crate) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
         let cell = |_: &LaidOutColumn, index| cells.get(index).cloned().unwrap_or_default();
@@ -289,7 +292,7 @@ impl Table {
     }
 }
 
-/// Replaces control characters, so that text from elsewhere cannot control the terminal.
+/// Replaces control characters, so that text from other machines cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -298,12 +301,12 @@ fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
     R::COLUMNS.iter().map(|(_, cell)| printable(&cell(row, view))).collect()
 }
 
-/// One stage of shrinking: a width, and which columns may be cut down to this width.
+/// One stage of shrinking a table: a width, and the columns that may be cut down to it.
 type Stage<'a> = (usize, &'a dyn Fn(usize, &LaidOutColumn) -> bool);
 
-/// Shrinks a table to `most` characters in three stages: only texts; then all columns except
-/// numbers and the first column; then all except numbers. In each stage the widest column shrinks
-/// first.
+/// Shrinks a table to `most` characters in three stages. The first stage cuts only texts; the
+/// second cuts all columns except numbers and the first column; the third cuts all columns except
+/// numbers. In each stage, the widest column shrinks first.
 fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
@@ -327,7 +330,7 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words; continuations are indented.
+/// Breaks a line between words. All parts but the first are indented.
 fn fold_line(line: &str, most: usize, indent: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";
@@ -360,7 +363,7 @@ fn fold_line(line: &str, most: usize, indent: usize) -> String {
     folded + "\n"
 }
 
-/// The number of bytes of a text that fit into `most` columns; at least one character.
+/// The number of bytes of a text that fit into `most` columns, at least those of one character.
 fn prefix(text: &str, most: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -372,8 +375,9 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// The indentation of a continuation. In a line like ` label value` it is aligned with the value,
-/// which begins after the first two or more blanks that follow a word; otherwise it is two.
+/// The indentation of the parts of a broken line. In a line such as ` label value`, they are
+/// aligned with the value, which begins after the first two or more blanks that follow a word. In
+/// other lines, the indentation is two.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

@@ -1,8 +1,8 @@
-//! Parses flags whose value is one of several words.
+//! Parses flags that accept one of several words.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// Makes a parser for flags whose value is one of several words.
+/// Makes a parser for a flag that accepts one of several words.
 pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = T>,
     word: fn(T) -> &'static str,

@@ -43,7 +43,7 @@ section! {
 }
 
 impl KeepConfig {
-    /// How long rows of this kind are kept.
+    /// The time for which rows of this kind are kept.
     pub const fn of(&self, subject: RetainedKind) -> Duration {
         match subject {
             RetainedKind::Rounds => self.rounds,
@@ -58,8 +58,8 @@ impl KeepConfig {
         }
     }
 
-    /// Checks that rows are kept for at least the life and grace of a lease, and measurements for
-    /// at least as long as they are used.
+    /// Checks that all rows are kept for at least the life and grace of a lease, and measurements
+    /// for at least as long as they are used.
     pub(super) fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
         let rows = RetainedKind::ALL.map(|kind| (kind.key(), self.of(kind)));
         let all = [("keep.events", self.events)].into_iter().chain(rows);

@@ -5,8 +5,7 @@
 //! solution (Schönemann, "A generalized solution of the orthogonal Procrustes problem",
 //! Psychometrika 31, 1966) over the agents in both embeddings: if the rows of X (new) and Y
 //! (former) are their centred positions and XᵀY = UΣVᵀ, the rotation is UVᵀ. Nothing is scaled,
-//! because both embeddings are in milliseconds, and heights are not changed, because they have no
-//! direction.
+//! because both embeddings are in milliseconds. Heights have no direction, so they do not change.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use super::Embedding;
 
 /// The relative tolerance of the singular value decomposition.
 const PRECISION: f64 = 1e-12;
-/// Maximum number of steps of the decomposition; it needs a few tens.
+/// Maximum number of iterations of the decomposition, which usually needs a few tens.
 const MOST_STEPS: usize = 1000;
 
 /// Converts a coordinate to another number of dimensions: drops excess components, sets missing
@@ -32,8 +31,8 @@ pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     changed
 }
 
-/// Rotates, reflects and shifts the points so that agents of `former` are as near as possible to
-/// their places there. Changes nothing if no agent is in both.
+/// Rotates, reflects and shifts the points so that agents of `former` come as near as possible to
+/// their former places. Changes nothing if no agent is in both embeddings.
 fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensions: usize) {
     let both: Vec<(usize, Vec<f64>)> = (0..agents.len())
         .filter_map(|i| Some((i, in_dimensions(&former.placement(agents[i])?.coordinate, dimensions))))
@@ -56,7 +55,8 @@ fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensi
     }
 }
 
-/// Returns UVᵀ from the product's singular value decomposition; the identity if there is none.
+/// Returns UVᵀ from the product's singular value decomposition, or the identity if the
+/// decomposition fails.
 fn nearest_turn(product: DMatrix<f64>, dimensions: usize) -> DMatrix<f64> {
     let none = || DMatrix::identity(dimensions, dimensions);
     if !product.iter().all(|value| value.is_finite()) {
@@ -81,8 +81,8 @@ fn centre<'a>(points: impl ExactSizeIterator<Item = &'a [f64]>, dimensions: usiz
 }
 
 impl Embedding {
-    /// Returns the same embedding, rotated, reflected and shifted so that its agents are as near as
-    /// possible to their places in `former`. Distances do not change.
+    /// Returns the same embedding, rotated, reflected and shifted so that its agents come as near
+    /// as possible to their places in `former`. Distances do not change.
     #[must_use]
     pub fn aligned_to(mut self, former: &Self) -> Self {
         let agents: Vec<AgentId> = self.agents.keys().copied().collect();
@@ -95,8 +95,9 @@ impl Embedding {
     }
 
     /// Returns how far each agent that is in both embeddings moved from its place in `former`,
-    /// shortest move first. A move is the distance between the two positions plus the change of the
-    /// height. The agent's distance to a host that did not move changes by no more than that.
+    /// shortest move first. A move is the distance between the two positions plus the change of
+    /// the height. The agent's distance to a host that did not move changes by at most the length
+    /// of the move.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {

@@ -3,15 +3,17 @@
 //! Three independent kinds of evidence, strongest first:
 //!
 //! 1. *Light.* The paths from two landmarks to the host together form a path between the landmarks.
-//!    If both landmarks' positions are known, and the sum of the round trips is less than light in
-//!    fibre needs for their great circle, the host certainly has two locations.
+//!    If the positions of both landmarks are known, light in fibre needs a minimum time for their
+//!    great circle. If the sum of the two round trips is less than that time, the host certainly
+//!    has two locations.
 //! 2. *The map.* [`places`] computes the log odds that each landmark sees the nearest of several
 //!    locations, against one location near the agents. [`pairs`] computes how much nearer pairs of
 //!    landmarks see the host than they see each other, with each landmark in one pair only. Routing
 //!    violates the triangle inequality often, and more often in some networks than in others, so
-//!    neither value means anything alone. The agents certainly have one location each. So their
-//!    scores are computed first, from their own mesh, each without its own data. A host whose score
-//!    is two standard deviations above their mean is suspect.
+//!    neither value means anything alone. They are therefore compared with the values of the
+//!    agents, each of which certainly has one location. An agent's score is computed from the mesh
+//!    without the agent's own data. A host is suspect if its score is two standard deviations above
+//!    the agents' mean.
 //! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
 //!    Several addresses in one prefix are often only round-robin DNS, so they only strengthen other
 //!    evidence.
@@ -33,23 +35,25 @@ mod places;
 
 use places::DrawnPlaces;
 
-/// Minimum number of measurements for a verdict by the map: three distances leave too much open.
+/// Minimum number of measurements for a verdict by the map, because three distances fit too many
+/// explanations.
 const FEWEST_MEASURED: usize = 4;
-/// Minimum number of agents for a verdict by the map: fewer do not show what is normal.
+/// Minimum number of agents for a verdict by the map, because fewer do not show which
+/// scores are normal.
 const FEWEST_AGENTS: usize = 8;
-/// Bound of the log odds of locations: larger values depend on the tails of the model, not on the
-/// host.
+/// Bound of the log odds of several locations. Greater values depend on the tails of the model, not
+/// on the host.
 const ODDS_HELD: f64 = 8.0;
-/// Weight of a pair that sees the host nearer by a factor e, in log odds.
+/// Weight of a pair of landmarks that sees the host nearer by a factor of e, in log odds.
 const PAIR_WEIGHT: f64 = 5.0;
-/// The number of landmarks above which each pair counts less, because more pairs violate the
+/// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
 /// The limit for ordinary hosts, in standard deviations above the agents' mean score. 3 to 5 % of
 /// ordinary hosts exceed it, not 2 %, because the upper tail is longer than that of a normal
 /// distribution.
 const DEVIATIONS: f64 = 2.0;
-/// Minimum of that limit: at this score several locations are as likely as one.
+/// Minimum of that limit. At this score, several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
 /// The log odds of a host at the limit, and their increase per unit of score beyond it. Fitted to
 /// hosts beyond the limit on measured matrices, half of them planted anycast hosts.
@@ -99,8 +103,8 @@ pub enum AnycastEvidence {
         /// The excess of the host's score over the limit, which is computed from the agents'
         /// scores.
         beyond: f64,
-        /// The pair of landmarks whose sum of round trips is smallest relative to their distance,
-        /// that sum, and their distance; `None` if no sum is below its pair's distance.
+        /// The pair of landmarks with the smallest ratio of the sum of its round trips to its
+        /// distance, that sum, and that distance; `None` if no sum is below its pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose sum of round trips is below 0.8 of their
         /// distance.
@@ -123,7 +127,7 @@ pub enum AnycastEvidence {
 }
 
 impl AnycastEvidence {
-    /// Returns the evidence as text; `name` returns an agent's name.
+    /// Describes the evidence for people; `name` returns an agent's name.
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
             Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
@@ -155,7 +159,7 @@ impl AnycastEvidence {
     }
 }
 
-/// Judges hosts by the landmarks' measurements. Built once per epoch.
+/// Judges hosts by the landmarks' measurements. A detector is valid for one epoch.
 #[derive(Debug, Clone, Default)]
 pub struct AnycastDetector {
     positions: BTreeMap<AgentId, Position>,
@@ -171,13 +175,13 @@ struct MapJudge {
 }
 
 impl AnycastDetector {
-    /// Builds a detector that uses only light and addresses.
+    /// Builds a detector that uses only light and addresses, not the map.
     pub const fn without_map(positions: BTreeMap<AgentId, Position>) -> Self {
         Self { positions, map: None }
     }
 
-    /// Builds a detector from an epoch's map and the mesh that the map was fitted to.
-    /// Deterministic.
+    /// Builds a detector from an epoch's map and the mesh that the map was fitted to. Equal
+    /// arguments give equal detectors.
     pub fn new(embedding: &Embedding, mesh: &Mesh, positions: BTreeMap<AgentId, Position>) -> Self {
         if embedding.agents().len() < FEWEST_AGENTS {
             return Self::without_map(positions);
@@ -197,8 +201,8 @@ impl AnycastDetector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. Several measurements by one landmark count once; their order does not
-    /// matter.
+    /// Judges one host. Only the last measurement of each landmark counts; otherwise the order
+    /// does not matter.
     pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -222,7 +226,8 @@ impl AnycastDetector {
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
-    /// The two landmarks whose sum of round trips is farthest below the time that light needs.
+    /// Returns the two landmarks whose sum of round trips is farthest below the time that
+    /// light needs.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -244,7 +249,8 @@ impl AnycastDetector {
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {
         let judge = self.map.as_ref()?;
-        // Only landmarks count: the agents' scores, too, use only landmarks' measurements.
+        // Only landmarks' measurements count, because the agents' scores are computed from
+        // landmarks' measurements too.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
         let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
         let beyond = judge.score(&measured, None)? - judge.limit;
@@ -257,8 +263,8 @@ impl AnycastDetector {
 }
 
 impl MapJudge {
-    /// The score for several locations; `without` excludes an agent's own data when that agent is
-    /// judged.
+    /// Returns the score for several locations. While an agent is judged, `without` excludes the
+    /// agent's own data.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;
@@ -299,7 +305,7 @@ mod tests {
     const AGENTS: usize = 16;
     const LANDMARKS: usize = 9;
 
-    /// An exact map: agents in a square of 200 ms with heights of 1 to 6 ms.
+    /// An exact map: agents in a square with sides of 200 ms, with heights of 1 to 6 ms.
     fn world(seed: u64) -> (Embedding, Mesh) {
         let coordinates = hosts(AGENTS, 2, seed);
         let mesh = mesh_of(&coordinates, 1.0);

@@ -1,11 +1,13 @@
-//! Elects landmarks: k-medoids over the agents' measured mesh, with different cities and carriers.
+//! Elects landmarks: k-medoids over the agents' measured mesh, preferring different cities
+//! and carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
-//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
-//! site's location depends most on its nearest landmark. Choosing the agents farthest from each
-//! other instead would pick outliers (docs/accuracy.md). Penalties in units of distance discourage
-//! two landmarks in one city and on one carrier, and cities or carriers without a landmark while
-//! another has two (the paper 2.2.1: different cities, different carriers).
+//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because
+//! a site's location depends most on its nearest landmark. Choosing the agents farthest from
+//! each other instead would pick outliers (docs/accuracy.md). The cost also has two penalties in
+//! units of distance: one for two landmarks in the same city on the same carrier, and one for a
+//! city or carrier without a landmark while another has two (the paper 2.2.1: different cities,
+//! different carriers).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -26,12 +28,13 @@ use super::{Mesh, millis};
 const LARGE_FLEET: usize = 10;
 /// Minimum number of other agents that must have measured a landmark of a large fleet.
 const REACHED_BY: usize = 2;
-/// Maximum number of swap passes; a pass without a successful swap ends the search.
+/// Maximum number of swap passes. A pass without a successful swap ends the search earlier.
 const MOST_PASSES: usize = 20;
 /// The penalty for a second landmark in one city and on one carrier, as a share of the mean
 /// distance between agents.
 const SAME_PAIR: f64 = 0.1;
-/// The penalty for a city or carrier without a landmark while another has two, in the same unit.
+/// The penalty for a city or carrier without a landmark while another has two, as a share of the
+/// same mean distance.
 const MISSING: f64 = 0.05;
 
 /// An agent that may become a landmark.
@@ -48,7 +51,7 @@ pub struct Nominee {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectedLandmark {
     pub agent: AgentId,
-    /// The reason, as text for the operator.
+    /// The reason for the choice, as text for the operator.
     pub reason: String,
 }
 
@@ -59,7 +62,7 @@ pub enum ElectError {
     /// There are fewer agents than landmarks.
     #[error("an election of {asked} landmarks needs as many agents, but there are {there}")]
     TooFewAgents { asked: usize, there: usize },
-    /// Two others measured fewer agents than landmarks are to be elected.
+    /// Fewer agents were measured by two others than landmarks are to be elected.
     #[error(
         "an election of {asked} landmarks needs as many agents that two others reached, but only {reached} of {there} \
          were"
@@ -72,8 +75,8 @@ pub enum ElectError {
     },
 }
 
-/// Elects `count` landmarks among the nominees by the mesh, the most important first.
-/// Deterministic, and independent of the order of the nominees.
+/// Elects `count` landmarks among the nominees by the mesh, the most important first. The result
+/// depends neither on chance nor on the order of the nominees.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
     let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
@@ -94,15 +97,16 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
 
 /// The cost function that an election minimises.
 pub(super) trait ElectionCost {
-    /// Returns the cost of these agents.
+    /// Returns the cost of choosing these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// Returns the cost of these agents, which differ from the last choice at most in this place.
+    /// Returns the cost of choosing these agents. They differ from the last recorded choice at most
+    /// in the agent at this index.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
 
-    /// Records that these agents are now the choice.
+    /// Records that these agents are now the choice, so that implementations can keep partial sums.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
@@ -111,8 +115,8 @@ pub(super) struct Nominees<'a> {
     nominees: Vec<&'a Nominee>,
     /// The nominees grouped by city, by carrier, and by city and carrier together.
     kinds: [NomineeKinds; 3],
-    /// Indices of the nominees that may be elected, shuffled by the seed, which so decides between
-    /// equal choices.
+    /// Indices of the nominees that may be elected, shuffled by the seed. The order decides between
+    /// choices of equal cost.
     eligible: Vec<usize>,
     /// In milliseconds, symmetric; an unmeasured pair gets the greatest measured distance.
     distance: Vec<Vec<f64>>,
@@ -160,7 +164,7 @@ impl<'a> Nominees<'a> {
         self.nominees[place].agent
     }
 
-    /// The indices of those of these agents that are nominees, in the order of identifiers.
+    /// The indices of the nominees that are among these agents, in the order of identifiers.
     pub(super) fn places(&self, agents: &[AgentId]) -> Vec<usize> {
         (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
     }
@@ -170,7 +174,7 @@ impl<'a> Nominees<'a> {
         ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
-    /// Repeatedly adds the agent that lowers the cost most (greedy).
+    /// Adds agents one by one, each time the agent that lowers the cost most (greedy).
     fn build(&self, count: usize, cover: &mut CoverCost<'_>) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::with_capacity(count);
         while chosen.len() < count {
@@ -224,8 +228,8 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Chosen agents that share city and carrier with an earlier one, then cities and carriers
-        // that could have a landmark and have none.
+        // The penalty counts chosen agents that share city and carrier with an earlier one, then
+        // cities and carriers that could have a landmark but have none.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
@@ -280,7 +284,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups among these nominees; they are few, so comparing all pairs is fastest.
+    /// The number of groups among the chosen nominees. They are few, so comparing all
+    /// pairs is fastest.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -290,9 +295,9 @@ impl NomineeKinds {
 
 /// The nearest and second nearest chosen agent of each agent, so that the cost of a swap needs one
 /// comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering",
-/// 2019). Sums the same minima in the same order as [`Nominees::cost`], so that results are
-/// bit-identical. FastPAM sums changes instead, which would round differently, and takes the best
-/// swap, while this search takes the first one that lowers the cost.
+/// 2019). The sums have the same terms in the same order as [`Nominees::cost`], so that results are
+/// bit-identical. FastPAM differs in two ways: it sums changes, which would round differently, and
+/// it takes the best swap, not the first that lowers the cost.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,
@@ -300,7 +305,7 @@ struct CoverCost<'a> {
 
 #[derive(Clone, Copy)]
 struct Nearest {
-    /// The index of the nearest chosen agent within the choice.
+    /// The index of the nearest chosen agent in the list of chosen agents.
     place: usize,
     distance: f64,
     /// The distance to the second nearest chosen agent.
@@ -313,12 +318,13 @@ impl<'a> CoverCost<'a> {
         Self { ballot, nearest: vec![none; ballot.size()] }
     }
 
-    /// The cost of `chosen`, which is the last choice plus one agent at the end.
+    /// The cost of `chosen`, which must be the last recorded choice plus one agent at the end.
     fn with(&self, chosen: &[usize]) -> f64 {
         self.with_another(chosen, chosen.len() - 1)
     }
 
-    /// The cost of these agents, which differ from the last choice only in this place.
+    /// The cost of `chosen`, which differs from the last recorded choice only in the agent at
+    /// index `place`.
     fn with_another(&self, chosen: &[usize], place: usize) -> f64 {
         let others = |near: &Nearest| if near.place == place { near.second } else { near.distance };
         let to_it = &self.ballot.distance[chosen[place]];
@@ -393,7 +399,7 @@ mod tests {
     #[test]
     fn in_a_large_fleet_only_agents_that_two_others_reached_are_elected() {
         let mut mesh = Mesh::new();
-        // Agents 1 to 4 can be reached; the other six are behind address translation.
+        // Only agents 1 to 4 can be reached; the other six are behind address translation.
         for (prober, target) in (1..=10).flat_map(|a| (1..=4).map(move |b| (a, b))) {
             mesh.insert(agent(prober), agent(target), rtt(f64::from(prober + target)));
         }

@@ -9,9 +9,9 @@
 //! tens of components.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
-//! this start unless another one ends clearly lower. A mesh that is measured again has several
-//! minima of almost the same cost, and switching between them would move agents whose distances did
-//! not change.
+//! this start unless another start ends clearly lower. A repeated measurement of the same network
+//! has several minima of almost the same cost. Switching between them would move agents whose
+//! distances did not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,18 +28,18 @@ use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 pub(super) mod mds;
 mod starts;
 
-/// Sweeps from every start, before only the best one continues.
+/// Number of sweeps from every start, after which only the best start continues.
 const FIRST_SWEEPS: usize = 4;
 /// Maximum number of sweeps.
 const MOST_SWEEPS: usize = 40;
-/// Sweeps end when one lowers the cost by less than this share.
+/// Sweeping ends when a sweep lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// The stop rule for one agent's simplex in one sweep.
+/// The stop rule of the simplex for one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The round from which on steps have their final length; a start known to be near the optimum
-/// begins there.
+/// The round from which on step lengths are final. A start that is known to be near the optimum
+/// begins with this round.
 const LAST_ROUND: usize = 11;
-/// The simplex's step in the first and in the last sweep, as shares of the scale.
+/// The simplex's step length in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// Another start is preferred to the former embedding if its cost ends lower by at least this
@@ -63,7 +63,7 @@ pub enum FitError {
         needed: usize,
         there: usize,
     },
-    /// Neither did another landmark measure this one, nor did this one measure another.
+    /// No measurement exists between this landmark and any other landmark.
     #[error("landmark {landmark} has no measured distance to any other landmark")]
     UnmeasuredLandmark { landmark: AgentId },
     /// No chain of measurements connects this landmark to the first.
@@ -85,9 +85,9 @@ pub fn fit(
     fit_with(PlainSwitches::default(), None, epoch, mesh, landmarks, dimensions, seed)
 }
 
-/// Fits an embedding with these ingredients, as [`fit`] does. The successor of `former` also starts
-/// from it, and is aligned to it (Procrustes), so that an agent whose distances did not change keeps
-/// its coordinate.
+/// Fits an embedding as [`fit`] does, with the given switches. If there is a `former` embedding,
+/// the fit also starts from its places, and the result is aligned to it (Procrustes), so that an
+/// agent whose distances did not change keeps its coordinate.
 pub fn fit_with(
     switches: PlainSwitches,
     former: Option<&Embedding>,
@@ -155,7 +155,7 @@ fn by_mesh(
 }
 
 /// Places every other agent by its distances to the landmarks (Ng and Zhang, ordinary host
-/// operations). Agents without such a distance are left out.
+/// operations). Agents without a distance to any landmark are left out.
 fn by_landmarks(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -196,7 +196,8 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
-    /// Per agent, the index of each agent to which it has a measured distance, and that distance.
+    /// For each agent, the indices of the agents to which it has a measured distance, and
+    /// these distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
     /// The distance of every pair: measured, or along the shortest chain of measurements.
     pub(super) filled: Vec<Vec<f64>>,
@@ -230,7 +231,7 @@ impl Measured {
         Self { agents, rows, filled }
     }
 
-    /// Only the first `count` agents.
+    /// Keeps only the first `count` agents.
     fn first(&self, count: usize) -> Self {
         let cut = |row: &Vec<(usize, f64)>| row.iter().copied().filter(|&(j, _)| j < count).collect();
         Self {
@@ -251,7 +252,7 @@ impl Measured {
         self.rows[agent].iter().map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect()
     }
 
-    /// Only the agents of these indices.
+    /// Keeps only the agents whose indices satisfy `wanted`.
     fn only(&self, wanted: impl Fn(usize) -> bool) -> Self {
         let kept: Vec<usize> = (0..self.agents.len()).filter(|&i| wanted(i)).collect();
         let renumbered = |j: usize| kept.binary_search(&j).ok();
@@ -326,8 +327,8 @@ fn best_of(
     converge(measured, points, descent, FIRST_SWEEPS)
 }
 
-/// Sweeps until converged, with the steps of round `round` and later; returns the cost and the
-/// points.
+/// Sweeps until convergence, with the steps of round `round` and later; returns the cost
+/// and the points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -346,13 +347,13 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step in a round: each is a fifth shorter than the former, down to the final length.
+/// The step length of a round: a fifth shorter than in the round before, down to the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)
 }
 
-/// Moves each agent once, to minimise the error of its measured distances.
+/// Moves each agent once, to minimise the errors of the agent's measured distances.
 fn sweep(measured: &Measured, points: &mut [Vec<f64>], descent: Descent, step: f64) -> Result<(), SimplexError> {
     let softening = softening(descent.scale);
     for i in 0..points.len() {

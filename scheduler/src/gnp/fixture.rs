@@ -28,7 +28,7 @@ pub(super) fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>>
     (0..count).map(|_| host()).collect()
 }
 
-/// The mesh of agents at these points, numbered from 0; every distance is multiplied by the factor.
+/// The mesh of agents at these points, numbered from 0, with every distance multiplied by `factor`.
 pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in hosts.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Positions on the globe, and the shortest round trip that light in fibre allows between two of
-//! them.
+//! Positions on the globe, and the shortest round trip that light in fibre allows between
+//! two positions.
 //!
 //! The bound is physics, not a model: a shorter round trip means that a position is wrong, a clock
-//! is wrong, or an end is elsewhere than assumed. If something is uncertain, the bound errs on the
-//! low side, never on the high side.
+//! is wrong, or a host is elsewhere than assumed. Where the inputs are uncertain, the bound is
+//! chosen too low rather than too high.
 
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ impl Eq for Position {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PositionError {
-    /// Beyond a pole, or not a number.
+    /// The latitude is beyond a pole, or not a number.
     #[error("a latitude is between -90 and 90 degrees")]
     Latitude,
-    /// Beyond the antimeridian, or not a number.
+    /// The longitude is beyond the antimeridian, or not a number.
     #[error("a longitude is between -180 and 180 degrees")]
     Longitude,
     #[error("a position needs both a latitude and a longitude")]
@@ -51,7 +51,7 @@ impl Position {
         Ok(Self { latitude, longitude })
     }
 
-    /// Builds a position from optional parts; `None` if both are absent.
+    /// Builds a position from optional parts; `None` if both are absent, an error if only one is.
     pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
         match (latitude, longitude) {
             (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),
@@ -104,7 +104,7 @@ pub fn great_circle_km(a: Position, b: Position) -> f64 {
     let along = half_sine(a.latitude, b.latitude);
     let across = half_sine(a.longitude, b.longitude);
     let haversine = along + a.latitude.to_radians().cos() * b.latitude.to_radians().cos() * across;
-    // Between antipodes, rounding may make it exceed 1.
+    // For antipodes, rounding may make the haversine exceed 1.
     2.0 * EARTH_RADIUS_KM * haversine.clamp(0.0, 1.0).sqrt().asin()
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn known_distances_come_out() {
-        // A quarter of a meridian, half the equator, and Beijing to Guangzhou.
+        // A quarter of a meridian, half the equator, and Beijing to Guangzhou, in this order.
         assert!((great_circle_km(at(0.0, 0.0), at(90.0, 0.0)) - 10_007.557).abs() < 0.01);
         assert!((great_circle_km(at(0.0, -90.0), at(0.0, 90.0)) - 20_015.115).abs() < 0.01);
         let (beijing, guangzhou) = (at(39.9042, 116.4074), at(23.1291, 113.2644));

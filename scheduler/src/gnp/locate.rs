@@ -1,9 +1,10 @@
 //! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; Ng and
 //! Zhang, ordinary host operations).
 //!
-//! Nine landmarks barely determine eight dimensions and a height, so the error alone could place a
-//! host far from all agents. Two things prevent this: the search starts from the agents whose
-//! position explains the measurements best, and a weak prior says that hosts are near agents.
+//! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
+//! the error could place a host far from all agents. Two things prevent this: the search starts
+//! from the agents whose position explains the measurements best, and a weak prior says that hosts
+//! are near agents.
 
 mod bulk;
 pub(super) mod host;
@@ -35,19 +36,19 @@ pub enum Solver {
 const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
-/// Maximum number of starts in a map that explains its own measurements well. Only few hosts need
-/// more than one there, but a poor minimum in such a map is not due to the map's errors.
+/// Maximum number of starts in a map that explains its own measurements well. A poor result in such
+/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need them.
 const EXACT_STARTS: usize = 8;
 /// The cost per measurement, in squared log errors, from which another start is tried: the cost of
-/// an error of 20 %.
+/// an error of about 20 %.
 const RESTART: f64 = 0.03;
-/// If the map's fit error is small, another start is tried from this multiple of the fit error on:
-/// a cost that is usual in an inexact map is a poor minimum in an exact one.
+/// In a map with a small fit error, another start is tried already at this multiple of the fit
+/// error, because a cost that is usual in an inexact map is poor in an exact one.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// Minimum of that threshold: the cost of an error of 5 %, which does not change the choice of an
-/// agent.
+/// Minimum of the threshold by [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %, which does not
+/// change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
-/// The step of the first simplex, as a share of the embedding's scale.
+/// The step length of the first simplex, as a share of the embedding's scale.
 const STEP: f64 = 0.1;
 /// The stop rule of a host's simplex.
 const STOP: StopRule = StopRule { steps: 400, tolerance: 6e-4 };
@@ -70,7 +71,8 @@ pub enum LocateError {
 
 impl Embedding {
     /// Locates a host with the simplex, from the measurements by landmarks and other located
-    /// agents. Fewer measurements than dimensions suffice: the prior determines the rest.
+    /// agents. Fewer measurements than dimensions suffice, because the prior determines the
+    /// other dimensions.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -102,8 +104,8 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// The coordinate and the fit error of a host, with any ingredients. `measured` has indices of
-    /// agents.
+    /// The coordinate and the fit error of a host, with any switches. `measured` has indices of
+    /// agents. This general method is slower than [`AnyAnchorage::place`].
     fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
         let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
         let anchors: Vec<Anchor<'_>> =
@@ -119,7 +121,7 @@ impl Embedding {
 #[derive(Debug)]
 pub struct Locator<'a> {
     embedding: &'a Embedding,
-    /// In ascending order; an agent's index here is its index in `ground`.
+    /// In ascending order. An agent has the same index here as in `ground`.
     agents: Vec<AgentId>,
     ground: Box<dyn AnyAnchorage>,
 }
@@ -136,7 +138,7 @@ impl Locator<'_> {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, so that not even the last bit of the sums depends on the order given.
+        // Sorted, because the sums' last bits would otherwise depend on the order of the arguments.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
@@ -158,7 +160,7 @@ impl Locator<'_> {
     }
 }
 
-/// Object-safe form of `Ground<N>`: hides the number of components N.
+/// Object-safe form of `Ground<N>`, because the number of components N is known only at run time.
 trait AnyAnchorage: Debug + Send + Sync {
     /// Returns the coordinate of a host that these agents measured, and its fit error.
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError>;
@@ -198,8 +200,8 @@ fn in_bulk<const N: usize>(host: &Host<'_, N>) -> (Point<N>, f64) {
     }
 }
 
-/// Solves from the likeliest start, then from further ones while the result explains the
-/// measurements badly.
+/// Solves from the likeliest start, then from further starts until the result explains the
+/// measurements well.
 fn best_of<const N: usize, E>(
     host: &Host<'_, N>,
     solve: impl Fn(&Point<N>) -> Result<(Point<N>, f64), E>,
@@ -220,7 +222,7 @@ fn best_of<const N: usize, E>(
         Ok(())
     };
     lower(&mut best, &others)?;
-    // Only the few hosts that need so many starts pay for ranking them.
+    // Ranking so many starts is expensive, so it is done only for the few hosts that need them.
     if best.1 >= enough && host.ground.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }
@@ -263,7 +265,8 @@ mod tests {
         (Embedding::from_parts(EmbeddingEpoch::new(1), dimensions, landmarks, agents, 0.0).unwrap(), rng)
     }
 
-    /// The round trips from every agent to a host, each with an error of up to the share `noise`.
+    /// The round trips from the first eight agents to a host, each with a relative error of at
+    /// most `noise`.
     fn measure(map: &Embedding, host: &[f64], noise: f64, rng: &mut ChaCha8Rng) -> Vec<(AgentId, Rtt)> {
         let one = |(&agent, placement): (&AgentId, &Placement)| {
             let true_millis = super::super::objective::distance(host, &placement.coordinate);
@@ -286,8 +289,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // To a thousandth of a squared log error per measurement: three per cent of a round
-            // trip.
+            // A thousandth of a squared log error per measurement, or three per cent of
+            // a round trip.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }

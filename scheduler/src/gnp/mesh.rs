@@ -6,8 +6,8 @@ use crate::model::{AgentId, Rtt};
 
 use super::round_trip;
 
-/// Measured round trips from agent to agent. A pair may be measured in both directions, in one or
-/// in none.
+/// Measured round trips from agent to agent. A pair may be measured in both directions, in one,
+/// or not at all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mesh {
     rows: BTreeMap<AgentId, BTreeMap<AgentId, Rtt>>,
@@ -50,13 +50,14 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// A copy without the measurements by these agents; measurements of them by others stay.
+    /// Returns a copy without the measurements by these agents. Other agents' measurements
+    /// of them stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }
     }
 
-    /// The part of the mesh between these agents.
+    /// Returns the measurements between these agents.
     pub fn among(&self, agents: &BTreeSet<AgentId>) -> Self {
         let kept = |row: &BTreeMap<AgentId, Rtt>| -> BTreeMap<AgentId, Rtt> {
             row.iter().filter(|(target, _)| agents.contains(target)).map(|(&target, &rtt)| (target, rtt)).collect()
@@ -65,7 +66,7 @@ impl Mesh {
         Self { rows: rows.map(|(&prober, row)| (prober, kept(row))).collect() }
     }
 
-    /// The number of measurements; each direction counts.
+    /// The number of measurements. Both directions of a pair count.
     pub fn len(&self) -> usize {
         self.rows.values().map(BTreeMap::len).sum()
     }

@@ -2,8 +2,8 @@
 //!
 //! A search tree would save little with eight dimensions and at most some thousand agents. Four
 //! agents are processed at a time, and a square root is computed only if one of the four may be
-//! among the nearest. Pure and single-threaded; callers with more cores give each a part of the
-//! sites.
+//! among the nearest. The search is single-threaded; callers with more cores give each core a part
+//! of the sites.
 
 use crate::model::{AgentId, Rtt};
 
@@ -17,7 +17,7 @@ const NEAREST: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearest {
     agents: [AgentId; NEAREST],
-    /// In milliseconds; no map is more precise than the seven digits of single precision.
+    /// In milliseconds. Single precision has seven digits, and no map is more precise than that.
     millis: [f32; NEAREST],
     /// Number of agents found: fewer than three if the embedding has fewer.
     count: u8,
@@ -41,8 +41,8 @@ pub struct RaggedCoordinates {
 }
 
 impl<const N: usize> Ground<N> {
-    /// Returns the agents nearest to a coordinate; `agents` are their identifiers in the order of
-    /// the blocks. There are none if the coordinate is not finite.
+    /// Returns the agents nearest to a coordinate. `agents` are the agents' identifiers in the
+    /// order of the blocks. The result is empty if the coordinate is not finite.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {
         let mut nearest = Nearest { agents: [AgentId::new(0); NEAREST], millis: [0.0; NEAREST], count: 0 };
         let site = self.widen(coordinate);
@@ -58,8 +58,8 @@ impl<const N: usize> Ground<N> {
         nearest
     }
 
-    /// The smallest distances, without the site's height, and the agents' indices; infinite if
-    /// there are fewer agents.
+    /// The smallest distances, without the site's height, and the indices of their agents. The
+    /// distances are infinite where there are fewer agents.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {
@@ -89,7 +89,7 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// Rounds to single precision, whose range includes every round trip.
+/// Rounds to single precision, whose range includes every possible round trip.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

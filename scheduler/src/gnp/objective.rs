@@ -1,18 +1,18 @@
 //! The error functions that fitting and locating minimise, and the distance that they use.
 //!
-//! Every function here returns a finite cost for all inputs, because the simplex treats a NaN as an
-//! error, and panics on one in its first step.
+//! Every function here returns a finite cost for all inputs, because the simplex panics if its
+//! first step meets a NaN, and reports a later one as an error.
 
-/// Larger than any real cost; replaces a cost that is not finite.
+/// Replaces a cost that is not finite. Larger than any real cost.
 pub(super) const WORST: f64 = 1e30;
 
-/// Above this log residual (10 %) an error counts linearly, so that one odd pair cannot distort the
-/// map (Huber, "Robust estimation of a location parameter", 1964).
+/// Limit of Huber's loss: a larger log residual (10 %) counts linearly, so that one unusual pair
+/// cannot distort the map (Huber, "Robust estimation of a location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
 /// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
 ///
-/// Uses the absolute values of heights, because the simplex may step below zero.
+/// Heights enter as absolute values, because the simplex may step below zero.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().min(b.len()).saturating_sub(1);
     let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
@@ -25,7 +25,7 @@ pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }
 
-/// The log error `ln(g / d)`, after adding `softening` milliseconds to both.
+/// The log error `ln(g / d)`, computed after `softening` milliseconds are added to both distances.
 pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
@@ -49,17 +49,17 @@ pub(super) struct Anchor<'a> {
     pub(super) measured: f64,
 }
 
-/// The error that is minimised.
+/// The kind of error that is minimised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loss {
-    /// The log error; else the relative error.
+    /// Whether errors are log errors; otherwise they are relative errors.
     pub(super) log: bool,
-    /// By Huber's loss; else by its square.
+    /// Whether errors enter by Huber's loss; otherwise by their squares.
     pub(super) robust: bool,
 }
 
 impl Loss {
-    /// Ng and Zhang's.
+    /// The loss of Ng and Zhang.
     pub(super) const RELATIVE: Self = Self { log: false, robust: false };
 
     /// The loss of one host, summed over its anchors.

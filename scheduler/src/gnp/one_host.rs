@@ -1,6 +1,6 @@
-//! Places one host by its distances to fixed hosts, with any ingredients of the plain map.
+//! Places one host by its distances to fixed hosts, with any switches of the plain map.
 //!
-//! [`super::locate`] does the same many times as fast, but only with all ingredients.
+//! [`super::locate`] computes the same result many times as fast, but only with all switches on.
 
 use super::PlainSwitches;
 use super::locate::host::{PRIOR, PRIOR_REACH};
@@ -10,16 +10,16 @@ use super::softening;
 
 /// Maximum number of anchors at which the search starts, the nearest first.
 const STARTS: usize = 9;
-/// The step of the first simplex, as a share of the scale.
+/// The step length of the first simplex, as a share of the scale.
 const STEP: f64 = 0.1;
-/// The stop rule: the published objective is flat near its minimum.
+/// The stop rule. It allows many steps because the published objective is flat near its minimum.
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 
-/// What a search minimises, and along which axes.
+/// The loss that a search minimises, and the components that it may change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Descent {
     pub(super) loss: Loss,
-    /// Whether the height moves. If not, heights are zero.
+    /// Whether the search changes the height. If not, heights are zero.
     pub(super) height: bool,
     /// In milliseconds.
     pub(super) scale: f64,
@@ -50,8 +50,8 @@ impl Descent {
     }
 }
 
-/// The coordinate of a host with these distances. `agents` are the coordinates near which the prior
-/// keeps it; `None` without the prior.
+/// The coordinate of a host with these distances. The prior keeps the host near the coordinates
+/// `agents`; `None` leaves the prior out.
 pub(super) fn place(
     anchors: &[Anchor<'_>],
     agents: Option<&[&[f64]]>,

@@ -1,4 +1,4 @@
-//! The place of one site in a map of either tier: a point or a cloud.
+//! The place of one site in a map of either tier: a point (plain) or a cloud (refined).
 
 use crate::model::{AgentId, Rtt};
 
@@ -15,10 +15,10 @@ pub enum SitePlace<'m> {
 /// The predicted distance of an agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedRtt {
-    /// The round trip to display, from which relative errors are computed.
+    /// The round trip to display, and to compute relative errors from.
     pub rtt: Rtt,
-    /// The value by which agents are ranked; `None` if the map has only points, which rank by
-    /// `rtt`.
+    /// The value by which agents are ranked; `None` if the map has only points, where agents are
+    /// ranked by `rtt`.
     pub expected: Option<Rtt>,
     /// The uncertainty of the prediction: the standard deviation of the round trip's logarithm;
     /// `None` if the map has only points.
@@ -44,8 +44,9 @@ impl SitePlace<'_> {
         }
     }
 
-    /// Selects up to `most` of `candidates` to measure the site once, to find its nearest agent: by
-    /// [`Posterior::confirm`] if there is a cloud, else those nearest to the site's point.
+    /// Selects up to `most` of the candidates to measure the site once, so that its nearest agent
+    /// is known. With a cloud, [`Posterior::confirm`] selects them; otherwise the agents nearest to
+    /// the site's point are selected.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

@@ -1,17 +1,17 @@
 //! Draws coordinates on a plane: projects them on the two directions in which they differ most, and
-//! chooses the visible part.
+//! chooses the visible part of the plane.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats::count;
 
-/// The frame contains this share of the points in each direction.
+/// The central share of the points in each direction that the frame contains.
 const FRAMED: f64 = 0.97;
-/// Points outside are drawn on the edge, at this distance from it.
+/// Points outside the frame are drawn inside its edge, at this distance from the edge.
 const EDGE: f64 = 12.0;
 
 /// Projects the points on their two principal components. Also returns the share of the variance
-/// that these explain.
+/// that these components explain.
 pub fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     let mut points = DMatrix::from_fn(places.len(), dimensions, |row, column| places[row][column]);
     for mut column in points.column_iter_mut() {
@@ -40,7 +40,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame of this size around most of the points, with a margin.
+    /// Returns a frame of this size around most of the points, with a margin.
     pub fn around(points: &[[f64; 2]], size: [f64; 2], margin: f64) -> Self {
         let range = |axis: usize| {
             let mut values: Vec<f64> = points.iter().map(|point| point[axis]).collect();
@@ -58,7 +58,8 @@ impl Frame {
         Self { size, middle: [f64::midpoint(x.0, x.1), f64::midpoint(y.0, y.1)], scale }
     }
 
-    /// Where to draw a point, and whether it is inside the frame; otherwise it is drawn on the edge.
+    /// Where to draw a point, and whether the point is inside the frame. Points outside are drawn
+    /// near the edge.
     pub fn place(&self, point: [f64; 2]) -> ([f64; 2], bool) {
         let free = [
             self.size[0] / 2.0 + (point[0] - self.middle[0]) * self.scale,

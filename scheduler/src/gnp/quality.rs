@@ -1,7 +1,7 @@
 //! How well an embedding explains the measurements: for each pair, for each agent, and overall.
 //!
 //! Errors are `|ln(predicted / measured)|`: 0.1 is about 10 %, whether too long or too short.
-//! Medians are used instead of means, so that a few odd pairs do not dominate.
+//! Medians are used instead of means, so that a few unusual pairs do not dominate.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,20 @@ use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Mesh};
 
-/// An agent is suspect if its median error is more than this multiple of the median over all agents
-/// ...
+/// An agent is suspect if its median error exceeds both this multiple of the median over all agents
+/// and [`STANDS_OUT_ABOVE`].
 const STANDS_OUT: f64 = 3.0;
-/// ... and more than this, because in a map that fits well three times the median is still small.
+/// Minimum median error of a suspect. In a map that fits well, three times the median is
+/// still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
-/// Minimum number of distances for judging an agent: with fewer, its median error depends more on
-/// the other agents than on itself.
+/// Minimum number of distances for judging an agent. With fewer, the agent's median error depends
+/// more on the other agents' errors than on its own.
 const FEWEST_TO_JUDGE: usize = 4;
 
 /// A measured pair and its prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Residual {
-    /// The end with the smaller identifier.
+    /// The agent with the smaller identifier.
     pub from: AgentId,
     pub to: AgentId,
     /// The pair's distance in the mesh.
@@ -62,7 +63,8 @@ impl Quality {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Computes the errors of the pairs (smaller identifier first) that `counts` accepts.
+    /// Computes the errors of the pairs that `counts` accepts. Its first argument is the
+    /// smaller identifier.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =
@@ -114,8 +116,8 @@ impl Quality {
         suspects
     }
 
-    /// Agents with fewer distances than their coordinate has components, so that other coordinates
-    /// would explain the distances as well.
+    /// Agents with fewer distances than their coordinate has components. Other coordinates would
+    /// explain these distances as well.
     pub fn low_confidence(&self) -> Vec<AgentQuality> {
         self.agents.iter().filter(|agent| agent.distances < self.dimensions + 1).copied().collect()
     }
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
     use crate::model::EmbeddingEpoch;
 
-    /// Eight agents on a line, 10 ms apart, and one that only one other agent measured.
+    /// Eight agents on a line, 10 ms apart, and a ninth with a measurement to only one of them.
     fn line() -> (Embedding, Mesh) {
         let epoch = EmbeddingEpoch::new(1);
         let mut mesh = Mesh::new();

@@ -1,18 +1,18 @@
-//! The refined tier: predicts the distance of every agent to a site from the site's measurements,
-//! with the uncertainty.
+//! The refined tier: predicts every agent's distance to a site from the site's measurements, and
+//! the uncertainty of the prediction.
 //!
 //! The plain tier gives a site one point. The refined tier gives it a cloud of possible points,
 //! each weighted by how well it explains the measurements. It also corrects predictions by the
-//! map's errors between nearby agents. The result is a median for display, an expectation for
-//! ranking, and a spread. Every ingredient can be switched off ([`RefinedSwitches`]) to measure its
-//! value: `docs/accuracy.md`.
+//! map's errors between nearby agents. A prediction consists of a median for display, an
+//! expectation for ranking, and a spread. Every ingredient can be switched off
+//! ([`RefinedSwitches`]) to measure its value (`docs/accuracy.md`).
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
-//! - [`held_out`]: agents held out as if they were sites, to choose the constants;
+//! - [`held_out`]: locates agents as if they were sites, to choose the constants;
 //! - [`penalty`]: the penalty on predictions against measurements, chosen with held-out agents;
 //! - [`cloud`]: the possible points of a site;
-//! - [`posterior`]: their weights, and the results.
+//! - [`posterior`]: the weights of the points, and the predictions.
 
 use std::collections::BTreeMap;
 
@@ -35,17 +35,17 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// The numbers of dimensions to average over: few enough for nine measurements, enough for the
-/// Internet.
+/// The numbers of dimensions to average over: few enough for nine measurements, but enough to
+/// describe the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
-/// The only number of dimensions if averaging is switched off.
+/// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// Milliseconds added before taking the logarithm of a distance, as a share of the scale, because
-/// for short round trips a few milliseconds of noise are a large factor.
+/// Milliseconds added before taking the logarithm of a distance, as a share of the scale. Without
+/// them, a few milliseconds of noise would change the logarithm of a short round trip too much.
 const SOFTENING: f64 = 0.02;
-/// Points per cloud. Four times as many change the median error by less than 2 %.
+/// Points per cloud. With four times as many, the median error changes by less than 2 %.
 const PARTICLES: usize = 3_000;
-/// Maximum number of measurements used per site, nearest first; bounds the work per site.
+/// Maximum number of measurements used per site, nearest first, to bound the work per site.
 const MOST_MEASUREMENTS: usize = 64;
 
 /// The refined map of one epoch.
@@ -69,7 +69,8 @@ struct Layer {
 }
 
 impl Refined {
-    /// Builds the map of all agents that measurements connect to the landmarks. Deterministic.
+    /// Builds the map of all agents that measurements connect to the landmarks. Equal arguments
+    /// give equal maps.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &RefinedSwitches, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -100,8 +101,8 @@ impl Refined {
         &self.agents
     }
 
-    /// Predicts the distances of one site to all agents from these measurements, which may come
-    /// from any located agent, not only from landmarks.
+    /// Predicts the distances of one site to all agents from these measurements. The measurements
+    /// may come from any located agent, not only from landmarks.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -110,8 +111,8 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // A canonical order, with one measurement per agent, so that the result does not depend on
-        // the input order.
+        // Sorted, with one measurement per agent, so that the result does not depend on the
+        // input order.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
         known.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -166,7 +167,7 @@ mod tests {
         let hosts = hosts(18, 4);
         let (sites, agents) = hosts.split_at(1);
         let map = map_of(agents, 7, &RefinedSwitches::default());
-        // The map is some hundred milliseconds wide.
+        // The heights are large: the map is only some hundred milliseconds wide.
         for height in [500.0, 2_400.0, 8_000.0] {
             let mut site = sites[0].clone();
             site[3] = height;
@@ -191,8 +192,9 @@ mod tests {
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // This map has no odd pairs for the robust loss, and the first constants in the list
-            // may be the best; its predictions need no penalty.
+            // These switches may change nothing here: the map has no unusual pairs for the
+            // robust loss, the first constants in the list may be the best, and predictions
+            // need no penalty.
             if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }
@@ -235,7 +237,8 @@ mod tests {
         let mut mesh = Mesh::new();
         let hosts = hosts(MOST_AGENTS + 1, 6);
         for (i, host) in hosts.iter().enumerate() {
-            // With few landmarks there are few pairs: the kriging's work grows with their cube.
+            // Few landmarks give few pairs. Kriging would take too long with many, because its work
+            // grows with the cube of their number.
             for (j, landmark) in hosts[..2].iter().enumerate().filter(|(j, _)| *j != i) {
                 mesh.insert(agent(i), agent(j), rtt(distance(host, landmark)));
             }

@@ -15,19 +15,19 @@ use super::objective::{WORST, finite};
 pub(super) struct StopRule {
     /// Maximum number of steps.
     pub(super) steps: u64,
-    /// A run has converged if the standard deviation of the cost over the simplex is below this
-    /// share of the cost at the start.
+    /// A run has converged if the standard deviation of the cost over the simplex's corners is
+    /// below this share of the cost at the start.
     pub(super) tolerance: f64,
 }
 
 /// The result of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Minimum {
-    /// The best point; its cost never exceeds that of the start.
+    /// The best point. Its cost never exceeds the cost at the start.
     pub(super) point: Vec<f64>,
 }
 
-/// The solver failed, which should not happen with a finite cost.
+/// The solver failed. This should not happen with a finite cost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("minimise by the simplex: {0}")]
 pub struct SimplexError(String);
@@ -45,14 +45,14 @@ where
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
-        // argmin panics on a failed cost in its first step and fails on a NaN later, so a cost is
-        // always a number.
+        // A cost must be a number: argmin panics if its first step meets an error, and fails if a
+        // later step meets a NaN.
         Ok(finite((self.0)(point.as_slice())))
     }
 }
 
-/// Minimises `cost` from `start`. The first simplex is `start` and, for each axis, the point one
-/// `step` from it.
+/// Minimises `cost` from `start`. The corners of the first simplex are `start` and, for each axis,
+/// the point at the distance `step` from `start`.
 pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
@@ -68,8 +68,8 @@ pub(super) fn minimise(
     })
 }
 
-/// Minimises as [`minimise`] does, for points whose length is known at compile time and that are on
-/// the stack. Moves only along `axes`. Never returns a greater cost than that of `start`.
+/// Minimises as [`minimise`] does, but for points on the stack, whose length is known at compile
+/// time. Moves only along `axes`. Never returns a greater cost than the cost of `start`.
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],
@@ -83,7 +83,7 @@ pub(super) fn minimise_fixed<const N: usize>(
     Ok(found.map_or((*start, start_cost), |(point, cost)| (point.into(), cost)))
 }
 
-/// The best point that argmin finds, or `None` if it is not better than the start.
+/// Returns the best point that argmin finds, or `None` if it is not better than the start.
 fn run<D: Dim>(
     cost: impl Fn(&[f64]) -> f64,
     start: &OVector<f64, D>,

@@ -1,5 +1,5 @@
-//! The maps that can be fitted, and the ingredients of each, which can be left out one by one to see
-//! their effect.
+//! The kinds of maps, and the switches that leave out one ingredient of a map to
+//! measure its effect.
 
 use crate::model::words;
 
@@ -7,9 +7,10 @@ words!(
     /// The map that predicts.
     #[derive(Default)]
     Tier {
-        /// The published system: landmarks alone place every host, by squared relative errors.
+        /// The published system: every host is placed by landmarks alone, with squared
+        /// relative errors.
         Gnp = "gnp",
-        /// One point per host, with all of [`PlainSwitches`].
+        /// One point per host, with all ingredients of [`PlainSwitches`].
         Plain = "plain",
         /// A cloud of points per site, corrected by the map's errors between agents.
         #[default]
@@ -17,7 +18,7 @@ words!(
     }
 );
 
-/// Declares a struct of switches that are on by default, with their names.
+/// Declares a struct of switches that are on by default, and a list of the switches' names.
 macro_rules! switches {
     ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $switch:ident,)+ }) => {
         $(#[$doc])*
@@ -35,7 +36,7 @@ macro_rules! switches {
         impl $name {
             pub const NAMES: &'static [&'static str] = &[$(stringify!($switch),)+];
 
-            /// A copy without one ingredient; `None` for an unknown name.
+            /// Returns a copy with one switch off; `None` if no switch has this name.
             #[must_use]
             pub fn without(mut self, name: &str) -> Option<Self> {
                 match name {
@@ -49,16 +50,17 @@ macro_rules! switches {
 }
 
 switches!(
-    /// What the plain map adds to GNP (Ng and Zhang, INFOCOM 2002); all are on by default.
+    /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM 2002). All are
+    /// on by default.
     PlainSwitches {
         /// Agents are placed by the whole mesh. Off: agents and sites are placed by the landmarks
         /// alone.
         mesh,
         /// Every host has a height. Off: heights are zero.
         height,
-        /// Minimises log errors. Off: relative errors.
+        /// Fits minimise log errors. Off: relative errors.
         log,
-        /// Large errors count linearly. Off: every error counts by its square.
+        /// Large errors count linearly. Off: every error is squared.
         robust,
         /// A weak prior keeps sites near agents.
         prior,
@@ -66,10 +68,10 @@ switches!(
 );
 
 impl PlainSwitches {
-    /// The published system, which has none of them.
+    /// The published system, without any of the improvements.
     pub const GNP: Self = Self { mesh: false, height: false, log: false, robust: false, prior: false };
 
-    /// The ingredients of this map's points; the refined map is made from the plain one.
+    /// The switches of a tier. The refined map is made from the plain map, so both have the same.
     pub fn of(tier: Tier) -> Self {
         match tier {
             Tier::Gnp => Self::GNP,
@@ -79,11 +81,11 @@ impl PlainSwitches {
 }
 
 switches!(
-    /// The ingredients of the refined map; all are on by default.
+    /// The ingredients of the refined map. All are on by default.
     RefinedSwitches {
         /// Every host has a height. Off: no heights.
         height,
-        /// Large errors in the mesh count linearly. Off: every error counts by its square.
+        /// Large errors in the mesh count linearly. Off: every error is squared.
         robust,
         /// The residuals of the mesh correct predictions.
         kriging,
@@ -93,14 +95,15 @@ switches!(
         /// The residuals of a site's measurements correct the predictions for agents near the
         /// landmarks; needs `kriging`.
         residuals,
-        /// A site is a cloud. Off: only the point with the greatest weight.
+        /// A site is a cloud of points. Off: only the point with the greatest weight is used.
         cloud,
-        /// Averages over dimensions. Off: a single number of dimensions.
+        /// Predictions are averaged over several numbers of dimensions. Off: there is a
+        /// single number.
         dimensions,
-        /// Ranks agents by expected distance. Off: by the median.
+        /// Agents are ranked by the expected distance. Off: by the median.
         expectation,
-        /// Adds a penalty to predictions that compete with measurements, from the errors of held-out
-        /// agents; needs `kriging`.
+        /// A penalty, computed from the errors of held-out agents, is added to predictions that
+        /// compete with measurements. Needs `kriging`.
         penalty,
     }
 );

@@ -1,23 +1,23 @@
-//! Trust: which agents' measurements are used.
+//! Trust: decides which agents' measurements are used.
 //!
-//! A lying or broken landmark distorts every location that it contributed to. Five kinds of
-//! evidence distinguish it from an odd path. Each uses all of an agent's reports, so that a few odd
-//! paths do not quarantine the agent:
+//! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
+//! evidence distinguish a bad agent from an unusual path; each uses all reports of the agent:
 //!
-//! - *asymmetry*: its measurements of other agents against their measurements of it;
-//! - *residual*: its measurements of other agents against the map fitted without it, in which it is
-//!   located by their measurements alone;
-//! - *sites*: its measurements of sites against the sites' locations from the other landmarks;
-//! - *light*: round trips shorter than light in fibre needs, if positions are known;
-//! - *collusion*: it and its partners report that they are near each other, while other agents see
-//!   them far apart.
+//! - *asymmetry*: the agent's measurements of other agents contradict their measurements of it;
+//! - *residual*: the agent's measurements of other agents contradict the map fitted without it, in
+//!   which it is located by the other agents' measurements alone;
+//! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
+//! - *light*: the agent reports round trips shorter than light in fibre needs for the distance;
+//! - *collusion*: agents report that they are near each other, and all others see them far apart.
 //!
-//! The first three kinds are log ratios with a bias and a spread. An agent is quarantined if either
-//! exceeds a fixed limit and is also an outlier, because networks differ in how symmetric they are.
-//! Outlier means: far from the other agents' values, and in case of a bias far beyond its own
-//! standard error. If two agents contradict each other, the pairs with other agents decide: the
-//! worst agent is set aside, and the others are judged again without it. At the end the agents set
-//! aside are judged once more against the remaining ones. Pure.
+//! The first three kinds give log ratios, which have a bias and a spread. An agent is quarantined
+//! if its bias or spread exceeds a fixed limit and is also an outlier, because networks differ in
+//! how symmetric they are. An outlier is far from the other agents' values; an outlying bias must
+//! also be far beyond its own standard error.
+//!
+//! If two agents contradict each other, their pairs with other agents show which one is wrong: the
+//! worst agent is set aside, and the others are judged without it. At the end, the agents set aside
+//! are judged once more against the remaining ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,45 +35,46 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// The alarm is raised if one landmark in this many is doubtful: if a third lie, the others are no
-/// clear majority for locating a site.
+/// The alarm is raised if one landmark in this many is doubtful. If a third of the landmarks lie,
+/// the honest ones are no clear majority when a site is located.
 pub const ALARM_ONE_IN: usize = 3;
-/// Minimum number of two-way pairs, rows or sites by which an agent is judged.
+/// Minimum number of measurements to locate a host, and of log ratios to judge an agent.
 const FEWEST: usize = 3;
-/// Minimum number of sites by which an agent is judged, because a few may be anycast.
+/// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// Log ratio below which sites quarantine a non-landmark agent: it reports less than 1/4.5 of the
-/// expected round trip. Such an agent measures sites that it is probably near, so honest agents are
-/// below the expected value by up to a factor of three.
+/// The log ratio below which sites quarantine a non-landmark agent: the agent reports less than
+/// 1/4.5 of the expected round trip. Honest agents report down to a third of it, because an agent
+/// is asked to measure sites that it is probably near.
 const TOO_NEAR: f64 = -1.5;
-/// Minimum number of impossible round trips for a quarantine by light: one position may be wrong.
+/// Minimum number of impossible round trips for a quarantine by light, because a single one may be
+/// due to another agent's wrong position.
 const FEWEST_IMPOSSIBLE: usize = 2;
-/// The share of an agent's rows that must be impossible for a quarantine by light.
+/// The share of an agent's pairs that must be impossible for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
-/// Maximum number of sites used to judge an agent: their median is precise enough, and each is
-/// located once per landmark.
+/// Maximum number of sites used to judge an agent. The median over these is precise enough, and
+/// each site must be located once per landmark.
 const MOST_SITES: usize = 40;
-/// Maximum number of fits of the map in one judgement: each sets one more agent aside.
+/// Maximum number of fits of the map in one judgement. Each may set one more agent aside.
 const MOST_FITS: usize = 6;
 
 /// The epoch of maps that are fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
-/// The seed of those fits; fixed, so that a mesh always gets the same judgement.
+/// The seed of these fits. It is fixed, so that a mesh always gets the same judgement.
 const SEED: u64 = 0;
 
 words!(
     /// The kind of evidence that quarantines an agent.
     #[derive(PartialOrd, Ord)]
     Kind {
-        /// Round trips shorter than light needs.
+        /// Reported round trips are shorter than light needs.
         Light = "light",
-        /// Agents report that they are near each other, while others see them far apart.
+        /// Agents report that they are near each other, while other agents see them far apart.
         Collusion = "collusion",
-        /// Contradiction to other agents' measurements of it.
+        /// The agent's measurements contradict other agents' measurements of it.
         Asymmetry = "asymmetry",
-        /// Contradiction to the map fitted to the other agents.
+        /// The agent's measurements contradict the map fitted to the other agents.
         Residual = "residual",
-        /// Contradiction to the locations of sites from the other landmarks.
+        /// The agent's measurements contradict the other landmarks' measurements of sites.
         Sites = "sites",
     }
 );
@@ -81,11 +82,11 @@ words!(
 /// Whether an agent's measurements are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trust {
-    /// Its measurements are used.
+    /// The agent's measurements are used.
     Trusted,
-    /// Its measurements are used, but it is doubtful and counts towards the alarm.
+    /// The agent's measurements are used, but the agent is doubtful and counts towards the alarm.
     Suspect,
-    /// None of its measurements is used.
+    /// None of the agent's measurements is used.
     Quarantined,
 }
 
@@ -104,10 +105,9 @@ pub struct TrustEvidence<'a> {
     pub mesh: &'a Mesh,
     /// The landmarks, in order of choice.
     pub landmarks: &'a [AgentId],
-    /// Measurements by site; a few dozen sites suffice.
+    /// Measurements of sites, one list per site. A few dozen sites suffice.
     pub sites: &'a [Vec<(AgentId, Rtt)>],
-    /// The shortest round trip that light in fibre allows between two agents, if both positions are
-    /// known.
+    /// The shortest round trip that light allows between two agents whose positions are known.
     pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
 }
 
@@ -115,12 +115,12 @@ pub struct TrustEvidence<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
     findings: BTreeMap<AgentId, Finding>,
-    /// The kinds of evidence by which each agent was judged.
+    /// For each agent, the kinds of evidence by which it could be judged.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
 
-/// So many landmarks are doubtful that the map cannot be trusted.
+/// The map cannot be trusted, because too many landmarks are doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alarm {
     /// Number of landmarks that are suspect or quarantined.
@@ -159,7 +159,7 @@ impl FleetTrust {
         held.map(|(&agent, _)| agent).collect()
     }
 
-    /// The alarm, if one landmark in [`ALARM_ONE_IN`] is doubtful.
+    /// Returns the alarm if one landmark in [`ALARM_ONE_IN`] is doubtful.
     pub fn alarm(&self) -> Option<Alarm> {
         let landmarks = self.landmarks.len();
         let doubted = self.landmarks.iter().filter(|landmark| self.findings.contains_key(landmark)).count();
@@ -185,9 +185,9 @@ pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
 struct TrustEvaluation<'a> {
     evidence: &'a TrustEvidence<'a>,
     agents: Vec<AgentId>,
-    /// Agents set aside: none of their measurements is used.
+    /// Agents set aside. None of their measurements is used in the rest of the judgement.
     aside: BTreeSet<AgentId>,
-    /// Charges that later evidence cannot withdraw.
+    /// Findings that later evidence cannot withdraw.
     proven: BTreeMap<AgentId, Finding>,
 }
 
@@ -197,8 +197,8 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report round trips shorter than light needs, unless the other end of
-    /// the pair does so too.
+    /// Sets aside agents that report round trips shorter than light needs, unless the
+    /// other end does.
     fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
@@ -208,8 +208,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that confirm each other against the other agents. Sets them aside all at
-    /// once, because only they confirm each other.
+    /// Sets aside agents that confirm each other against all other agents. All of them are set
+    /// aside at once, because only they confirm each other.
     fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -224,8 +224,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Fits the map, sets the worst outlier aside, and repeats until there is none. Returns the
-    /// last map; `None` if no map can be fitted.
+    /// Fits the map, sets the worst outlier aside, and repeats this until there is no outlier.
+    /// Returns the last map; `None` if no map can be fitted.
     fn check_residuals(&mut self) -> Option<Embedding> {
         for _ in 1..MOST_FITS {
             let map = self.map()?;
@@ -258,7 +258,7 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// The worst agent that this evidence quarantines.
+    /// Returns the agent with the largest error among those that this evidence quarantines.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = TypicalSize::of(sizes.values());
@@ -266,7 +266,7 @@ impl<'a> TrustEvaluation<'a> {
         found.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
-    /// The sizes of the errors of the agents not set aside.
+    /// The sizes of the errors, for all agents that are not set aside.
     fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> BTreeMap<AgentId, ReportBias> {
         let believed = self.agents.iter().filter(|agent| !self.aside.contains(agent));
         believed.filter_map(|&agent| Some((agent, size(self, agent)?))).collect()
@@ -295,8 +295,8 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// A landmark's measurements of sites against the sites' locations from the other landmarks,
-    /// corrected by the error that these locations have without this landmark.
+    /// The errors of a landmark's measurements of sites, compared with the sites' locations from
+    /// the other landmarks, without the error that the control shows in these locations.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -305,12 +305,12 @@ impl<'a> TrustEvaluation<'a> {
         Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
     }
 
-    /// The control: each other agent is located like a site, by the other landmarks alone. Its
-    /// measurement of this landmark is compared with the distance on the map.
+    /// The control: each non-landmark agent is located like a site, by the landmarks without this
+    /// one. The distance on the map is then compared with the agent's measurement of this landmark.
     ///
     /// Landmarks that are close together, such as three in one town, locate everything too far from
-    /// a fourth. All sites then have the same error, which does not average out over more sites,
-    /// and is not the fault of the fourth landmark.
+    /// a fourth landmark. All sites then have the same error. Measuring more sites does not reduce
+    /// it, and it is not the fault of the fourth landmark.
     fn control(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;
@@ -350,12 +350,12 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
-    /// All agents except this one and those set aside.
+    /// All agents except this one and the agents set aside.
     fn others(&self, agent: AgentId) -> impl Iterator<Item = AgentId> {
         self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
     }
 
-    /// Fits the map of the agents not set aside.
+    /// Fits the map of the agents that are not set aside.
     fn map(&self) -> Option<Embedding> {
         let landmarks: Vec<AgentId> =
             self.evidence.landmarks.iter().copied().filter(|landmark| !self.aside.contains(landmark)).collect();
@@ -364,8 +364,7 @@ impl<'a> TrustEvaluation<'a> {
         fit(JUDGED, &mesh, &landmarks, default_dimensions(landmarks.len()), SEED).ok()
     }
 
-    /// Judges all agents, including those set aside, against the agents that are trusted at the
-    /// end.
+    /// Judges all agents, including those set aside, against the agents that are still trusted.
     fn conclude(&self, map: Option<&Embedding>) -> FleetTrust {
         let mut judgement = FleetTrust {
             findings: self.proven.clone(),

@@ -1,12 +1,12 @@
 //! Causes: why a task waits, why its agent was chosen, and why a strategy fell back.
 //!
-//! The store, the wire and comparisons use these words. [`crate::strategy::explain`] turns them
-//! into sentences for display, which are never stored.
+//! The store, the wire and comparisons use the words of these types. [`crate::strategy::explain`]
+//! turns the words into sentences for display, which are never stored.
 
 use serde::{Deserialize, Serialize};
 
 words!(
-    /// A stage before the choice of an agent, which can be closed for the whole fleet.
+    /// A stage of the work before an agent is chosen. A stage can be stopped for the whole fleet.
     Stage {
         /// Measuring sites.
         Measuring = "measuring",
@@ -20,9 +20,9 @@ words!(
 words!(
     /// Why a task has no agent yet.
     WaitCause {
-        /// The site waits for measurement.
+        /// The site is queued to be measured.
         Queued = "queued",
-        /// The site's measurements are under way.
+        /// The site is being measured.
         Measurements = "measurements",
         /// The choice of an agent is pending.
         Choice = "choice",
@@ -30,7 +30,7 @@ words!(
         Planned = "planned",
         /// No agent is connected.
         NoAgent = "no-agent",
-        /// Agents are connected, but none takes work.
+        /// Agents are connected, but none accepts work.
         NoneAcceptsWork = "none-accepts-work",
         /// No landmarks are chosen, and the fleet is too large to work without them.
         NoLandmarks = "no-landmarks",
@@ -40,13 +40,13 @@ words!(
         AllQuarantined = "all-quarantined",
         /// No map has been fitted yet.
         NoMap = "no-map",
-        /// Confirmers are measuring the site to find out which is nearest.
+        /// Confirmers are measuring the site, to find out which of them is nearest.
         Confirming = "confirming",
         /// The site's address permits no further crawl at present.
         Address = "address",
         /// The site asked for a pause that has not ended.
         Pause = "pause",
-        /// The circuit of the site is open until an operator closes it.
+        /// The circuit of the site is open until an operator reopens the site.
         Breaker = "breaker",
         /// No agent meets the constraints of the batch.
         Unmet = "unmet",
@@ -54,18 +54,19 @@ words!(
 );
 
 impl WaitCause {
-    /// Whether the batch should report the cause, because it is not part of the normal course.
+    /// Whether the batch should report the cause. Causes that every task passes through are
+    /// not reported.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }
 }
 
 words!(
-    /// Why no agent gets the tasks of a batch although some agent takes work.
+    /// Why no agent gets the tasks of a batch although some agent accepts work.
     UnmetCause {
         /// No agent meets the batch's constraints.
         Excluded = "excluded",
-        /// The agents that meet the constraints take no work.
+        /// The agents that meet the constraints accept no work.
         TakeNoWork = "take-no-work",
     }
 );
@@ -87,15 +88,15 @@ words!(
         NoDistance = "no-distance",
         /// The site's address is unknown.
         NoAddress = "no-address",
-        /// No agent's address has a common prefix with the site's.
+        /// No agent's address has a common prefix with the site's address.
         NothingShared = "nothing-shared",
-        /// The host in the site's name is an IP address.
+        /// The site's name is an IP address, which has no suffix.
         NoSuffix = "no-suffix",
         /// The site's position is unknown.
         NoPosition = "no-position",
         /// No agent's position is known.
         NoAgentPosition = "no-agent-position",
-        /// There is no map with which to select confirmers.
+        /// There is no map by which confirmers could be selected.
         NoMap = "no-map",
         /// No agent that measured the site is connected.
         NobodyMeasured = "nobody-measured",
@@ -107,7 +108,7 @@ words!(
 );
 
 words!(
-    /// What happened to a task at its previous agent.
+    /// How a task was separated from its previous agent.
     Parting {
         /// The agent's session was lost during the crawl.
         Lost = "lost",
@@ -135,7 +136,7 @@ words!(
         WaitedRemoved = "waited-removed",
         /// The agent started to drain before it began the crawl.
         WaitedDrained = "waited-drained",
-        /// The agent was paused (it takes no leases for a while) before it began the crawl.
+        /// The agent was paused (it got no leases for a while) before it began the crawl.
         WaitedPaused = "waited-paused",
         /// The agent's stream broke before it began the crawl.
         WaitedDisconnected = "waited-disconnected",
@@ -145,7 +146,7 @@ words!(
 );
 
 words!(
-    /// What a waiting task gains by moving to another agent.
+    /// The gain of a waiting task that moves to another agent.
     Gain {
         /// The task begins at once; the previous agent had no free slot.
         BeginsAtOnce = "begins-at-once",
@@ -184,7 +185,7 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// An agent that was chosen before, and what happened to the task there.
+/// An agent that was chosen before, and how the task was separated from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
     /// The agent's name at that time.
@@ -198,7 +199,7 @@ pub struct FormerAgent {
 pub enum ChoiceCause {
     /// The strategy chose the agent.
     Strategy {
-        /// Candidates without a free slot, if the chosen agent had one.
+        /// Number of candidates without a free slot, if the chosen agent had one.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
         /// Number of candidates; 0 if all had a free slot.
@@ -215,7 +216,7 @@ pub enum ChoiceCause {
         /// The number of near agents.
         near: u32,
     },
-    /// The agent is the best remaining candidate of the previous choice.
+    /// The agent is the best of the candidates that remained from the previous choice.
     NextCandidate,
     /// The task waited at another agent and was moved by rebalancing.
     Rebalanced {
@@ -260,12 +261,12 @@ impl ChoiceCause {
     }
 }
 
-/// Why a task has its agent, as stored.
+/// Why a task has its agent. Stored with the choice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceReasons {
     #[serde(flatten)]
     pub cause: ChoiceCause,
-    /// What happened to the task at its previous agent.
+    /// How the task was separated from its previous agent; `None` if it had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parted: Option<FormerAgent>,
     /// Why the batch's strategy was replaced by its fallback; `None` if it was not.

@@ -1,8 +1,8 @@
 //! A batch's constraints on its agents: country, carrier, tags, and a daily quota of bytes.
 //!
-//! Pure. Constraints apply before any strategy: an agent that does not meet them is not a
-//! candidate. `Constraints` has a value for every field; a `ConstraintsRequest` has some values,
-//! normalised and within bounds. Comparisons ignore case.
+//! Constraints apply before any strategy: an agent that does not meet them is not a candidate.
+//! [`Constraints`] has a value for every field. [`ConstraintsRequest`] may leave values out.
+//! Comparisons ignore case.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
-/// Maximum values in a list, and maximum tags of an agent; limited because every pass compares them
-/// for every agent.
+/// Maximum number of values in a list, and of tags of an agent. It is limited because every pass of
+/// the scheduler compares them for every agent.
 pub const MAX_VALUES: usize = 16;
-/// Maximum length of a tag in bytes; limited because tables display tags.
+/// Maximum length of a tag in bytes, because tables display tags.
 const MAX_TAG: usize = 32;
 /// Maximum quota, because the numbers on the wire and the sums in the store are signed.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
@@ -41,8 +41,8 @@ impl UnmetAction {
     }
 }
 
-/// A batch's constraints on its agents. An empty or absent value is no constraint. Stored as JSON,
-/// which other programs read too.
+/// A batch's constraints on its agents. An empty or absent value is no constraint. Constraints are
+/// stored as JSON, which other programs read too.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
@@ -81,7 +81,7 @@ pub struct ConstraintsRequest {
     pub unmet: Option<UnmetAction>,
 }
 
-/// Accepts a single text in place of a list, for files.
+/// Accepts a single string in place of a list, for files.
 fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a string nor a list of strings")]
@@ -118,7 +118,7 @@ impl ConstraintsRequest {
         })
     }
 
-    /// The constraints of a new batch, with defaults for absent values.
+    /// The constraints of a new batch: these values, with defaults for absent ones.
     pub fn whole(&self) -> Constraints {
         Constraints {
             countries: self.countries.clone(),
@@ -129,7 +129,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// These values, and for absent ones those of the other request.
+    /// Merges two requests: values absent here are taken from the other request.
     #[must_use]
     pub fn before(self, other: Self) -> Self {
         let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
@@ -168,7 +168,7 @@ impl ConstraintsRequest {
     }
 }
 
-/// Normalises and sorts the values, and removes repeats.
+/// Normalises and sorts the values, and removes duplicates.
 fn list(
     field: &'static str,
     values: &[String],
@@ -211,7 +211,7 @@ fn tag(text: &str) -> Result<String, String> {
     Ok(tag)
 }
 
-/// Normalises an agent's tags and removes repeats.
+/// Normalises an agent's tags and removes duplicates.
 pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
     list("tag", asked, tag)
 }
@@ -234,8 +234,8 @@ pub struct AgentTraits {
     pub tags: Vec<String>,
 }
 
-/// What an agent fetched for a batch within 24 hours, and what its unfinished tasks are expected to
-/// add.
+/// The bytes that an agent fetched for a batch within 24 hours, and the bytes that its unfinished
+/// tasks are expected to add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaUse {
     pub fetched: u64,
@@ -261,7 +261,7 @@ pub enum Exclusion {
     Carrier,
     /// The agent lacks this tag.
     Tag(String),
-    /// The agent has used up its quota, or its unfinished tasks will.
+    /// The agent has used up its quota, or will with its unfinished tasks.
     Quota,
 }
 
@@ -309,7 +309,7 @@ impl FromStr for Exclusion {
     }
 }
 
-/// Number of agents that a batch excludes, by exclusion.
+/// Number of agents that a batch excludes, by the first constraint that they do not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExcludedAgents {
     pub fleet: usize,
@@ -323,7 +323,7 @@ impl ExcludedAgents {
     }
 }
 
-/// Why no agent gets the tasks of a batch although some agent takes work.
+/// Why no agent gets the tasks of a batch although some agent accepts work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoEligibleAgent {
     pub cause: UnmetCause,
@@ -354,20 +354,20 @@ impl Constraints {
         self.tags.iter().find(|tag| !is_among(tag, &agent.tags)).cloned().map(Exclusion::Tag)
     }
 
-    /// Why an agent gets no further task of the batch; `None` if it may get one. Counts unfinished
-    /// tasks too, so that a quota is exceeded by less than one site.
+    /// Why an agent gets no further task of the batch; `None` if it may get one. The expected bytes
+    /// of unfinished tasks count too, so that a quota is exceeded by less than one site.
     pub fn refuses(&self, agent: &AgentTraits, spending: QuotaUse) -> Option<Exclusion> {
         let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
-    /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Counts only
-    /// fetched bytes, because these tasks are the unfinished ones.
+    /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Only fetched
+    /// bytes count here, because these tasks are the unfinished ones.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }
 
-    /// Number of further tasks that an agent may get if nothing excludes it, at most `most`.
+    /// The number of further tasks that an agent may get under its quota, at most `most`.
     pub fn room(&self, spending: QuotaUse, most: u64) -> u64 {
         let Some(quota) = self.bytes_per_day else { return most };
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
@@ -447,7 +447,7 @@ mod tests {
         }
         assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
-        // Even a small quota allows one site, and huge fetched or expected sizes do not overflow.
+        // Even a small quota allows one site. Huge fetched or expected sizes do not overflow.
         let huge = QuotaUse { fetched: 0, under_way: 0, expected: u64::MAX };
         assert_eq!(constraints.refuses(&anyone, huge), None);
         assert!(constraints.refuses(&anyone, QuotaUse { under_way: u32::MAX, ..huge }).is_some());

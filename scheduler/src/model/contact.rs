@@ -1,12 +1,12 @@
-//! The contact URL, with which a site's owner can reach the operator. It is mandatory, because
-//! every request has it in its user agent.
+//! The contact URL, by which a site's owner can reach the operator. Every request contains it in
+//! its user agent, so an operator must set one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::Url;
 
-/// Maximum length of a contact URL in bytes; limited because every request carries it.
+/// Maximum length of a contact URL in bytes, because every request contains the URL.
 const MAX_LENGTH: usize = 200;
 
 /// An http or https URL with a host, or a mailto address. ASCII only, because it is part of an HTTP

@@ -1,17 +1,18 @@
 //! Checks agent names, batch names and one-line texts, and generates agent names.
 //!
-//! Pure. An accepted text is displayed as it is by any terminal: it has no invisible characters,
-//! and none that change the reading direction.
+//! Any terminal displays an accepted text as it is: the text has no invisible characters, and no
+//! characters that change the reading direction.
 
 use any_ascii::any_ascii;
 
-/// Maximum length of an agent's name. ASCII only, because the agent uses the name in file names.
+/// Maximum length of an agent's name. Names are ASCII only, because the agent uses its name
+/// in file names.
 pub const MAX_AGENT: usize = 63;
 /// Maximum length of a batch's name in characters.
 pub const MAX_BATCH: usize = 100;
 /// Maximum length of a one-line text in characters.
 pub const MAX_TEXT: usize = 100;
-/// Maximum length of a generated name, which leaves room for a number within `MAX_AGENT`.
+/// Maximum length of a generated name. It leaves room for a number within [`MAX_AGENT`].
 const LONGEST_FORMED: usize = 56;
 
 /// Why a text is invalid.
@@ -22,7 +23,7 @@ pub enum BadName {
     /// Too long to display in a table.
     #[error("longer than {MAX_TEXT} characters")]
     TooLong,
-    /// The text has a character that terminals do not show.
+    /// The text contains a character that terminals do not show.
     #[error("contains U+{0:04X}, which terminals do not show")]
     NotShown(u32),
     /// Not a valid agent name.
@@ -66,8 +67,8 @@ pub fn one_line(text: &str) -> Result<&str, BadName> {
     }
 }
 
-/// Whether a terminal shows the character, and in the order of the text. True for joiners, which
-/// some scripts need.
+/// Whether a terminal shows the character without changing the order of the text. Joiners are
+/// accepted, because some scripts need them.
 pub fn is_shown(character: char) -> bool {
     let turns =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -75,7 +76,7 @@ pub fn is_shown(character: char) -> bool {
     !character.is_control() && !turns && !hidden
 }
 
-/// The generated name of an agent of this city and carrier, such as `beijing-dianxin`.
+/// Generates the name of an agent in this city on this carrier, such as `beijing-dianxin`.
 pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     let mut name = String::new();
     for character in any_ascii(&format!("{city} {carrier}")).chars() {
@@ -90,8 +91,8 @@ pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     if name.is_empty() { Err(BadName::Unreadable(shown(city), shown(carrier))) } else { Ok(name.to_owned()) }
 }
 
-/// `base` itself (number 1), or `base` with the lowest free number from `next` on. Stores that
-/// number in `next`, where the search for the same base continues next time.
+/// Returns `base` itself (number 1), or `base` with the lowest free number from `next` on. Stores
+/// the next number to try in `next`, so that a later search for the same base continues there.
 pub fn first_free(base: &str, next: &mut u64, taken: impl Fn(&str) -> bool) -> String {
     loop {
         let name = if *next == 1 { base.to_owned() } else { format!("{base}-{next}") };

@@ -1,6 +1,7 @@
 //! Finds the known names that a mistyped name may mean.
 //!
-//! Pure. The store supplies the names to compare, because there may be too many to compare all.
+//! The store supplies the names to compare, because there may be too many names to compare
+//! all of them.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +9,18 @@ use std::collections::BTreeSet;
 const SUGGESTED: usize = 3;
 /// Maximum length of a name that is compared, in characters: the longest host name in DNS.
 const LONGEST: usize = 253;
-/// Maximum length of a name whose edits are listed, in characters; a name of this length has 3,200.
+/// Maximum length, in characters, of a name for which all edits are listed. A name of this length
+/// has 3,200 edits.
 const LONGEST_EDITED: usize = 40;
-/// One edit in this many characters still makes a near name.
+/// A name is near if it differs by at most one edit per this many characters.
 const CHARACTERS_PER_EDIT: usize = 3;
-/// The characters that an edit inserts: those of lower-case host names, and `_` of agents' names.
+/// The characters that an edit may insert: those of lower-case host names, and the `_` of
+/// agents' names.
 const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
 
-/// The known names that are nearest to `asked`, at most three, the nearest first: names that begin
-/// with `asked`, then names by the number of edits. ASCII case and a leading `www.` are no edits.
+/// Returns at most three known names that are nearest to `asked`. Names that begin with
+/// `asked` come first, then names by the number of edits. ASCII case and a leading `www.` do
+/// not count as edits.
 pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let length = asked.chars().count();
     if length == 0 || length > LONGEST {
@@ -33,7 +37,7 @@ pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<Stri
     ranked.into_iter().take(SUGGESTED).map(|(_, name)| name).collect()
 }
 
-/// The question that ends the message for an unknown name; empty if no name is near.
+/// Returns the question that ends the message about an unknown name; empty if no name is near.
 pub fn question(mut near: Vec<String>) -> String {
     let Some(last) = near.pop() else { return String::new() };
     let meant = if near.is_empty() { last } else { format!("{} or {last}", near.join(", ")) };
@@ -41,7 +45,7 @@ pub fn question(mut near: Vec<String>) -> String {
 }
 
 /// Likely spellings of the name that `asked` means: in other ASCII case, with and without `www.`,
-/// and every name that is one edit away. Only the former if `asked` is long.
+/// and every name that is one edit away. If `asked` is long, edits are left out.
 pub fn respelled(asked: &str) -> Vec<String> {
     let mut spelled = vec![asked.to_ascii_lowercase(), asked.to_ascii_uppercase(), capitalised(asked)];
     spelled.push(asked.strip_prefix("www.").map_or_else(|| format!("www.{asked}"), str::to_owned));

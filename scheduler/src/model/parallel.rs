@@ -1,16 +1,16 @@
-//! Parallel work whose results are in order and do not depend on the number of threads. Pure.
+//! Parallel work whose results are in order and do not depend on the number of threads.
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` for each index below `count`. Items start in order.
+/// Runs `work` for each index below `count`, on several threads. Indices are started in order.
 pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     in_order_while(count, threads, |piece| Some(work(piece)))
 }
 
-/// Like `in_order`, but a thread stops after an item that returns `None`.
+/// Like `in_order`, but a thread stops after an index for which `work` returns `None`.
 pub(crate) fn in_order_while<T: Send>(
     count: usize,
     threads: NonZeroUsize,

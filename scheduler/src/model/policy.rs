@@ -1,7 +1,8 @@
 //! The crawl policy of a batch: the limits and the manner of its crawls.
 //!
-//! A policy has a value for every field. A request has values for some fields, each within its
-//! bounds. One macro lists the fields; [`PolicyRequest::checked`] checks the bounds.
+//! A policy has a value for every field. A request has values for some fields, each within
+//! its bounds. A macro generates both from one list of fields; [`PolicyRequest::checked`]
+//! checks the bounds.
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -13,23 +14,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::contact::{ContactUrl, InvalidContact};
 use crate::model::size;
 
-/// Maximum number of pages and of links, because the store's columns are signed.
+/// Maximum number of pages and of links, because the store's columns have signed types.
 const MOST: u32 = i32::MAX.unsigned_abs();
 /// Maximum duration of one crawl.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum recrawl interval; limited because each round measures the site, chooses an agent and is
-/// stored.
+/// Minimum recrawl interval. Shorter rounds would cost too much: each round measures the site,
+/// chooses an agent and is stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// Maximum recrawl interval. For a longer one, submit the batch again.
+/// Maximum recrawl interval. For a longer one, an operator can submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Maximum number of patterns in a list, and maximum length of a pattern in bytes; limited because
-/// an agent matches each link against each pattern.
+/// Maximum number of patterns in a list, and maximum length of a pattern in bytes, because an agent
+/// compares each link with each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// Maximum length of a user-agent name and of its version, in bytes; limited because every request
-/// carries them.
+/// Maximum lengths of a user-agent name and of its version, in bytes, because every request
+/// contains them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
@@ -53,7 +54,8 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// The limits and the manner of crawls. Stored as JSON, which other programs read too.
+        /// The limits and the manner of crawls. Policies are stored as JSON, which other
+        /// programs read too.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {
             $($(#[doc = $help])+ $(#[serde($($stored)*)])? pub $field: $type,)*
@@ -82,7 +84,7 @@ macro_rules! policy {
         }
 
         impl PolicyRequest {
-            /// These values, and for absent ones those of the other request.
+            /// Merges two requests: values absent here are taken from the other request.
             #[must_use]
             pub fn before(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }
@@ -161,8 +163,8 @@ policy! {
     recrawl_interval: Duration;
 }
 
-/// Stores durations as whole milliseconds, so that queries can compute with them. All values within
-/// the bounds are stored exactly.
+/// Stores durations as whole milliseconds, so that SQL queries can compute with them. All values
+/// within the bounds are stored exactly.
 mod millis {
     use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
 
@@ -192,7 +194,7 @@ pub struct OutOfBounds {
     pub problem: String,
 }
 
-/// A requested value that differs from the current one.
+/// A requested value that differs from the batch's current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyDifference {
     pub field: &'static str,
@@ -214,8 +216,8 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 }
 
 impl CrawlPolicy {
-    /// Checks that the values fit together: the interval of large sites must not exceed that of
-    /// small ones.
+    /// Checks that the values fit together: the request interval of large sites must not exceed
+    /// that of small sites.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {
@@ -227,7 +229,7 @@ impl CrawlPolicy {
 }
 
 impl PolicyRequest {
-    /// The requested values, and for absent ones those of `otherwise`. A shortest interval that was
+    /// Completes a request: absent values are taken from `otherwise`. A shortest interval that was
     /// not requested never exceeds the request interval.
     pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
         let mut policy = self.clone().laid_over(otherwise.clone());
@@ -266,7 +268,7 @@ impl PolicyRequest {
     }
 }
 
-/// The shortest interval, if none was requested. If a longer request interval was requested, large
+/// The shortest interval if none was requested. If a longer request interval was requested, large
 /// sites are crawled more slowly too.
 fn shortest_of(otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
     let as_usual = otherwise.shortest_interval < otherwise.request_interval;
@@ -304,8 +306,8 @@ fn time(
     }
 }
 
-/// The duration as a whole number of the largest possible unit, as people type it. `humantime`
-/// writes 365 days as months, days, hours and minutes.
+/// Formats a duration as a whole number of the largest possible unit, as people type it.
+/// `humantime` would write 365 days as months, days, hours and minutes.
 pub fn in_largest_unit(duration: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
     let millis = duration.as_millis();
@@ -331,8 +333,8 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks for a product token that robots.txt can name (RFC 9309, 2.2.1), with an optional version.
-/// Agents refuse other names.
+/// Checks that a user-agent name is a product token that robots.txt can name (RFC 9309, 2.2.1),
+/// with an optional version. Agents refuse other names.
 fn check_user_agent(name: &str) -> Result<(), String> {
     let (token, version) = name.split_once('/').map_or((name, None), |(token, version)| (token, Some(version)));
     let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');

@@ -1,7 +1,8 @@
-//! What the rows of a report are about.
+//! The properties by which a report can group its rows.
 
 words!(
-    /// What the rows of a report are about: one row for each value, or combination of values.
+    /// The property by which a report groups its rows: one row for each value, or
+    /// combination of values.
     ReportGroup {
         /// The agent.
         Agent = "agent",

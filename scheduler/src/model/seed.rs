@@ -1,8 +1,7 @@
-//! Seeds of random draws. The same input gives the same seed, so that a choice can be repeated
-//! exactly. Pure.
+//! Seeds of random draws. Equal inputs give equal seeds, so that a choice can be repeated exactly.
 
-/// Maps neighbouring numbers to unrelated seeds: one step and the finaliser of splitmix64 (Steele,
-/// Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+/// Maps neighbouring numbers to unrelated seeds, by one step and the finaliser of splitmix64
+/// (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 pub const fn spread(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +15,8 @@ mod tests {
 
     #[test]
     fn it_is_the_published_generator() {
-        // The first outputs of splitmix64 with seed 0. Each is `spread` of the state before it.
+        // The first outputs of splitmix64 with seed 0. Each output is `spread` of the
+        // preceding state.
         let step = 0x9e37_79b9_7f4a_7c15_u64;
         let drawn = [0, step, step.wrapping_mul(2)].map(spread);
         assert_eq!(drawn, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);

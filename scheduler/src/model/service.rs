@@ -1,41 +1,41 @@
-//! Whether an agent accepts work.
+//! Service states: whether an agent accepts work, and why not.
 
 /// Whether an agent accepts work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceState {
     Ready,
-    /// It finishes its leases and takes no new ones.
+    /// The agent finishes its leases and gets no new ones.
     Draining,
-    /// It takes no new leases and has none left.
+    /// The agent gets no new leases, and has none left.
     Drained,
-    /// It takes no leases until a problem that it reported is over.
+    /// The agent gets no leases until a problem that it reported is over.
     Paused,
     Away,
     Removed,
-    /// It takes work, but its measurements are ignored.
+    /// The agent accepts work, but its measurements are ignored.
     Quarantined,
     NeverConnected,
 }
 
-/// What decides an agent's service state.
+/// The facts from which an agent's service state follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct ServiceFacts {
     pub removed: bool,
     pub draining: bool,
-    /// Whether it holds a lease.
+    /// Whether the agent has a lease.
     pub leased: bool,
-    /// Whether it has ever connected.
+    /// Whether the agent has ever connected.
     pub known: bool,
-    /// Whether it has an active session with an open stream.
+    /// Whether the agent has an active session with an open stream.
     pub connected: bool,
     pub paused: bool,
     pub quarantined: bool,
 }
 
 impl ServiceFacts {
-    /// If several states apply, those caused by the operator take precedence, then those that
-    /// prevent work.
+    /// Several states may apply at once. States caused by the operator take precedence, then states
+    /// that prevent work.
     pub const fn state(self) -> ServiceState {
         match self {
             Self { removed: true, .. } => ServiceState::Removed,

@@ -1,17 +1,19 @@
 //! Site names and site lists.
 //!
-//! Pure. A name has one canonical spelling: a bare lower-case host (punycode for international
-//! names, brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default
-//! port. A bare host is crawled by https, or else http; a scheme fixes the choice. A bare
-//! `host:port` means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a
-//! canonical spelling returns it unchanged.
+//! A name has one canonical spelling: a bare lower-case host (punycode for international names,
+//! brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default port. A
+//! bare host is crawled by https, or else by http; a scheme fixes the choice. A bare `host:port`
+//! means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a canonical
+//! spelling returns it unchanged.
 //!
-//! A line of a list has a name; or a rank and a name (as in lists of the most visited sites); or a
-//! name, a latitude and a longitude; separated by commas. A first line with column names, among
-//! them `site`, `latitude` and `longitude`, sets the order of columns. The parser skips blank lines
-//! and comments (`#` at the start or after a space), accepts a byte-order mark and CRLF, drops and
-//! counts repeated sites, and reports invalid lines by number. Hosts may be addresses: the agent's
-//! guard decides to which addresses it connects.
+//! A line of a list contains a name; or a rank and a name (as in lists of the most visited sites);
+//! or a name, a latitude and a longitude. Commas separate these. A first line with column names,
+//! among them `site`, `latitude` and `longitude`, sets the order of columns.
+//!
+//! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
+//! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
+//! number. Hosts may be IP addresses, because the agent's guard decides to which addresses the
+//! agent connects.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -30,16 +32,17 @@ use line::Columns;
 const MAX_HOST: usize = 253;
 /// Maximum length of a label in DNS, in bytes.
 const MAX_LABEL: usize = 63;
-/// Maximum length of a text that is parsed; a longer one is not a URL.
+/// Maximum length of a text that is parsed as a URL. A longer text is not a URL.
 const MAX_TEXT: usize = 4096;
-/// Maximum characters shown of a rejected line.
+/// Maximum number of characters shown of a rejected line.
 const SHOWN: usize = 80;
-/// Maximum invalid lines that are reported one by one. After fixing these, a person knows the
-/// pattern.
+/// Maximum number of invalid lines that are reported one by one. These suffice to show what is
+/// wrong with the list.
 const COMPLAINTS: usize = 20;
-/// Number of bytes at the start of a file in which a zero byte means that it is binary.
+/// Number of bytes at the start of a file that are searched for a zero byte, which shows that the
+/// file is binary.
 const BEGINNING: usize = 8192;
-/// The byte-order mark of UTF-8, which Windows editors put first.
+/// The byte-order mark of UTF-8, which Windows editors write at the start of files.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 /// The two byte-order marks of UTF-16.
 const UTF16_MARKS: [&[u8]; 2] = [&[0xFF, 0xFE], &[0xFE, 0xFF]];
@@ -61,9 +64,9 @@ pub struct InvalidName {
 /// A parsed site list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SiteList {
-    /// The sites in the order of the list, without repeats.
+    /// The sites in the order of the list, without duplicates.
     pub sites: Vec<SiteName>,
-    /// The positions of sites for which the list has one.
+    /// The positions of the sites for which the list contains one.
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,
@@ -142,7 +145,8 @@ impl SiteName {
         &self.0
     }
 
-    /// The scheme, if the name has one, and the rest: the host, with the port if there is a scheme.
+    /// Splits off the scheme, if the name has one. The second part is the host; with a scheme, it
+    /// may include a port.
     fn split(&self) -> (Option<&str>, &str) {
         match self.0.split_once("://") {
             Some((scheme, authority)) => (Some(scheme), authority),
@@ -150,8 +154,9 @@ impl SiteName {
         }
     }
 
-    /// Whether this origin may be used for the site's crawl: its host is the site's own, or has the
-    /// same registrable domain (public suffix list). An address has no registrable domain.
+    /// Whether this origin may be used for the site's crawl. Its host must be the site's own,
+    /// or have the same registrable domain (public suffix list). An IP address has no
+    /// registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;
@@ -173,8 +178,9 @@ impl SiteName {
         }
     }
 
-    /// All spellings that may mean the same site, most likely first: this one; for a bare host its
-    /// two origins; for an origin with its scheme's default port the bare host.
+    /// All spellings that may mean the same site, most likely first, beginning with this one. A
+    /// bare host may also mean its two origins, and an origin with its scheme's default port may
+    /// mean the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
         match self.split() {
@@ -201,7 +207,7 @@ impl FromStr for SiteName {
     }
 }
 
-/// The canonical spelling, or why the text is not a site's name.
+/// Returns the canonical spelling, or the reason why the text is not a site's name.
 fn canonical(text: &str) -> Result<String, String> {
     check_characters(text)?;
     let (scheme, rest) = split_scheme(text)?;
@@ -273,7 +279,7 @@ fn check_characters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits at `://`. In a text without it, a colon precedes a port.
+/// Splits at `://`. A text without it has no scheme: a colon in it precedes a port.
 fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     // A `://` after the authority belongs to the path or query.
     let authority_end = text.find(['/', '?', '#']).unwrap_or(text.len());
@@ -322,7 +328,7 @@ fn canonical_host(text: &str) -> Result<String, String> {
         return Ok(Host::<String>::Ipv6(address).to_string());
     }
     match Host::parse(text).map_err(host_problem)? {
-        // Browsers read `12345` and `1.2` as addresses, but in a site list they are mistakes.
+        // Browsers read `12345` and `1.2` as IP addresses, but in a site list these are mistakes.
         Host::Ipv4(address) if text.trim_end_matches('.').parse::<Ipv4Addr>() != Ok(address) => {
             Err("neither a name nor a complete IPv4 address".to_owned())
         }

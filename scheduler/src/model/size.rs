@@ -1,10 +1,8 @@
 //! Numbers of bytes as people write them: `64MB`, `1.5 GiB`, `1000000`.
-//!
-//! Pure.
 
 use serde::{Deserialize, Deserializer};
 
-/// The units, in lower case, and their bytes. A letter alone is a decimal unit.
+/// The units, in lower case, and their numbers of bytes. A single letter is a decimal unit.
 const UNITS: [(&str, u64); 17] = [
     ("", 1),
     ("b", 1),
@@ -48,13 +46,13 @@ pub fn parse(text: &str) -> Result<u64, BadSize> {
     u64::try_from(scaled / parts).map_err(|_| BadSize)
 }
 
-/// A number of bytes for people, in a suitable unit: `64.0 MB`.
+/// Formats a number of bytes for people, in a suitable unit: `64.0 MB`.
 pub fn readable(bytes: u64) -> String {
     const SUFFIXES: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {
         return format!("{bytes} B");
     }
-    // Exact up to 2^53; two digits are shown.
+    // The conversion is exact up to 2^53, and only one decimal is shown.
     let mut scaled = bytes as f64 / 1e3;
     let mut unit = 0;
     while scaled >= 999.95 && unit + 1 < SUFFIXES.len() {
@@ -64,7 +62,7 @@ pub fn readable(bytes: u64) -> String {
     format!("{scaled:.1} {}", SUFFIXES[unit])
 }
 
-/// Reads a number of bytes from a file: a number, or a text with a unit.
+/// Reads a number of bytes from a file, which may have a number, or a text with a unit.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a number of bytes nor a size such as '64MB'")]

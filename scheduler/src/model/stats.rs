@@ -1,16 +1,16 @@
-//! Statistics of lists of numbers. Pure.
+//! Statistics of lists of numbers.
 
 /// The mean; `None` for an empty list.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
 }
 
-/// A count as `f64`; exact below 2^53.
+/// Converts a count to `f64`, exactly below 2^53.
 pub fn count(of: usize) -> f64 {
     of as f64
 }
 
-/// The median, or the greater of two middle values; `None` for an empty list.
+/// The median; the greater of two middle values; `None` for an empty list.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -20,7 +20,8 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share * count(last);
-    // A binary search, because a fractional position cannot be cast to an index.
+    // The index is found by binary search, because a fractional position cannot be cast
+    // to an index.
     let (mut low, mut high) = (0, last);
     while low < high {
         let middle = (low + high).div_ceil(2);

@@ -2,13 +2,13 @@
 
 words!(
     TaskState {
-        /// The task waits for measurements of its site.
+        /// The task waits for the measurements of its site.
         Submitted = "submitted",
         /// Agents are measuring the site.
         Measuring = "measuring",
-        /// The task waits for the choice of an agent.
+        /// The task waits until an agent is chosen.
         Located = "located",
-        /// The task waits at its agent.
+        /// An agent is chosen, and the task waits there.
         Assigned = "assigned",
         /// The agent is crawling the site.
         Leased = "leased",
@@ -28,7 +28,7 @@ words!(
         Robots = "robots",
         /// Requests to the site failed repeatedly.
         Breaker = "breaker",
-        /// The crawl is forbidden; the agent did not report by what.
+        /// The crawl is forbidden; the agent did not report the reason.
         Blocked = "blocked",
         /// The site's name does not resolve.
         NameNotFound = "name-not-found",
@@ -48,7 +48,7 @@ words!(
         Status5xx = "status-5xx",
         /// The answer was not HTTP or was truncated.
         BrokenAnswer = "broken-answer",
-        /// The site returned no page; the agent did not report why.
+        /// The site returned no page; the agent did not report the reason.
         Unreachable = "unreachable",
         /// The crawls of the site crashed or lost their agents too often.
         Poison = "poison",
@@ -64,7 +64,7 @@ words!(
 );
 
 impl ReasonKind {
-    /// Describes the failure of the site, for display.
+    /// Describes the failure, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Guard => "the guard refused the address",

@@ -12,23 +12,24 @@ use super::{label, px};
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 36.0;
-/// Number of groups with a colour of their own; the style sheet has the colours.
+/// Number of groups with a colour of their own. The style sheet defines the colours.
 pub const COLOURS: usize = 9;
-/// Height of a line of text, width of a letter, and distance of a name from its mark.
+/// Height of a line of text, width of a letter, and distance between a mark and its name.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.6;
 const BESIDE: f64 = 14.0;
-/// Maximum number of names; more would cover the map.
+/// Maximum number of names drawn. More names would cover the map.
 const NAMES: usize = 40;
-/// Interval of the lines of latitude and longitude, in degrees.
+/// Interval between lines of latitude and longitude, in degrees.
 const DEGREES: usize = 15;
 
-/// A colour of the style sheet, by the rank of what has it.
+/// The colour for a rank, as the style sheet defines it. High ranks have a common colour.
 pub fn colour(rank: usize) -> String {
     if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
 }
 
-/// Groups of agents, those with the most sites first. The first ones have colours of their own.
+/// Groups of agents, the groups with the most sites first. The first groups have colours
+/// of their own.
 #[derive(Debug)]
 pub struct Groups {
     of_agent: BTreeMap<String, usize>,
@@ -36,7 +37,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// From each agent's name, its group's name and its number of sites.
+    /// Builds groups from agents, each given as its name, the name of its group and its
+    /// number of sites.
     pub fn of(agents: impl IntoIterator<Item = (String, String, usize)>) -> Self {
         let agents: Vec<(String, String, usize)> = agents.into_iter().collect();
         let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
@@ -52,12 +54,12 @@ impl Groups {
         Self { of_agent, names }
     }
 
-    /// The colour of an agent's group, and of its sites.
+    /// The colour of an agent's group, in which the agent and its sites are drawn.
     pub fn colour(&self, agent: Option<&str>) -> String {
         colour(agent.and_then(|agent| self.of_agent.get(agent)).copied().unwrap_or(usize::MAX))
     }
 
-    /// The groups with a colour of their own, and one entry for all others.
+    /// A legend of the groups with a colour of their own, with one entry for all other groups.
     pub fn legend(&self) -> Markup {
         let mut entries: Vec<(String, String)> =
             self.names.iter().take(COLOURS).enumerate().map(|(rank, name)| (colour(rank), name.clone())).collect();
@@ -68,7 +70,7 @@ impl Groups {
     }
 }
 
-/// A legend with a round mark for each colour and name.
+/// Renders a legend: a round mark for each colour, with its name.
 pub fn legend(entries: &[(String, String)]) -> Markup {
     html! { ul.legend { @for (colour, name) in entries { li {
         svg.dot viewBox="0 0 10 10" aria-hidden="true" { circle fill=(colour) cx="5" cy="5" r="5" {} }
@@ -82,9 +84,9 @@ pub struct AgentMark<'a> {
     pub name: &'a str,
     pub at: [f64; 2],
     pub landmark: bool,
-    /// The text beside the pointer.
+    /// The text that appears when the pointer is on the mark.
     pub tooltip: String,
-    /// The page of the agent.
+    /// The address of the agent's page.
     pub href: Option<String>,
 }
 
@@ -92,21 +94,22 @@ pub struct AgentMark<'a> {
 #[derive(Debug)]
 pub struct SiteMark<'a> {
     pub at: [f64; 2],
-    /// The agent that crawls it.
+    /// The agent that crawls the site; `None` if the site has none.
     pub agent: Option<&'a str>,
     pub tooltip: String,
 }
 
-/// What the plane shows.
+/// The kind of coordinates on the plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
-    /// Milliseconds in both directions.
+    /// Coordinates of the map, in milliseconds.
     Network,
-    /// Degrees east and north.
+    /// Degrees east and degrees north.
     Globe,
 }
 
-/// The drawing, and the number of marks that are drawn on its edge because they lie outside.
+/// Draws the plane. Also returns the number of marks that are drawn on the edge because their
+/// points are outside.
 pub fn draw(
     plane: Plane,
     joined: bool,
@@ -171,8 +174,8 @@ fn width(name: &str) -> f64 {
     count(name.chars().count()) * LETTER
 }
 
-/// Places names beside their marks, those of landmarks first. A name that would cover another one is
-/// only in its mark's tooltip.
+/// Places names beside their marks, the names of landmarks first. A name that would cover another
+/// name is left out, and appears only in the tooltip of its mark.
 fn labels<'a>(agents: &[AgentMark<'a>], of_agent: &BTreeMap<&str, [f64; 2]>) -> BTreeMap<&'a str, Label> {
     let mut order: Vec<&AgentMark<'a>> = agents.iter().collect();
     order.sort_by_key(|agent| !agent.landmark);
@@ -211,7 +214,7 @@ fn scale_bar(px_per_ms: f64) -> Markup {
     }
 }
 
-/// Lines of latitude and longitude.
+/// Draws lines of latitude and longitude.
 fn graticule(frame: &Frame) -> Markup {
     let degrees = |most: i32| (-most..=most).step_by(DEGREES).map(|degree| (degree, f64::from(degree)));
     let meridians = degrees(180).map(|(east, at)| (east, frame.place([at, 0.0]).0[0]));

@@ -1,9 +1,10 @@
-//! Repeated crawls of the same sites: how much the strategies learn from crawls, without any probe.
+//! Repeated crawls of the same sites, which show how much strategies learn from crawls
+//! without probes.
 //!
-//! Each strategy that uses distance has its own history. In every crawl it chooses an agent for
+//! Each strategy that uses distances has its own history. In every crawl it chooses an agent for
 //! each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]). Some
-//! strategies sometimes explore another agent. A crawl observes the true round trip of its agent
-//! and site.
+//! strategies explore another agent now and then. A crawl observes the true round trip between its
+//! agent and its site.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// The time between two crawls of a site. A crawl a week ago has half the weight.
+/// The time between two crawls of a site. A crawl that is a week old has half the weight.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
-/// Simulates all crawls for every contender and records the round trips.
+/// Simulates all crawls for every contender, and records the true round trips.
 pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
@@ -31,7 +32,7 @@ pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &m
     }
 }
 
-/// Simulates one contender's crawls; returns, per site, the true round trip of each crawl.
+/// Simulates one contender's crawls. Returns the true round trip of each crawl, per site.
 fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];

@@ -1,21 +1,22 @@
-//! The distributions of round trips and errors, for plots. A pure function of the judged seeds.
+//! The distributions of round trips and errors, for plots.
 
 use super::score::{nearest, relative_error};
 use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
-/// Steps of a distribution: enough for any screen, few enough for a page.
+/// Steps of a distribution. More steps would not be visible on a screen, and would make the
+/// page larger.
 const STEPS: usize = 200;
 
-/// Distributions over the sites of all seeds. Each is a sorted list of quantiles in steps of 0.5 %,
-/// from the smallest to the greatest value; empty without data.
+/// Distributions over the sites of all seeds. Each is a list of quantiles in steps of 0.5 %, from
+/// the smallest to the greatest value. Without data, the list is empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distributions {
-    /// The true round trip to the nearest agent, in milliseconds.
+    /// The true round trips to the nearest agents, in milliseconds.
     pub nearest: Vec<f64>,
-    /// Per contender, in the order requested, the true round trip to the chosen agent, in
-    /// milliseconds. If the contender draws evenly among agents, all of these count, each with its
-    /// share.
+    /// For each contender, in the order requested, the true round trips to the chosen agents, in
+    /// milliseconds. If the contender draws evenly among several agents, each of them enters with
+    /// an equal share.
     pub taken: Vec<Vec<f64>>,
     /// The relative error of predictions, over pairs of a site and a non-landmark agent.
     pub errors: Vec<f64>,
@@ -40,7 +41,7 @@ impl Distributions {
     }
 }
 
-/// Weighted quantiles; each is one of the values.
+/// Weighted quantiles. Each quantile is one of the values.
 fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
     weighted.sort_by(|one, other| one.0.total_cmp(&other.0));
     let Some((greatest, _)) = weighted.last().copied() else { return Vec::new() };

@@ -1,7 +1,7 @@
-//! One drawing: some nodes of a matrix are agents, all others are sites.
+//! A draw: some nodes of a matrix become agents, and all others become sites.
 //!
 //! The true round trip of a pair is the geometric mean of both directions, or the only known
-//! direction. In the mesh of the agents the two directions stay separate, as in a real mesh.
+//! direction. The agents' mesh keeps the two directions separate, as a real mesh does.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -11,7 +11,8 @@ use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};
 use crate::model::{AgentId, Rtt};
 
-/// Agents and sites of one seed. The agent with the number `i` (from 0) has the identifier `i + 1`.
+/// The agents and sites of one seed. The agent with the number `i` (from 0) has the
+/// identifier `i + 1`.
 #[derive(Debug, Clone)]
 pub struct Draw<'a> {
     matrix: &'a Matrix,
@@ -20,7 +21,7 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws `agents` nodes as agents; all others are sites.
+    /// Draws `agents` nodes as agents. All other nodes become sites.
     pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, SettingsError> {
         if agents == 0 {
             return Err(SettingsError::zero("agents"));
@@ -37,7 +38,7 @@ impl<'a> Draw<'a> {
         Ok(Self { matrix, agents: nodes, sites })
     }
 
-    /// Builds a drawing with these nodes as agents and sites, for a known fleet.
+    /// Builds a draw with given nodes as agents and sites, for a known fleet.
     pub fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
         Self { matrix, agents, sites }
     }
@@ -50,12 +51,12 @@ impl<'a> Draw<'a> {
         self.sites.len()
     }
 
-    /// The row of a site in the matrix.
+    /// The row number of a site in the matrix.
     pub fn site_node(&self, site: usize) -> usize {
         self.sites[site]
     }
 
-    /// The row of an agent in the matrix.
+    /// The row number of an agent in the matrix.
     pub fn agent_node(&self, agent: usize) -> usize {
         self.agents[agent]
     }
@@ -64,7 +65,7 @@ impl<'a> Draw<'a> {
         AgentId::new(i64::try_from(agent).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    /// The number of the agent with this identifier; `None` if it is not in this drawing.
+    /// The number of the agent with this identifier; `None` if no agent of this draw has it.
     pub fn agent_of(&self, id: AgentId) -> Option<usize> {
         let number = usize::try_from(id.get().checked_sub(1)?).ok()?;
         (number < self.agents.len()).then_some(number)
@@ -76,7 +77,7 @@ impl<'a> Draw<'a> {
         pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
     }
 
-    /// All measurements between agents.
+    /// All measurements between agents, as a mesh.
     pub fn mesh(&self) -> Mesh {
         let mut mesh = Mesh::new();
         for (i, &a) in self.agents.iter().enumerate() {
@@ -89,13 +90,14 @@ impl<'a> Draw<'a> {
         mesh
     }
 
-    /// The agents as nominees of an election; a matrix has no cities or carriers.
+    /// The agents as nominees of an election. They have no cities or carriers, because a
+    /// matrix has none.
     pub fn nominees(&self) -> Vec<Nominee> {
         let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// The measurements of a site by these agents: the true round trips, if known.
+    /// The measurements of a site by these agents, which are the true round trips, if known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;

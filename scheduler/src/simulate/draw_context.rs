@@ -1,5 +1,5 @@
-//! One drawing of agents and sites: the data that each contender has about a site, its choice, and
-//! the true round trip to the chosen agent.
+//! One draw of agents and sites: the data about a site that each contender may use, the contender's
+//! choice, and the true round trip to the chosen agent.
 
 use super::map::Map;
 use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};
@@ -8,7 +8,7 @@ use crate::model::{AgentId, Rtt, Strategy, seed, stats};
 use crate::strategy::learned::{CrawlObservation, LearnedCorrections, measured_by_crawls};
 use crate::strategy::{AgentLocation, Candidate, Site, choose};
 
-/// A drawing with everything that is the same for all of its sites.
+/// A draw with the data that are the same for all of its sites.
 pub(super) struct DrawContext<'a> {
     pub(super) draw: Draw<'a>,
     pub(super) landmarks: Vec<AgentId>,
@@ -59,12 +59,12 @@ impl DrawContext<'_> {
         let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
-        // Loads are ignored: each agent is chosen as if there were no other site.
+        // Loads are ignored: an agent is chosen as if there were no other sites.
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
-    /// Ranks the agents as the strategies do: nearest first. If no distance is known, an agent is
-    /// drawn and has rank 1.
+    /// Ranks the agents as the strategies do, the nearest first. If no distance is known, an agent
+    /// is drawn at random and gets rank 1.
     fn rank(&self, agents: &mut [JudgedAgent], candidates: &[Candidate], seed: u64) {
         let mut nearest: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.distance().is_some()).collect();
@@ -81,7 +81,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// A strategy's choice; `probes` is the number of measurements made for it.
+    /// The choice of a strategy; `probes` is the number of measurements made for the choice.
     fn taken(
         &self,
         strategy: Strategy,
@@ -92,13 +92,14 @@ impl DrawContext<'_> {
     ) -> Option<ContenderChoice> {
         let node = self.draw.site_node(site);
         let told = self.told(node);
-        // A node without a name gets a name made from its row in the matrix.
+        // A node without a name gets a name made from its row number in the matrix.
         let host = told.and_then(|node| node.name.clone()).unwrap_or_else(|| format!("{node}.node.invalid"));
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // An even draw is judged by its mean, because the agent drawn is a matter of chance. But a
-        // fallback is judged by the agent drawn, which has rank 1.
+        // An even draw is judged by the mean over the agents in the draw, because which agent is
+        // drawn is a matter of chance. But a fallback is judged by the agent that was drawn,
+        // which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -110,7 +111,7 @@ impl DrawContext<'_> {
         Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site, with the corrections learned from crawls.
+    /// The candidates for a site, with the corrections that were learned from crawls.
     pub(super) fn candidates(
         &self,
         site: usize,
@@ -131,12 +132,12 @@ impl DrawContext<'_> {
         self.draw.measured(site, &self.landmarks)
     }
 
-    /// A node's data besides round trips.
+    /// The data about a node besides round trips; `None` without such data.
     fn told(&self, node: usize) -> Option<&Node> {
         self.settings.nodes.get(node)
     }
 
-    /// The contenders.
+    /// The strategies to compare.
     pub(super) fn strategies(&self) -> &[Strategy] {
         &self.settings.strategies
     }
@@ -146,7 +147,7 @@ impl DrawContext<'_> {
         self.settings.crawls
     }
 
-    /// The seed of the random numbers for one crawl of a site.
+    /// The seed of the random numbers for one crawl of a site. Each crawl has its own seed.
     pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
         let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
@@ -183,7 +184,8 @@ fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
-/// The seed of one site's random numbers, unrelated between neighbouring sites and seeds.
+/// The seed of the random numbers for one site. Neighbouring sites and seeds have unrelated
+/// random numbers.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

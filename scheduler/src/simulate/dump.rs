@@ -1,9 +1,11 @@
-//! Writes all judged pairs as comma-separated rows, from which the figures can be recomputed.
+//! Writes all judged pairs as comma-separated rows. The figures of the report can be recomputed
+//! from these rows.
 //!
-//! `site` and `agent` are rows of the matrix, from 0. A pair without a known round trip has no row.
-//! `predicted_ms` is the distance that the map assumed: a landmark's measurement, or the prediction
-//! for any other agent; empty if there is none. `rank` is 1 for the agent chosen first; empty if
-//! the agent's distance is unknown and another agent was chosen first.
+//! `site` and `agent` are row numbers in the matrix, from 0. A pair without a known round trip has
+//! no row. `predicted_ms` is the distance that the map assumed: a landmark's measurement, or the
+//! prediction for another agent. It is empty if there is no prediction. `rank` is 1 for the agent
+//! that is chosen first. It is empty if the agent's distance is unknown and another agent was
+//! chosen first.
 
 use std::io::Write;
 

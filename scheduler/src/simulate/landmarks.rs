@@ -1,4 +1,4 @@
-//! Elects the landmarks of a drawing, by the scheduler's method or by others for comparison.
+//! Elects the landmarks of a draw, by the scheduler's method, or by other methods for comparison.
 
 use std::cmp::Ordering;
 
@@ -10,8 +10,8 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Other agents that must have reached an agent before it can be a landmark, if there are that
-/// many.
+/// Minimum number of other agents that must have measured a landmark. In a smaller fleet, all other
+/// agents must have measured it.
 const REACHED_BY: usize = 2;
 
 /// Elects `count` landmarks from the agents' mesh alone.
@@ -45,8 +45,7 @@ pub(super) fn landmarks(
 }
 
 /// Chooses the agent farthest from any other, then repeatedly the agent farthest from its nearest
-/// chosen agent. Unmeasured distances are ignored; if none is measured, the distance counts as
-/// zero.
+/// chosen agent. Unmeasured distances are ignored. If none is measured, zero is used.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();
@@ -85,7 +84,7 @@ mod tests {
     fn the_farthest_are_the_ends_and_the_middle() {
         let matrix = matrix();
         for seed in 0..6 {
-            // One node is drawn as the site; the election must not depend on which one.
+            // The seed decides which node becomes the site. The election must not depend on it.
             let draw = Draw::new(&matrix, 5, seed).unwrap();
             let elected = landmarks(&draw, &draw.mesh(), Election::Farthest, 3, seed).unwrap();
             let nodes: BTreeSet<usize> =

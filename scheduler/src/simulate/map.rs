@@ -1,11 +1,11 @@
-//! The map of one drawing, in any tier. Fits it and locates sites as the scheduler does.
+//! The map of one draw, in any tier. It is fitted, and locates sites, as in the scheduler.
 
 use super::Settings;
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace, Tier};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-/// Minimum number of other landmarks with which a landmark must share a round trip, as in the
-/// scheduler.
+/// Minimum number of other landmarks with which a landmark must share a round trip, as in
+/// the scheduler.
 const FEWEST_PARTNERS: usize = 2;
 
 /// A fitted map.
@@ -18,8 +18,8 @@ pub(super) enum Map {
 }
 
 impl Map {
-    /// Fits the landmarks that share enough round trips; `None` if there are too few, or if the
-    /// mesh does not connect them: the scheduler has no map then either.
+    /// Fits a map to the landmarks that share enough round trips. Returns `None` if there are too
+    /// few of these, or if the mesh does not connect them. The scheduler has no map then either.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],
@@ -47,8 +47,8 @@ impl Map {
         }
     }
 
-    /// Locates a site from landmarks' measurements; `None` if there are too few, as in the
-    /// scheduler.
+    /// Locates a site from the landmarks' measurements; `None` if there are too few, as in
+    /// the scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),

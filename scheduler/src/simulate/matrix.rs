@@ -2,7 +2,7 @@
 //! or gzip, without a header.
 //!
 //! Rows are sources, columns are destinations, `nan` means not measured, and the diagonal is 0.
-//! Every error names the file and, if possible, the row and the column (from 1).
+//! Every error names the file and, if possible, the row and the column (counted from 1).
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -12,19 +12,19 @@ use flate2::read::MultiGzDecoder;
 
 use super::FileError;
 
-/// The first two bytes of every gzip member.
+/// The first two bytes of any gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A square matrix of round trips.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     nodes: usize,
-    /// Row by row, in milliseconds; NaN if not measured.
+    /// Round trips row by row, in milliseconds; NaN for unmeasured pairs.
     millis: Vec<f64>,
 }
 
 impl Matrix {
-    /// Reads a file; its first bytes show whether it is gzip or plain.
+    /// Reads a file. Its first bytes show whether it is compressed by gzip.
     pub fn read(file: &Path) -> Result<Self, FileError> {
         let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
@@ -37,7 +37,7 @@ impl Matrix {
         Self::parse(file, &bytes)
     }
 
-    /// Parses the plain text of `file`.
+    /// Parses the uncompressed text of `file`.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =
@@ -75,7 +75,7 @@ impl Matrix {
         }
     }
 
-    /// Builds a matrix from `millis`, which returns the round trip of each pair in milliseconds, or
+    /// Builds a matrix from `millis`, which returns the round trip of a pair in milliseconds, or
     /// `None` for an unmeasured pair. The diagonal is 0.
     pub fn of(nodes: usize, millis: impl Fn(usize, usize) -> Option<f64>) -> Self {
         let cell = |cell: usize| match (cell / nodes, cell % nodes) {
@@ -89,14 +89,14 @@ impl Matrix {
         self.nodes
     }
 
-    /// The round trip from one node to another, in milliseconds; `None` if not measured.
+    /// The round trip from one node to another, in milliseconds; `None` if it was not measured.
     pub fn millis(&self, from: usize, to: usize) -> Option<f64> {
         let value = *self.millis.get(from * self.nodes + to)?;
         value.is_finite().then_some(value)
     }
 }
 
-/// Parses one value; the error is the problem with it.
+/// Parses one value. An error is the rest of a sentence, such as "is not a number".
 fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
     if text.is_empty() {
         return Err("is empty: write nan for what was not measured");

@@ -1,9 +1,9 @@
-//! Reads the nodes' data besides round trips from a file: comma-separated, with a header, then one
-//! line per node in the order of the matrix.
+//! Reads data about the nodes besides round trips from a file: comma-separated text with a header,
+//! then one line per node in the order of the matrix.
 //!
-//! The columns are `name`, `latitude`, `longitude`, `country` and `address`. Each is optional, and
-//! they may be in any order; an empty value means unknown. Every error names the file and the line
-//! (the header is line 1).
+//! The columns are `name`, `latitude`, `longitude`, `country` and `address`. Every column is
+//! optional, and the order is free. An empty value means unknown. Every error names the file and
+//! the line; the header is line 1.
 
 use std::fs;
 use std::net::IpAddr;
@@ -58,8 +58,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line of a record. If blank lines precede the record, the reader reports the first of them
-/// instead.
+/// The line number of a record. If blank lines precede the record, the reader reports the number of
+/// the first blank line instead.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -84,7 +84,7 @@ fn columns(header: &csv::StringRecord) -> Result<Vec<&'static str>, String> {
     Ok(columns)
 }
 
-/// The column, its value, and the problem.
+/// An invalid value: the column, the value, and the problem.
 type BadColumn = (&'static str, String, String);
 
 fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
@@ -121,8 +121,8 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// The input that a strategy needs but neither the matrix nor any node provides; `None` if the
-/// strategy can be judged.
+/// The input that a strategy needs, but that neither the matrix nor any node provides; `None` if
+/// the strategy can be judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),

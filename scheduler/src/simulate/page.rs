@@ -1,5 +1,5 @@
-//! The page of a simulation: the settings, a table of all strategies, and plots. One self-contained
-//! file without scripts, readable on light and dark screens. A pure function of the results.
+//! The page of a simulation: the settings, a table of all strategies, and plots. The page is a
+//! single file without scripts, readable on light and dark screens. It depends only on the results.
 
 use maud::{Markup, html};
 
@@ -8,11 +8,11 @@ use crate::model::Strategy;
 use crate::model::stats::count;
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
-/// Relative errors above this are not drawn; the text states their share.
+/// Maximum relative error drawn. The text states the share of larger errors.
 const WORST_DRAWN: f64 = 1.0;
 const NEAREST: &str = "nearest agent";
 
-/// The content of the page.
+/// The data that the page shows.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
     pub matrix: &'a str,
@@ -83,12 +83,13 @@ fn score_table(page: &Page<'_>) -> Markup {
     } }
 }
 
-/// Why a strategy was not judged.
+/// The reason why a strategy was not judged.
 fn why(left: &LeftOut) -> String {
     left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
-/// Draws a sorted list of quantiles as a line: for each value, the percentage of values up to it.
+/// Draws a sorted list of quantiles as a curve: the height at a value is the percentage of
+/// values up to it.
 fn curve(name: &str, class: &str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();

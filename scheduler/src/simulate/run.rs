@@ -1,4 +1,4 @@
-//! Runs all seeds, several at once, and summarises the results.
+//! Runs all seeds, several at the same time, and summarises the results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,12 +34,14 @@ pub enum SimulateError {
     },
 }
 
-/// Simulates and summarises. `site_done` is called after each of [`Settings::sites_in_all`] sites.
+/// Runs a simulation and summarises it. `site_done` is called after each of
+/// [`Settings::sites_in_all`] sites.
 pub fn run(matrix: &Matrix, settings: &Settings, site_done: &(dyn Fn() + Sync)) -> Result<Report, SimulateError> {
     Ok(Report::of(matrix.nodes(), settings, &judge(matrix, settings, site_done)?))
 }
 
-/// Simulates and returns all seeds, in order, for [`Report::of`] and for a dump.
+/// Runs a simulation and returns the results of all seeds, in order, for [`Report::of`]
+/// and for a dump.
 pub fn judge(
     matrix: &Matrix,
     settings: &Settings,
@@ -47,8 +49,8 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order, and when one fails, all lower ones still run to their end. So the error
-    // returned is that of the lowest failed seed.
+    // Seeds begin in order. After a seed fails, no further seed begins, but those under way run to
+    // their end. So the error returned is always that of the lowest failed seed.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;
@@ -73,7 +75,7 @@ fn play(
     play_drawing(draw, settings, seed, site_done)
 }
 
-/// Simulates one seed with the agents and sites of this drawing.
+/// Runs one seed with the agents and sites of a given draw.
 pub fn play_drawing(
     draw: Draw<'_>,
     settings: &Settings,

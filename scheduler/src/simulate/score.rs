@@ -1,7 +1,8 @@
-//! The figures of a simulation: a pure function of the judged seeds.
+//! Computes the figures of a simulation from the judged seeds.
 //!
-//! All figures can be recomputed from the rows of [`super::dump`], except the results of
-//! `gnp-confirmed` (the dump has no confirmers) and the spread of load of strategies that draw.
+//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the
+//! results of `gnp-confirmed`, because the dump has no confirmers, and the spread of load of
+//! strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::gnp::Tier;
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
-/// The results of a simulation, serialised in this form; a figure without data is null.
+/// The results of a simulation, serialised in this form. A figure without data is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Number of nodes in the matrix.
@@ -22,7 +23,7 @@ pub struct Report {
     pub agents: usize,
     /// Number of landmarks in each seed.
     pub landmarks: usize,
-    /// Number of dimensions of the plain map.
+    /// Number of dimensions of the plain map, without the height.
     pub dims: usize,
     pub seeds: u64,
     /// The quality of the predicted distances.
@@ -35,27 +36,27 @@ pub struct Report {
     pub strategies: Vec<ContenderScore>,
     pub first_seed: u64,
     pub tier: &'static str,
-    /// The ingredients that the map lacked.
+    /// The ingredients that were left out of the map.
     pub without: Vec<&'static str>,
-    /// How landmarks were chosen.
+    /// The method by which landmarks were chosen.
     pub election: &'static str,
-    /// Number of sites judged in all seeds together.
+    /// Number of judged sites, in all seeds together.
     pub sites: usize,
-    /// Number of these sites that the map could not locate, because too few landmarks measured
-    /// them.
+    /// Number of judged sites that the map could not locate, because too few landmarks
+    /// measured them.
     pub sites_without_estimate: usize,
-    /// Number of these sites that no landmark measured, so an agent was drawn.
+    /// Number of judged sites that no landmark measured, so that an agent was drawn at random.
     pub sites_unmeasured: usize,
-    /// Number of sites without a known round trip to any agent; they are left out of every figure.
+    /// Number of sites without a known round trip to any agent. They are left out of all figures.
     pub sites_unknown: usize,
-    /// Number of pairs of a site and a non-landmark agent from which the relative errors are
-    /// computed.
+    /// Number of pairs from which the relative errors are computed. A pair is a site and a
+    /// non-landmark agent.
     pub pairs: usize,
-    /// Number of such pairs whose round trip is known but was not predicted.
+    /// Number of such pairs with a known round trip but without a prediction.
     pub pairs_without_estimate: usize,
     /// Number of seeds without a map, because the landmarks' mesh did not suffice.
     pub seeds_without_map: usize,
-    /// Strategies that were not judged.
+    /// The strategies that were not judged.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -63,7 +64,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub name: Strategy,
-    /// The strategy's input that no node has; `None` if the strategy was not requested.
+    /// The input that the strategy needs and no node has; `None` if the strategy was not requested.
     pub lacks: Option<&'static str>,
 }
 
@@ -81,7 +82,8 @@ pub struct Estimate {
     pub acc80: Option<f64>,
     /// The share of sites whose agent of rank 1 is truly the nearest, or equally near.
     pub top1_hit: Option<f64>,
-    /// The share of sites for which this is true of an agent of rank 1, 2 or 3.
+    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the nearest, or
+    /// equally near.
     pub top3_hit: Option<f64>,
 }
 
@@ -89,22 +91,22 @@ pub struct Estimate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
     pub name: String,
-    /// The mean over sites of the true round trip to the chosen agent, in milliseconds; for an even
-    /// draw, its expected value.
+    /// The mean over sites of the true round trip to the chosen agent, in milliseconds. For an even
+    /// draw, the expected round trip is used.
     pub mean_rtt_ms: Option<f64>,
     /// `mean_rtt_ms` divided by the oracle's mean round trip.
     pub stretch: Option<f64>,
-    /// Number of measurements by landmarks and confirmers, mean over sites.
+    /// Number of measurements by landmarks and confirmers, as a mean over sites.
     pub probes_per_site: Option<f64>,
-    /// Per crawl, the true round trip to the chosen agent minus that to the nearest agent, in
-    /// milliseconds: the mean over sites, then the median over seeds. Empty if sites are crawled
-    /// once, and for strategies that ignore distance.
+    /// For each crawl, the true round trip to the chosen agent minus the one to the nearest agent,
+    /// in milliseconds: the mean over sites, then the median over seeds. Empty if sites are crawled
+    /// only once, and for strategies that ignore distances.
     pub excess_ms: Vec<f64>,
-    /// The standard deviation of the number of sites per agent divided by its mean; mean over
-    /// seeds. 0 if all agents got the same number.
+    /// The standard deviation of the number of sites per agent, divided by its mean, as a mean over
+    /// seeds. 0 if all agents got the same number of sites.
     pub load_cv: Option<f64>,
-    /// Number of sites in all seeds for which the strategy lacked its input, so an agent was drawn
-    /// at random.
+    /// Number of sites, in all seeds together, for which the strategy lacked its input, so that an
+    /// agent was drawn at random.
     pub fallbacks: usize,
 }
 
@@ -113,7 +115,8 @@ impl Report {
         self.first_seed.saturating_add(self.seeds.saturating_sub(1))
     }
 
-    /// Describes the map as text. The refined map always uses several numbers of dimensions.
+    /// Describes the map in words. The number of dimensions is left out for the refined map, which
+    /// always uses several.
     pub fn map(&self) -> String {
         match self.without.as_slice() {
             [] if self.tier != Tier::Refined.name() => format!("{}, {} dimensions", self.tier, self.dims),
@@ -192,7 +195,7 @@ fn contender_score(
     }
 }
 
-/// The excess of a contender's round trips over the nearest agent's in one crawl: the mean over
+/// The excess of a contender's round trips over the shortest ones in one crawl: the mean over
 /// sites, then the median over seeds.
 fn excess(index: usize, crawl: usize, judged: &[SeedResult]) -> Option<f64> {
     let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
@@ -202,24 +205,25 @@ fn excess(index: usize, crawl: usize, judged: &[SeedResult]) -> Option<f64> {
     quantile(&seeds, 0.5)
 }
 
-/// |predicted - measured| / measured.
+/// The relative error |predicted - measured| / measured; `None` without a prediction.
 pub(super) fn relative_error(agent: &JudgedAgent) -> Option<f64> {
     agent.predicted.map(|predicted| (predicted - agent.truth).abs() / agent.truth)
 }
 
-/// The true round trip to the nearest agent.
+/// The true round trip to the nearest agent; `None` without agents.
 pub(super) fn nearest(site: &JudgedSite) -> Option<f64> {
     site.agents.iter().map(|agent| agent.truth).min_by(f64::total_cmp)
 }
 
-/// 1 if an agent of rank `first` or better is as near as the nearest, else 0.
+/// 1 if an agent of rank `first` or better is as near as the nearest agent, otherwise 0.
 fn hit(site: &JudgedSite, first: usize) -> f64 {
     let best = site.agents.iter().filter(|agent| agent.rank.is_some_and(|rank| rank <= first)).map(|agent| agent.truth);
     let hits = best.min_by(f64::total_cmp).zip(nearest(site)).is_some_and(|(best, nearest)| best <= nearest);
     if hits { 1.0 } else { 0.0 }
 }
 
-/// The variation of the number of sites per agent in one seed; agents without a site count.
+/// The standard deviation of the number of sites per agent in one seed, divided by the mean. Agents
+/// without sites are included.
 fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     let mut got: BTreeMap<usize, usize> = BTreeMap::new();
     for taken in seed.sites.iter().filter_map(|site| site.taken.get(index)) {
@@ -231,8 +235,8 @@ fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     (mean > 0.0).then(|| ((squares + idle) / count(agents)).sqrt() / mean)
 }
 
-/// One minus the mean of the smallest `percent` of a sorted list; the number of values is rounded
-/// down, but at least one.
+/// One minus the mean of the smallest `percent` per cent of a sorted list. The number of values is
+/// rounded down, but is at least one.
 fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
     let kept = (sorted.len().saturating_mul(percent) / 100).max(1);
     mean(sorted.get(..kept)?).map(|mean| 1.0 - mean)
@@ -270,7 +274,7 @@ mod tests {
             ..Settings::default()
         };
         let report = Report::of(3, &settings, &[judged]);
-        // The relative errors are 0.1 and 3.0.
+        // The two relative errors are 0.1 and 3.0.
         let close = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-12;
         assert!(close(report.estimate.re50, 1.55) && close(report.estimate.re90, 2.71), "{report:?}");
         assert!(close(report.estimate.acc70, 0.9) && close(report.estimate.acc80, 0.9), "{report:?}");
@@ -280,7 +284,8 @@ mod tests {
         assert!(close(confirmed.mean_rtt_ms, 20.0) && close(confirmed.stretch, 1.6), "{confirmed:?}");
         assert!(close(confirmed.probes_per_site, 4.0) && close(confirmed.load_cv, 1.0), "{confirmed:?}");
         assert_eq!((report.pairs, report.sites, report.sites_without_estimate), (2, 2, 0));
-        // The nearest agents are at 10 and 15 ms; the excess is 0 and 15 ms, then 2 and -3 ms.
+        // The nearest agents are at 10 and 15 ms. The excesses are 0 and 15 ms in the first crawl,
+        // 2 and -3 ms in the second.
         assert_eq!(confirmed.excess_ms, [7.5, -0.5]);
     }
 

@@ -7,34 +7,36 @@ use super::{Draw, Matrix};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
-/// What to draw, which map to fit and which strategies to judge. The report is a function of these
-/// settings and the matrix.
+/// The agents to draw, the map to fit, the strategies to judge, and further settings. A report
+/// depends only on these settings and the matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of agents drawn for each seed.
     pub agents: usize,
-    /// Number of landmarks elected among them.
+    /// Number of landmarks elected among the agents.
     pub landmarks: usize,
-    /// Number of dimensions of the plain map; `None` for the default for this number of landmarks.
+    /// Number of dimensions of the plain map; `None` for the default, which depends on the number
+    /// of landmarks.
     pub dims: Option<usize>,
     pub first_seed: u64,
-    /// Number of seeds, counted up from the first.
+    /// Number of seeds, counted upwards from the first.
     pub seeds: u64,
     /// Number of randomly drawn sites to evaluate for each seed; `None` for all sites.
     pub sites: Option<usize>,
     pub strategies: Vec<Strategy>,
     pub tier: Tier,
-    /// The ingredients that the map lacks, by the names of its switches.
+    /// The ingredients to leave out of the map, by the names of their switches.
     pub without: Vec<&'static str>,
-    /// How landmarks are chosen.
+    /// The method by which landmarks are chosen.
     pub election: Election,
     /// Number of agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
-    /// Number of crawls of each site; each learns from the earlier ones.
+    /// Number of crawls of each site. Each crawl uses what was learned from the earlier ones.
     pub crawls: usize,
-    /// The nodes' data besides round trips, in the order of the matrix; empty if there are none.
+    /// Data about the nodes besides round trips, in the order of the matrix; empty if there
+    /// are no data.
     pub nodes: Vec<Node>,
-    /// Number of seeds that run at the same time; the report does not depend on it.
+    /// Number of seeds that run at the same time. The report does not depend on it.
     pub threads: NonZeroUsize,
 }
 
@@ -67,7 +69,7 @@ pub enum SettingsError {
     /// The matrix is too small for these settings.
     #[error("{0}")]
     Matrix(String),
-    /// The nodes' file does not describe as many nodes as the matrix has.
+    /// The file about the nodes does not describe as many nodes as the matrix has.
     #[error("{0}")]
     Nodes(String),
 }
@@ -148,7 +150,7 @@ impl Settings {
         self.without.iter().fold(RefinedSwitches::default(), less)
     }
 
-    /// Number of sites judged in all seeds together, for a matrix with this many nodes.
+    /// Number of sites to judge in all seeds together, for a matrix with this many nodes.
     pub fn sites_in_all(&self, nodes: usize) -> u64 {
         let each = nodes.saturating_sub(self.agents);
         let each = u64::try_from(self.sites.map_or(each, |most| each.min(most))).unwrap_or(u64::MAX);
@@ -156,7 +158,7 @@ impl Settings {
     }
 }
 
-/// The names of the ingredients that can be left out of this map.
+/// The names of the ingredients that can be left out of this kind of map.
 pub const fn ingredients(tier: Tier) -> &'static [&'static str] {
     match tier {
         Tier::Gnp => &[],
@@ -165,21 +167,22 @@ pub const fn ingredients(tier: Tier) -> &'static [&'static str] {
     }
 }
 
-/// The strategies that can be judged. A matrix alone lacks the input of some.
+/// The strategies that can be judged. A matrix alone lacks the input of some strategies.
 pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
     Strategy::ALL.iter().copied().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
 
 words!(
-    /// How landmarks are chosen among the agents, from their mesh alone.
+    /// The method by which landmarks are chosen among the agents, from the agents' mesh alone.
     Election {
         /// As in the scheduler: k-medoids, improved with agents held out as sites.
         Improved = "improved",
-        /// Only k-medoids.
+        /// K-medoids without the improvement.
         KMedoids = "kmedoids",
-        /// Drawn by the seed.
+        /// Agents drawn by the seed.
         Random = "random",
-        /// Each is the agent farthest from those before it: a known mistake, for comparison.
+        /// Repeatedly the agent farthest from those already chosen. This is known to be a mistake,
+        /// and serves for comparison.
         Farthest = "farthest",
     }
 );

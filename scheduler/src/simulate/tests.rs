@@ -1,5 +1,5 @@
-//! Complete simulations: on synthetic matrices, on the paper's layout, and on measured matrices if
-//! present.
+//! Tests complete simulations on synthetic matrices, on the paper's layout, and on measured
+//! matrices if these are present.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,8 +16,8 @@ use crate::model::{Strategy, stats};
 const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
 const PAPER_SITES: usize = 203;
 
-/// Nodes in a plane of 200 ms, each with an access delay of some milliseconds. `hole` says which
-/// pairs were not measured.
+/// Nodes in a square of 200 ms, each with an access delay of some milliseconds. `hole` returns
+/// whether a pair was not measured.
 fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let places: Vec<(f64, f64, f64)> = (0..nodes)
@@ -47,7 +47,7 @@ fn judged(matrix: &Matrix, settings: &Settings) -> Vec<SeedResult> {
     judge(matrix, settings, &nothing_watched).unwrap()
 }
 
-/// A row of a dump: measured, predicted, rank.
+/// One row of a dump.
 #[derive(Debug)]
 struct DumpRow {
     landmark: bool,
@@ -56,7 +56,7 @@ struct DumpRow {
     rank: Option<usize>,
 }
 
-/// Reads a dump back by its header; returns the rows by seed and site.
+/// Writes a dump and reads it again. Returns the rows by seed and site.
 fn dumped(judged: &[SeedResult]) -> BTreeMap<(u64, usize), Vec<DumpRow>> {
     let mut text = Vec::new();
     dump(judged, &mut text).unwrap();
@@ -131,7 +131,7 @@ fn best_of_all(site: &[DumpRow]) -> f64 {
 fn every_figure_can_be_recomputed_from_the_dump() {
     let matrix = plane(40, |_, _| false);
     for &tier in Tier::ALL {
-        // The refined map is slow to make in a debug build.
+        // Building the refined map is slow in a debug build.
         let seeds = if tier == Tier::Refined { 1 } else { 3 };
         let settings = Settings { tier, seeds, ..small() };
         let judged = judged(&matrix, &settings);
@@ -148,7 +148,8 @@ fn every_figure_can_be_recomputed_from_the_dump() {
 
 #[test]
 fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
-    // Nobody measured node 0, few measured nodes 1 to 9, and some other pairs are not measured.
+    // No node measured node 0, few nodes measured nodes 1 to 9, and some other pairs
+    // are unmeasured.
     let hole = |i: usize, j: usize| {
         i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17).is_multiple_of(11)
     };
@@ -167,7 +168,8 @@ fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
         let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
         assert_eq!(first.len(), 1);
         if !site.located && site.measurements > 0 {
-            // Measured distances decide, as in the scheduler.
+            // Without a place on the map, the nearest by measurement is chosen, as in
+            // the scheduler.
             let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
             assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));
             fell_back += 1;
@@ -274,7 +276,7 @@ fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy, Some(lacks))));
 }
 
-/// Nodes on a line around the globe, in two countries; for every tenth there are no data.
+/// Nodes on a line around the globe, in two countries. Every tenth node has no data.
 fn told(nodes: usize) -> Vec<Node> {
     let node = |index: usize| {
         let part = f64::from(u32::try_from(index).unwrap()) / f64::from(u32::try_from(nodes).unwrap());
@@ -298,7 +300,8 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
     let geographic = score_of(&report, Strategy::Geographic);
-    // Nearness on the globe is nearness in the matrix here, and nine of ten sites have a position.
+    // In this matrix, nearness on the globe is nearness on the network, and nine of ten sites
+    // have a position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
     let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
@@ -306,7 +309,7 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: the file describes 59, but the matrix has 60");
 }
 
-/// Asserts that every element is closed in order, and that the page contains nothing else.
+/// Checks that the page consists of elements that are closed in the right order.
 fn assert_well_formed(page: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = page;
@@ -353,7 +356,7 @@ fn score_of(report: &Report, strategy: Strategy) -> &ContenderScore {
     report.strategies.iter().find(|score| score.name == strategy.to_string()).unwrap()
 }
 
-/// A measured matrix; if it is absent, prints a line and returns `None`.
+/// Reads a measured matrix. If the file is absent, prints a line and returns `None`.
 fn measured(name: &str) -> Option<Matrix> {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(name);
     if !file.exists() {
@@ -383,8 +386,8 @@ struct LayoutHost {
     access: f64,
 }
 
-/// Builds a matrix by the rule of the committed layout; the seed draws the sites. Agents come
-/// first.
+/// Builds a matrix by the rule in the committed layout. The seed draws the sites.
+/// Agents come first.
 fn paper(seed: u64) -> (Matrix, usize) {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
@@ -438,8 +441,9 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // Not compared with random: a quarter of the sites is on a carrier with only one agent, so the
-    // truly nearest three are at 0.61 to 0.67 of random, whatever the map.
+    // The result is not compared with random choices. A quarter of the sites is on a carrier with
+    // only one agent, so even the three truly nearest agents are at 0.61 to 0.67 of random,
+    // whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Decides what needs an operator's attention, and which command helps.
+//! Decides what needs an operator's attention, and which command helps with it.
 
 use std::time::Duration;
 
@@ -10,21 +10,24 @@ use crate::model::words;
 
 /// Maximum number of agents or schedulers that a message names.
 const NAMED: usize = 3;
-/// A clock that differs by more seconds is reported. The clock must be right because certificates
-/// have a validity period and stored pages have timestamps; `landfall-agent doctor` has this limit.
+/// Difference between clocks, in seconds, above which an agent is reported. Clocks must be right
+/// because certificates have a validity period and stored pages have timestamps. `landfall-agent
+/// doctor` has the same limit.
 const CLOCKS_DIFFER_S: u32 = 60;
-/// A disk with a smaller free share, and with less free space than [`DISK_ROOMY`], is reported.
+/// A disk is reported if its free share is below this and its free space is below [`DISK_ROOMY`].
 const DISK_LOW: f64 = 0.1;
-/// A disk with this many free bytes is never reported: at a gigabyte a day it lasts a week or more.
+/// A disk with this many free bytes is never reported. At a gigabyte a day, this space lasts a
+/// week or more.
 const DISK_ROOMY: u64 = 10_000_000_000;
-/// A landmark set by hand is never replaced, so it is reported after this time.
+/// Time after which a disconnected landmark is reported if it was set by hand, because only an
+/// operator can replace it.
 const LANDMARK_PATIENCE: Duration = Duration::from_secs(600);
-/// A batch of which no crawl has ended for this time, and for twice the time limit of its crawls,
-/// is reported: measuring takes minutes, and no crawl is longer than its limit.
+/// A batch is reported if no crawl of it has ended for this time and for twice the time limit of
+/// its crawls. Measuring takes minutes, and no crawl is longer than its limit.
 const IDLE_PATIENCE: Duration = Duration::from_secs(1800);
 
 words! {
-    /// What a finding is about.
+    /// The subject of a finding.
     AttentionKind {
         SchedulerLost = "scheduler-lost",
         SchedulerVersions = "scheduler-versions",
@@ -49,17 +52,17 @@ words! {
     }
 }
 
-/// Something that needs an operator's attention.
+/// A finding that needs an operator's attention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attention {
     pub kind: AttentionKind,
-    /// Whether work stands still or is about to.
+    /// Whether work has stopped or will soon stop.
     pub urgent: bool,
-    /// Number of agents, sites etc. that it is about.
+    /// Number of agents, sites etc. that the finding is about.
     pub count: u64,
-    /// One sentence.
+    /// The finding as one sentence.
     pub message: String,
-    /// The command that helps, or shows more.
+    /// The command that helps, or that shows more.
     pub command: String,
 }
 
@@ -74,7 +77,7 @@ impl Attention {
     }
 }
 
-/// What needs attention, the urgent findings first.
+/// Returns the findings that need attention, urgent ones first.
 pub fn attention(status: &Status) -> Vec<Attention> {
     let mut found = schedulers(status);
     found.extend(contact(status));
@@ -117,7 +120,7 @@ fn contact(status: &Status) -> Option<Attention> {
     (!status.has_contact).then(|| found.urgent())
 }
 
-/// Whether any agent is connected, and which agents are not.
+/// Reports that no agent is connected, or else the agents that are not.
 fn connected(status: &Status) -> Option<Attention> {
     if status.agents.iter().any(|agent| agent.connected) {
         let away = Group::of(status, |agent| agent.service == ServiceState::Away)?;
@@ -135,7 +138,7 @@ fn connected(status: &Status) -> Option<Attention> {
     Some(Attention { urgent: !status.batches.is_empty(), ..found })
 }
 
-/// Agents that are connected but accept no work, or are not trusted.
+/// Reports connected agents that accept no work, and agents that are not trusted.
 fn service(status: &Status) -> Vec<Attention> {
     let paused = Group::of(status, |agent| agent.service == ServiceState::Paused).map(|paused| {
         let reason = paused.reason(|agent| agent.paused.as_deref());
@@ -158,7 +161,7 @@ fn service(status: &Status) -> Vec<Attention> {
     [paused, quarantined, twins].into_iter().flatten().collect()
 }
 
-/// Connected agents whose machine or program needs care.
+/// Reports connected agents whose machine or program needs care.
 fn machines(status: &Status) -> Vec<Attention> {
     let own = status.schedulers.iter().find(|scheduler| scheduler.running).map(|scheduler| release(&scheduler.version));
     let clock_differs = |ahead: i32| ahead.unsigned_abs() > CLOCKS_DIFFER_S;
@@ -235,7 +238,7 @@ fn sites(status: &Status) -> Vec<Attention> {
     found
 }
 
-/// Batches that do not move although agents are connected.
+/// Reports batches that make no progress although agents are connected.
 fn idle(status: &Status) -> Vec<Attention> {
     if status.agents.iter().all(|agent| !agent.connected) {
         return Vec::new();
@@ -248,11 +251,11 @@ fn idle(status: &Status) -> Vec<Attention> {
     idle.collect()
 }
 
-/// One or more agents with the same finding.
+/// The first of several agents with the same finding, and all of them.
 struct Group<'a>(&'a AgentStatus, Vec<&'a AgentStatus>);
 
 impl<'a> Group<'a> {
-    /// The agents to which the finding applies; `None` if there is none.
+    /// Groups the agents to which the finding applies; `None` if it applies to no agent.
     fn of(status: &'a Status, applies: impl Fn(&AgentStatus) -> bool) -> Option<Self> {
         let agents: Vec<&AgentStatus> = status.agents.iter().filter(|agent| applies(agent)).collect();
         agents.first().copied().map(|first| Self(first, agents))
@@ -266,7 +269,7 @@ impl<'a> Group<'a> {
         if self.1.len() == 1 { one } else { several }
     }
 
-    /// The first known reason.
+    /// The first reason that is known among the agents.
     fn reason(&self, reason: impl Fn(&'a AgentStatus) -> Option<&'a str>) -> &'a str {
         self.1.iter().find_map(|agent| reason(agent)).unwrap_or("the reason is unknown")
     }
@@ -288,7 +291,7 @@ fn show(agent: &AgentStatus) -> String {
     format!("landfall agents show {}", agent.name)
 }
 
-/// "a, b, c and 4 more"; repeated names appear once.
+/// Lists names, such as "a, b, c and 4 more". Duplicate names appear once.
 fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
     let mut distinct: Vec<&str> = Vec::new();
     for name in all {
@@ -304,7 +307,7 @@ fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A version without the commit from which it was built.
+/// The version without the commit that the program was built from.
 fn release(version: &str) -> &str {
     version.split('+').next().unwrap_or(version)
 }

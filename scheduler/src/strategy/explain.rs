@@ -1,7 +1,6 @@
-//! Explains why a task has its agent or has none: makes sentences for display from the stored
-//! choice.
+//! Explains why a task has its agent or has none, in sentences for people.
 //!
-//! Pure. Recomputes nothing: the explanation uses the inputs stored with the choice.
+//! Nothing is computed anew: the sentences use only the inputs stored with the choice.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::model::{
     WaitCause,
 };
 
-/// Such as "a, chosen before, was lost with its crawl".
+/// Describes how a former agent was lost, such as "a, chosen before, was lost with its crawl".
 pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     let how = match how {
         Parting::Lost => "was lost with its crawl",
@@ -34,7 +33,7 @@ pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     format!("{agent}, chosen before, {how}")
 }
 
-/// Why the batch's strategy was replaced by its fallback.
+/// Explains why the batch's strategy was replaced by its fallback.
 pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     let why = match cause {
         FallbackCause::NoDistance => "no agent's distance to the site is known",
@@ -56,7 +55,7 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     why.to_owned()
 }
 
-/// What was unusual about the choice; `None` if nothing was.
+/// Describes what was unusual about the choice; `None` if nothing was.
 pub fn note(why: &ChoiceReasons) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
@@ -89,12 +88,12 @@ pub fn note(why: &ChoiceReasons) -> Option<String> {
     Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
 }
 
-/// Why the scheduler preempts a lease; sent to the agent that has it.
+/// Explains why the scheduler preempts a lease. The text is sent to the agent that has the lease.
 pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
     format!("{to} would finish it in about {}; here it takes about {} more", about(there), about(here))
 }
 
-/// Such as "12 s" or "0.4 s".
+/// Formats a duration, such as "12 s" or "0.4 s".
 fn about(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
@@ -111,7 +110,7 @@ pub struct ExplainedCandidate {
 }
 
 impl ExplainedCandidate {
-    /// The distance with "measured" or "predicted".
+    /// The distance, followed by "measured" or "predicted".
     fn distance(&self) -> Option<String> {
         let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
         said(self.measured, "measured").or_else(|| said(self.predicted, "predicted"))
@@ -129,7 +128,7 @@ pub struct ExplainedChoice {
     pub seed: u64,
     /// The candidates, best first.
     pub candidates: Vec<ExplainedCandidate>,
-    /// Number of agents that took work and were not excluded; `None` if not stored.
+    /// Number of agents that accepted work and were not excluded; `None` if not stored.
     pub available: Option<u32>,
     /// Number of agents excluded by constraints.
     pub excluded: usize,
@@ -137,10 +136,10 @@ pub struct ExplainedChoice {
     pub why: ChoiceReasons,
 }
 
-/// A sentence that starts with "chosen because".
+/// Returns a sentence that starts with "chosen because".
 pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
-    // These causes explain more than the strategy, which made an earlier choice.
+    // These causes are described instead of the strategy, which only made an earlier choice.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
@@ -170,7 +169,7 @@ pub fn because(choice: &ExplainedChoice) -> String {
     text
 }
 
-/// How the strategy chose.
+/// Describes how the strategy chose.
 fn drawn(choice: &ExplainedChoice) -> String {
     let ExplainedChoice { strategy, asked, seed, .. } = choice;
     let among = match choice.available {
@@ -188,7 +187,7 @@ fn drawn(choice: &ExplainedChoice) -> String {
     }
 }
 
-/// How a strategy other than `random` chose.
+/// Describes how a strategy other than `random` chose.
 fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     let ExplainedChoice { strategy, seed, .. } = choice;
     match (*strategy, choice.candidates.len()) {
@@ -212,7 +211,8 @@ fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     }
 }
 
-/// Such as "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among the candidates.
+/// The chosen agent's rank, such as "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among
+/// the candidates.
 fn ranked(choice: &ExplainedChoice) -> Option<String> {
     let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
     let count = choice.candidates.len();
@@ -220,7 +220,7 @@ fn ranked(choice: &ExplainedChoice) -> Option<String> {
     Some(format!("{place}{}", of_it(choice)))
 }
 
-/// Such as ", 12.0 ms predicted"; empty if the distance is unknown.
+/// The chosen agent's distance, such as ", 12.0 ms predicted"; empty if the distance is unknown.
 fn of_it(choice: &ExplainedChoice) -> String {
     let it = choice.candidates.iter().find(|one| one.agent == choice.agent);
     it.and_then(ExplainedCandidate::distance).map_or_else(String::new, |distance| format!(", {distance}"))
@@ -237,7 +237,7 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// Why a task has no agent yet.
+/// The cause for which a task has no agent yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedWait {
     pub cause: WaitCause,
@@ -250,7 +250,7 @@ pub enum WaitDetail {
     #[default]
     Cause,
     Address(String),
-    /// The batch's constraints, and why no agent gets its tasks.
+    /// The batch's constraints, and the cause for which no agent gets the batch's tasks.
     Constraints(Constraints, NoEligibleAgent),
 }
 
@@ -270,7 +270,7 @@ impl From<WaitCause> for ExplainedWait {
     }
 }
 
-/// The cause as text that follows "no agent yet: " or "12 sites: ".
+/// Returns the cause as text that follows "no agent yet: " or "12 sites: ".
 pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     let why = match cause {
         WaitCause::Queued => "it is queued to be measured",
@@ -300,7 +300,7 @@ pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     why.to_owned()
 }
 
-/// Why an agent is excluded, as text that follows the agent's name.
+/// Explains why an agent is excluded, as text that follows the agent's name.
 pub fn exclusion(asked: &Constraints, exclusion: &Exclusion) -> String {
     excluded(asked, exclusion, true)
 }
@@ -318,7 +318,7 @@ fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
     }
 }
 
-/// Why no agent gets a batch's tasks although some agent takes work.
+/// Explains why no agent gets a batch's tasks although some agent accepts work.
 pub fn nobody(asked: &Constraints, NoEligibleAgent { cause, excluded: out }: &NoEligibleAgent) -> String {
     let ExcludedAgents { fleet, by } = out;
     match cause {
@@ -338,7 +338,7 @@ pub fn nobody(asked: &Constraints, NoEligibleAgent { cause, excluded: out }: &No
     }
 }
 
-/// Such as "CN", "CN or JP" or "CN, JP or KR".
+/// Joins values, such as "CN", "CN or JP" or "CN, JP or KR".
 fn either(values: &[String]) -> String {
     match values {
         [] => String::new(),
@@ -347,7 +347,7 @@ fn either(values: &[String]) -> String {
     }
 }
 
-/// Such as "1.5 MB" or "999 B".
+/// Formats a number of bytes, such as "1.5 MB" or "999 B".
 fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
@@ -358,13 +358,13 @@ fn bytes(bytes: u64) -> String {
     )
 }
 
-/// Such as "12 sites: no agent is connected".
+/// Describes a group of waiting sites, such as "12 sites: no agent is connected".
 pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
-/// One line for a list: why the task ended, or why it waits, or why its strategy fell back. Empty
-/// in the normal case.
+/// One line for a list of tasks: why the task ended, why it waits, or why its strategy was replaced
+/// by the fallback. Empty in the normal case.
 pub fn reason(
     ended: Option<String>,
     waits_for: Option<&ExplainedWait>,

@@ -4,7 +4,7 @@ use crate::model::{AgentId, Rtt};
 
 use super::Candidate;
 
-/// An agent with one slot, and its predicted and measured round trips in milliseconds.
+/// An agent with one slot, with its predicted and measured round trips in milliseconds.
 pub(super) fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64>) -> Candidate {
     let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
     let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));

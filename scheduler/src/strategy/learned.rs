@@ -2,15 +2,16 @@
 //!
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
 //! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
-//! and of the crawls. The weight of a prediction follows from its spread, that of a crawl from
-//! [`CRAWL_SPREAD`] and its age (conjugate normal means: Gelman et al., "Bayesian data analysis",
-//! 2013, 2.5). A single crawl never replaces the prior, and the prior always counts.
+//! and of the crawls. The weight of a prediction follows from its spread. The weight of a crawl
+//! follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et al.,
+//! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the prior
+//! never loses all its weight.
 //!
-//! If the map errs for an agent's crawled sites, it probably errs alike for its other sites, most
-//! of all for similar ones. The mean crawl residual of an agent, shrunk towards zero by
-//! `PRIOR_RESIDUALS` residuals of zero, corrects its other predictions. Then the crawl residuals of
-//! similar sites correct them further (`alike`). Pages take longer than probes by a factor common
-//! to all pairs, which is removed before all this.
+//! If the map errs for an agent's crawled sites, it probably errs alike for the agent's other
+//! sites, most of all for similar ones. So two corrections are made. The mean crawl residual of an
+//! agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's other
+//! predictions. Then the crawl residuals of similar sites correct them further (`alike`). Pages
+//! take longer than probes by a factor common to all pairs; this factor is removed first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -34,18 +35,19 @@ pub const CRAWL_SPREAD: f64 = 0.1;
 /// Spread assumed for a prediction without one: the 90th percentile of errors in measured networks
 /// (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
-/// A spread added to that of the map, for errors that the map cannot show. Near the best, where the
-/// choice is made, half of the predictions are off by more than 13 % while the map's spread is 9 %,
-/// and a quarter by more than 40 %. Such a prediction must not outweigh a crawl. Varying this value
-/// by half changes the result less than the seed does.
+/// A spread added to the map's own spread, for errors that the map cannot show. Near the best
+/// agent, where the choice is made, half of the predictions are off by more than 13 % while the
+/// map's spread is 9 %, and a quarter by more than 40 %. Such a prediction must not outweigh a
+/// crawl. Varying this value by half changes the result less than another seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
-/// The spread of a measurement by probes: many samples on warm connections.
+/// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
-/// Minimum spread: no map is more certain.
+/// Minimum spread, because no map is more certain.
 const LEAST_SPREAD: f64 = 0.03;
-/// Number of residuals of zero that are added to an agent's own residuals.
+/// Number of residuals of zero that are added to an agent's own residuals, so that few crawls
+/// correct little.
 const PRIOR_RESIDUALS: f64 = 5.0;
-/// Maximum log ratio of a residual: a factor of four indicates a broken crawl or another site.
+/// Maximum log ratio of a residual. A factor of four indicates a broken crawl or another site.
 const MOST: f64 = 1.4;
 /// Age at which a crawl has half its weight, because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -63,7 +65,7 @@ impl From<IpAddr> for Prefix {
     }
 }
 
-/// The round trip of one crawl, and the one known before.
+/// The round trip of one crawl, and the round trip that was known before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlResidual {
     pub agent: AgentId,
@@ -74,8 +76,8 @@ pub struct CrawlResidual {
     pub known: Rtt,
     /// Whether probes had measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction. Such predictions are biased
-    /// towards short round trips by the selection, which says nothing about the agent.
+    /// Whether the agent got the site because of its prediction. Choosing the shortest predictions
+    /// biases them towards short round trips, which says nothing about the agent.
     pub preferred: bool,
     /// The round trip of the crawl.
     pub crawled: Rtt,
@@ -91,7 +93,7 @@ pub fn weight(age: Duration) -> f64 {
 /// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LearnedCorrections {
-    /// The logarithm of the ratio of a page's round trip to a probe's, common to all pairs.
+    /// The logarithm of the ratio of a page's round trip to a probe's; common to all pairs.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
     alike: Alike,
@@ -113,9 +115,9 @@ impl Sum {
 }
 
 impl LearnedCorrections {
-    /// Learns from residuals. `measured` has the probers' measurements of these sites, which
-    /// determine their similarity. The extra time of pages is learned only from pairs that probes
-    /// had measured.
+    /// Learns from residuals. `measured` contains the probers' measurements of these sites, which
+    /// determine how similar the sites are. The extra time of pages is learned only from pairs that
+    /// probes had measured.
     pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
         let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
@@ -134,19 +136,20 @@ impl LearnedCorrections {
         Self { bias, by_agent, alike }
     }
 
-    /// A prediction with the agent's correction.
+    /// Applies the agent's correction to a prediction.
     pub fn corrected(&self, agent: AgentId, predicted: Rtt) -> Rtt {
         let of_agent = self.by_agent.get(&agent).copied().unwrap_or(0.0);
         round_trip(ln(predicted) + of_agent, predicted)
     }
 
-    /// The crawls of sites similar to a site in this network with these measurements. Scans all
-    /// crawled sites, so do not call it on a thread that serves requests.
+    /// Returns the crawls of similar sites, for a site in this network with these measurements.
+    /// Scans all crawled sites, so do not call it on a thread that serves requests.
     pub fn near(&self, network: Option<Prefix>, measured: &[(AgentId, Rtt)]) -> SimilarCrawls {
         self.alike.near(measured, network)
     }
 
-    /// The round trip that probes would have measured: the crawl's without the extra time of pages.
+    /// Estimates the round trip that probes would have measured: the crawl's, without the extra
+    /// time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
@@ -162,9 +165,9 @@ pub struct CrawlObservation {
     pub weight: f64,
 }
 
-/// The round trips of a site by crawls, one per agent that is not in `measured`. The map also uses
-/// them to locate the site. So if an agent turned out to be farther than predicted, the predictions
-/// for its neighbours rise too.
+/// Returns a site's round trips by crawls, one for each agent that is not in `measured`. The map
+/// also uses these round trips to locate the site. So if an agent turned out to be farther than
+/// predicted, the predictions for its neighbours rise too.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -180,9 +183,9 @@ pub fn measured_by_crawls(
     by_crawls
 }
 
-/// Applies the results of crawls to the candidates of one site. An agent that crawled it gets a
-/// measured distance; the predictions of the others are corrected. `crawls` are of this site,
-/// `near` of similar sites (from [`LearnedCorrections::near`] of the same residuals).
+/// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
+/// gets a measured distance; the predictions of the others are corrected. `crawls` are of this
+/// site. `near` are of similar sites, from [`LearnedCorrections::near`] of the same `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,
@@ -202,7 +205,8 @@ pub fn teach(
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
             one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
         }
-        // `predicted` stays the map's prediction, because the next residual is relative to it.
+        // `predicted` stays the map's prediction, because the next crawl residual is
+        // computed from it.
         one.expected = corrected(one.expected.or(one.predicted));
         one.doubt = one.spread.map(|_| Spread::new(spread));
         if one.measured.is_none() {
@@ -211,8 +215,8 @@ pub fn teach(
     }
 }
 
-/// Corrects the expected round trip by the residuals of similar sites. The part by which it exceeds
-/// the prediction, because the agent may be far, shrinks with the variance.
+/// Corrects the expected round trip by the residuals of similar sites. The expected round trip
+/// exceeds the prediction because the agent may be far; this excess shrinks with the variance.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,
@@ -227,15 +231,15 @@ fn take_over(
     one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
-/// The median, shrunk towards zero. Not the mean, so that a few slow servers have little effect.
+/// The median, shrunk towards zero. A mean would let a few slow servers have too much effect.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());
     ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_RESIDUALS)
 }
 
-/// The estimate for a pair: from `prior` with its `spread` (of the map or the probes), and from
-/// `crawls` with round trip ([`LearnedCorrections::probed`]) and weight.
+/// Estimates the round trip of a pair from `prior`, with its `spread` (of the map or the probes),
+/// and from `crawls`: pairs of a round trip ([`LearnedCorrections::probed`]) and a weight.
 pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
     let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
     let (mut sum, mut total) = (precision * ln(prior), precision);
@@ -280,7 +284,8 @@ mod tests {
     fn a_crawl_outweighs_an_unsure_prediction_and_not_a_sure_one_and_age_takes_from_it() {
         let after = |spread, crawls: &[(Rtt, f64)]| believed(rtt(10.0), spread, crawls).as_millis_f64();
         assert!((after(0.3, &[]) - 10.0).abs() < 1e-3);
-        // Nine tenths of the way from the prior to the crawl, on the logarithmic scale.
+        // The estimate moves nine tenths of the way from the prior to the crawl, on the
+        // logarithmic scale.
         assert!((after(0.3, &[(rtt(20.0), 1.0)]) - 18.66).abs() < 0.05);
         assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
         assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
@@ -288,7 +293,8 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
-    /// The expected round trip of an agent to a site in this network, if 10 ms are predicted.
+    /// The expected round trip of an agent to a site in this network, and its uncertainty, if 10 ms
+    /// are predicted.
     fn expected(residuals: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =

@@ -1,10 +1,10 @@
-//! Load levels: how full an agent is, and which candidate gets a task if some are full.
+//! Load levels: how full an agent is, and which candidate gets a task if some candidates are full.
 //!
-//! The level of paper 003 (1.4.1) with blocks of one task: waiting tasks minus free slots. If
-//! negative, the agent has room; if positive, it is the number of waiting tasks. Queues of
-//! different agents are compared by the time until their last task would end. For it, the level
-//! over the number of slots gives the number of crawls per slot, and the agent's *pace* is the
-//! usual duration of one.
+//! The level is that of paper 003 (1.4.1) with blocks of one task: waiting tasks minus free slots.
+//! If negative, the agent has free slots; if positive, it is the number of waiting tasks. Queues
+//! of different agents are compared by the time until their last task would end. This time is the
+//! number of crawls per slot, computed from the level, times the agent's *pace*, the usual
+//! duration of a crawl.
 
 pub mod balance;
 pub(super) mod rank;
@@ -23,7 +23,7 @@ use super::Candidate;
 pub struct LoadLevel(i64);
 
 impl LoadLevel {
-    /// The level of an agent of `capacity` slots that holds `load` tasks, assigned or leased.
+    /// The level of an agent with `capacity` slots and `load` tasks, assigned or leased.
     pub fn of(load: u32, capacity: u32) -> Self {
         Self(i64::from(load) - i64::from(capacity))
     }
@@ -33,7 +33,7 @@ impl LoadLevel {
         self.0 < 0
     }
 
-    /// Minus the number of free slots if negative, number of waiting tasks if positive.
+    /// Negative: minus the number of free slots. Positive: the number of waiting tasks.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -50,8 +50,8 @@ impl fmt::Display for LoadLevel {
     }
 }
 
-/// Number of crawls with the fleet's mean duration that are added to an agent's own, so that a
-/// single slow site does not make a new agent count as slow.
+/// Number of crawls of the fleet's mean duration that are added to an agent's own crawls, so that a
+/// single slow site does not make a new agent look slow.
 const PRIOR_CRAWLS: u32 = 2;
 /// The mean duration assumed before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub struct PastCrawls {
 }
 
 impl PastCrawls {
-    /// The pace of an agent with these crawls, in a fleet with the crawls of `fleet`.
+    /// The pace of an agent with these crawls. `fleet` are the crawls of all agents together.
     pub fn pace(self, fleet: Self) -> Duration {
         let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
         (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)
@@ -80,8 +80,8 @@ impl Sum for PastCrawls {
     }
 }
 
-/// Time until the last waiting task would end at an agent with this level: the crawls before it in
-/// its slot, and its own.
+/// Time until the last waiting task of an agent would end: the crawls before this task in its slot,
+/// and the task's own crawl.
 pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
     let slots = u64::from(capacity.max(1));
     let turns = level.get().max(0).unsigned_abs().saturating_add(slots);
@@ -89,8 +89,9 @@ pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Dura
     Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
-/// Draws with equal probability among the candidates with room. If all are full, draws among those
-/// at which the task would end first; it waits there for a slot, unless it is rebalanced.
+/// Draws with equal probability among the candidates with a free slot. If all are full, draws
+/// among the candidates where the task would end first. There it waits for a slot, unless
+/// rebalancing moves it.
 pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
     if !open.is_empty() {
@@ -101,7 +102,7 @@ pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<
     soon.choose(rng).copied()
 }
 
-/// The first of `ranked` with room; if all are full, the first.
+/// The first of `ranked` with a free slot; if all are full, the first of all.
 pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
     ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
 }

@@ -1,19 +1,20 @@
-//! Plans many sites together: which agent crawls which site, in what order. All sites should end
-//! soon, with the fleet well used until then.
+//! Plans many sites together: which agent crawls which site, and in what order. All sites should
+//! end soon, and slots should not idle until then.
 //!
 //! This is scheduling on unrelated machines. Sites are placed in descending order of their shortest
-//! crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each goes to
-//! the agent where it adds least to the sum of the fourth powers of the slots' ends. Placing by
-//! earliest end alone (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on
-//! nonidentical processors", 1977) would give a site to a far idle agent although a near one could
-//! crawl it in half the time a little later. A norm between the sum of the loads and their maximum
-//! uses slots for far sites only if that makes the whole end earlier (Awerbuch et al., "Load
-//! balancing in the L_p norm", 1995).
+//! crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each site goes
+//! to the agent where it adds least to the sum of the fourth powers of the slots' ends.
 //!
-//! Then local search moves and swaps sites until the sum no longer falls (`exchange`).
+//! Placing each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms for scheduling
+//! independent tasks on nonidentical processors", 1977) would give a site to a far idle agent even
+//! if a near one could crawl it in half the time a little later. A norm between the sum of the
+//! loads and their maximum uses slots for far sites only if the whole plan then ends earlier
+//! (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
-//! A plan decides only sites that begin soon. The others are planned again when further crawls have
-//! ended, with speeds learned from these.
+//! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
+//!
+//! A plan decides only sites that begin soon. All other sites are planned again when further crawls
+//! have ended, with the speeds learned from these crawls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,19 +26,19 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// Sites that begin within this time are decided; the others wait for the next plan. It is longer
-/// than the delivery of an order takes, so that no slot idles for lack of a decision, and short
-/// compared with a crawl.
+/// Agents are decided for the sites that begin within this time; other sites wait for the next
+/// plan. The time is longer than the delivery of an order, so that no slot idles for lack of a
+/// decision. It is short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
-/// An overdue crawl is predicted to continue for this share of its time so far. Sizes are skewed:
-/// the longer a crawl has taken, the larger the site probably is.
+/// An overdue crawl is predicted to continue for this share of its time so far, because sizes are
+/// skewed: the longer a crawl has taken, the larger the site probably is.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// Time until each slot of an agent is free: each running crawl has one slot, and waiting tasks
-/// follow in order.
+/// Time until each slot of an agent is free. Each running crawl has one slot, and waiting tasks get
+/// the slots in order.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
-    // If there are more crawls than slots, the first crawls to end free no slot.
+    // With more crawls than slots, the crawls that end first free no slot.
     while free.len() > slots {
         free.pop();
     }
@@ -52,7 +53,8 @@ pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<
     free.into_iter().map(|Reverse(free)| free).collect()
 }
 
-/// The remaining time of a crawl that has run for `under_way` and was predicted to take `takes`.
+/// The remaining time of a crawl that has run for `under_way`, and that was predicted to
+/// take `takes`.
 pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
     takes.saturating_sub(under_way).max(under_way.mul_f64(OVERDUE_SHARE))
 }
@@ -60,18 +62,18 @@ pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
 /// A site to be crawled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The time at each agent, in the order of the agents; `None` if the agent may not crawl the
-    /// site.
+    /// The time of the crawl at each agent, in the order of the agents; `None` if the agent may not
+    /// crawl the site.
     pub takes: Vec<Option<Duration>>,
-    /// Whether the size is known, so that `takes` differs from that of other sites.
+    /// Whether the site's size is known. If not, `takes` assumes a typical size.
     pub sized: bool,
     /// How long the site has waited.
     pub waited: Duration,
 }
 
 impl Job {
-    /// The sort key of an agent's jobs in nanoseconds, lowest first. Jobs of known size come first,
-    /// and the longest of these first, so that short ones fill the gaps at the end. Then jobs of
+    /// The sort key of an agent's jobs, in nanoseconds, lowest first. Jobs of known size come
+    /// first, the longest of them first, so that short ones fill the gaps at the end. Jobs of
     /// unknown size follow, the nearest first, so that most of a batch ends early. Each second of
     /// waiting lowers the key by a second, so that every job gets its turn.
     fn turn(&self, takes: Duration) -> i128 {
@@ -94,8 +96,9 @@ pub struct PlannedSite {
     pub ends: Duration,
 }
 
-/// Plans all jobs. `frees` has the time until each slot of each agent is free. An agent without
-/// slots gets nothing, and jobs that no agent may have are omitted. Sorted by agent, then by begin.
+/// Plans all jobs. `frees` contains, for each agent, the time until each of its slots is free. An
+/// agent without slots gets no job, and jobs that no agent may have are left out. The result is
+/// sorted by agent, then by begin.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
@@ -132,8 +135,8 @@ struct PlacedJob {
     takes: Duration,
 }
 
-/// The agent where one more job costs least, and the job's time there. Of several, the one with the
-/// shortest time, then the first.
+/// Finds the agent where one more job costs least, and the job's time there. Ties go to the agent
+/// with the shortest time, then to the first.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;
@@ -149,9 +152,9 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest time that a job may take at this cost: whatever the load, it adds at least the
-/// fourth power of its time. Slightly more, because floats are not exact. With this bound, a single
-/// comparison rejects most agents.
+/// The longest time that a job may take at this cost, because a job adds at least the fourth power
+/// of its time, whatever the load. The result is slightly greater, because floats are not exact.
+/// With this bound, a single comparison rejects most agents.
 fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }
@@ -172,7 +175,7 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Dura
 /// The times at which an agent's slots become free.
 struct Slots {
     ends: Vec<Duration>,
-    /// The slot that is free first; its time in seconds, and the fourth power of this time.
+    /// The slot that is free first, its time in seconds, and the fourth power of this time.
     first: usize,
     first_s: f64,
     first_s4: f64,
@@ -191,8 +194,8 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// What a job with this time adds to the sum of the fourth powers of the ends; `None` without
-    /// slots.
+    /// The amount that a job with this time adds to the sum of the fourth powers of the ends;
+    /// `None` without slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
@@ -234,8 +237,8 @@ mod tests {
     fn the_longest_goes_first_where_sizes_are_known_and_the_nearest_where_they_are_not() {
         let jobs = [job(&[10, 20]), job(&[40, 100]), job(&[30, 35])];
         let free = [vec![ms(0)], vec![ms(0)]];
-        // 40^4 exceeds 35^4. With 35 and 20 both sites end later than with 40 and 10, but the sum
-        // of the fourth powers is lower.
+        // 40^4 exceeds 35^4. If the sites take 35 and 20, both end later than with 40 and 10, but
+        // the sum of the fourth powers is lower.
         assert_eq!(begins(&jobs, &free), [(1, 0, ms(0)), (0, 0, ms(40)), (2, 1, ms(0))]);
         let unsized_jobs = jobs.clone().map(|job| Job { sized: false, ..job });
         assert_eq!(begins(&unsized_jobs, &free), [(0, 0, ms(0)), (1, 0, ms(10)), (2, 1, ms(0))]);
@@ -280,8 +283,8 @@ mod tests {
         assert_eq!(frees(2, &[], &[]), [ms(0), ms(0)]);
         let mut free = frees(3, &[ms(50), ms(20)], &[ms(30), ms(5)]);
         free.sort();
-        // The free slot gets the first waiting task, and the slot that is free after 20 ms the
-        // second.
+        // The free slot gets the first waiting task, and the slot that is free after 20 ms
+        // gets the second.
         assert_eq!(free, [ms(25), ms(30), ms(50)]);
         assert_eq!(frees(1, &[ms(50), ms(20)], &[]), [ms(50)]);
         assert!(frees(0, &[], &[ms(5)]).is_empty());

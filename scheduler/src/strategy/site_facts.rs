@@ -1,4 +1,4 @@
-//! What is known of a task's site apart from distances, and the work that follows from it.
+//! The facts about a task's site that strategies use, and the remaining work computed from them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::model::AgentId;
 
 use super::{Crawl, Site, Work};
 
-/// Properties of a task's site that strategies use.
+/// Properties of a task's site, apart from distances.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
     pub host: String,
@@ -18,29 +18,30 @@ pub struct SiteFacts {
     pub position: Option<Position>,
     /// Pages and bytes of the last crawl; `None` if none has ended.
     pub size: Option<(u32, u64)>,
-    /// Pages that were fetched by a running crawl or by one that was handed back.
+    /// Number of pages fetched so far, by a running crawl or by one that was handed back.
     pub fetched: u32,
     /// The batch's request interval.
     pub interval: Duration,
 }
 
 impl SiteFacts {
-    /// The site as strategies take it, with the remaining work. A site of unknown size is assumed
-    /// to have the `usual` size.
+    /// Converts the facts to the input of a strategy, with the remaining work. A site of unknown
+    /// size is assumed to have the `usual` size.
     pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
         let whole = self.whole(usual);
         let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
         Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
     }
 
-    /// All work of the site, including fetched pages.
+    /// All work of the site, including pages that were already fetched.
     pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
         Work { pages, bytes, interval: self.interval }
     }
 }
 
-/// Mean pages and bytes of crawls, assumed for a site of unknown size; `None` without crawls.
+/// Mean pages and bytes of crawls, which are assumed for a site of unknown size; `None`
+/// without crawls.
 pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
     let all = || crawls.values().flatten().map(|crawl| crawl.work);
     let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;

@@ -1,4 +1,4 @@
-//! Tests properties that all strategies have, and those of each strategy.
+//! Tests the properties that all strategies have, and those of single strategies.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn random_reaches_every_agent_about_evenly() {
     assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
 }
 
-/// A fleet with all inputs that any strategy uses.
+/// A fleet with every input that any strategy uses.
 fn full(agents: &[(f64, f64, u8)]) -> Vec<Candidate> {
     (1..)
         .zip(agents)
@@ -162,7 +162,7 @@ fn balanced_draws_by_room_and_nearness_and_leaves_the_full_alone() {
             counts
         })
     };
-    // At 10, 20, ... 50 ms the weights are 1, 1/2, 1/3, 1/4 and 1/5; their sum is 2.28.
+    // At 10, 20, ..., 50 ms, the weights are 1, 1/2, 1/3, 1/4 and 1/5. Their sum is 2.28.
     let even = drawn(&agents);
     for (agent, share) in [(1, 0.438), (2, 0.219), (3, 0.146), (4, 0.109), (5, 0.088)] {
         let seen = f64::from(even[agent]) / 6000.0;
@@ -192,8 +192,9 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer agent is free, so the weights are 1/4 and 1/4. With uncertain
-    // distances, distance counts a third: 1/4 and 0.63.
+    // A quarter of the nearer agent's slots is free, so both agents have the weight 1/4.
+    // With uncertain distances, the exponent of the distance is a third, and the weights are
+    // 1/4 and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
@@ -232,8 +233,8 @@ proptest! {
             for strategy in [Strategy::Hash, Strategy::Kademlia, Strategy::Domain] {
                 let before = choose(strategy, &site(host), &agents, 1).unwrap();
                 let after = choose(strategy, &site(host), &fewer, 1).unwrap();
-                // If an agent leaves, only its sites move, each to the next in rank. If one joins,
-                // it gets only the sites for which it ranks first.
+                // If an agent leaves, only its sites move, each to the next agent in rank. If an
+                // agent joins, it gets only the sites for which it ranks first.
                 if before.agent == gone {
                     prop_assert_eq!(before.candidates.get(1).map(|next| next.agent), Some(after.agent));
                 } else {
@@ -261,7 +262,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            // Also without a known site, in which case some strategies fall back.
+            // Without a known site, some strategies use their fallback.
             for site in [site(&host), Site::default()] {
                 let choice = choose(strategy, &site, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());
@@ -274,8 +275,8 @@ proptest! {
                     let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
                     prop_assert!(known.filter(|distance| *distance < worst).count() < choice.candidates.len(), "none nearer");
                 }
-                // No full agent is chosen while a candidate has room, except by strategies that use
-                // only the name, the time or nearness.
+                // No full agent is chosen while a candidate has a free slot, except by strategies
+                // that use only the name, the time or nearness.
                 let timed = [Strategy::Hash, Strategy::Domain, Strategy::GnpConfirmed, Strategy::EarliestFinish];
                 let room = |one: &Candidate| one.level().has_room();
                 if !timed.contains(&strategy) && choice.fallback.is_none() && choice.candidates.iter().any(room) {

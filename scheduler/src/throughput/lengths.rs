@@ -1,53 +1,53 @@
-//! The distribution of a batch's crawl durations, from ended crawls and crawls under way.
+//! The distribution of a batch's crawl durations, estimated from ended and running crawls.
 //!
 //! The crawls that end first are the short ones, so the mean of the ended crawls is too short.
 //! Durations are therefore modelled as Weibull, with both parameters estimated by maximum
-//! likelihood; a crawl under way is a censored sample (Cohen, "Maximum likelihood estimation in the
+//! likelihood. A running crawl is a censored sample (Cohen, "Maximum likelihood estimation in the
 //! Weibull distribution based on complete and on censored samples", Technometrics 7, 1965).
 
 use std::time::Duration;
 
-/// The prior shape: between that of durations without a typical value (1) and that of nearly equal
-/// durations (2 and more).
+/// The prior of the shape. It is between that of durations without a typical value (1) and that of
+/// nearly equal durations (2 and more).
 const PRIOR_SHAPE: f64 = 1.3;
-/// The weight of the prior, as the inverse variance of the shape's logarithm. It counts as much as
-/// about ten crawls, so that after the first few ends the estimate is not that all crawls end at
-/// once.
+/// The weight of the prior, as the inverse variance of the shape's logarithm. It equals that
+/// of about ten crawls. Without the prior, the first few ends would suggest that all crawls
+/// end at once.
 const PRIOR_WEIGHT: f64 = 10.0;
-/// The range of shapes: outside it, durations are all equal or arbitrary.
+/// The range of shapes. Outside it, durations would be all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
-/// Number of bisection steps over the logarithm of that range: precise to a millionth.
+/// Number of bisection steps over the logarithm of that range, for a precision of a millionth.
 const HALVINGS: u32 = 24;
-/// Minimum duration, in seconds; keeps logarithms finite.
+/// Minimum duration, in seconds, which keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;
-/// The mean is approximated by the average of the midpoints of this many equal quantile ranges.
+/// Number of equal quantile ranges. The mean is approximated by the average of their midpoints.
 const PARTS: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunCrawl {
-    /// Its duration, so far if it has not ended.
+    /// The duration of the crawl, or its age if it has not ended.
     pub time: Duration,
     pub ended: bool,
 }
 
-/// The distribution of crawl durations: the share of crawls longer than `t` is `exp(-(t /
+/// The distribution of crawl durations. The share of crawls that take longer than `t` is `exp(-(t /
 /// scale)^shape)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DurationDistribution {
     shape: f64,
     /// In seconds.
     scale: f64,
-    /// Maximum duration of a crawl, in seconds.
+    /// Time limit of a crawl, in seconds.
     at_most: f64,
 }
 
 impl DurationDistribution {
-    /// Estimates the distribution from a sample of crawls and the time limit of a crawl. `None` if
-    /// no crawl has ended.
+    /// Estimates the distribution from a sample of crawls, and from the time limit of a crawl.
+    /// Returns `None` if no crawl has ended.
     pub(super) fn of(crawls: &[BegunCrawl], at_most: Duration) -> Option<Self> {
         let seconds = |one: &BegunCrawl| one.time.as_secs_f64().max(SHORTEST_S);
         let longest = crawls.iter().map(seconds).fold(SHORTEST_S, f64::max);
-        // Relative to the longest duration, so that no power overflows.
+        // Durations are relative to the longest one, so that no power overflows.
         let logs: Vec<f64> = crawls.iter().map(|one| (seconds(one) / longest).ln()).collect();
         let of_ended = logs.iter().zip(crawls).filter(|(_, one)| one.ended);
         let (ended, sum) = of_ended.fold((0.0, 0.0), |(ended, sum), (log, _)| (ended + 1.0, sum + log));
@@ -61,7 +61,8 @@ impl DurationDistribution {
             };
             logs.iter().fold((0.0, 0.0), power)
         };
-        // The derivative of the log likelihood, with the best scale for the shape.
+        // Whether the log likelihood rises with the shape, if the scale is the best one
+        // for the shape.
         let rises = |shape: f64| {
             let (all, weighted) = powers(shape);
             let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;
@@ -90,7 +91,8 @@ impl DurationDistribution {
         (0..PARTS).map(|part| one(part).min(self.at_most)).sum::<f64>() / parts
     }
 
-    /// The log probability that a crawl of age `age` ends within `time` from now; all in seconds.
+    /// The logarithm of the probability that a crawl of age `age` ends within `time`;
+    /// both in seconds.
     pub(super) fn ends_within(&self, time: f64, age: f64) -> f64 {
         if time <= 0.0 {
             return f64::NEG_INFINITY;
@@ -100,7 +102,7 @@ impl DurationDistribution {
         }
         let hazard = |time: f64| (time / self.scale).powf(self.shape);
         let lasts = (hazard(age) - hazard(age + time)).exp_m1();
-        // If both numbers are too large to differ, the probability is zero.
+        // If both hazards are too large to differ, the probability is zero.
         (-lasts).max(0.0).ln()
     }
 }
@@ -113,8 +115,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A thousand durations with this shape and scale, observed `now` seconds after all crawls
-    /// began.
+    /// A thousand durations with this shape and scale, observed `now` seconds after all
+    /// crawls began.
     fn seen(shape: f64, scale: f64, now: f64) -> Vec<BegunCrawl> {
         let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
         let one = |length: f64| BegunCrawl { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };
@@ -138,10 +140,10 @@ mod tests {
         let lengths = DurationDistribution { shape: 1.0, scale: 10.0, at_most: 3600.0 };
         assert!((lengths.mean_s() - 10.0).abs() < 0.1, "{}", lengths.mean_s());
         let cut = DurationDistribution { at_most: 10.0, ..lengths };
-        // 1 - 1/e of ten seconds.
+        // The expected value is 1 - 1/e of ten seconds.
         assert!((cut.mean_s() - 6.32).abs() < 0.1, "{}", cut.mean_s());
         assert_eq!((cut.ends_within(4.0, 6.0), cut.ends_within(1.0, 60.0)), (0.0, 0.0));
-        // Memoryless: independent of the age.
+        // With shape 1 the distribution is memoryless, so the age does not matter.
         let half = 10.0 * 2.0_f64.ln();
         assert!((lengths.ends_within(half, 0.0).exp() - 0.5).abs() < 1e-9);
         assert!((lengths.ends_within(half, 50.0).exp() - 0.5).abs() < 1e-9);

@@ -1,18 +1,18 @@
-//! The remaining time of a batch: until the last crawl, under way or waiting, has ended. Pure.
+//! The remaining time of a batch: the time until its last crawl, running or waiting, has ended.
 
 use std::time::Duration;
 
 use super::lengths::{BegunCrawl, DurationDistribution};
 use super::{count, seconds};
 
-/// Maximum number of groups of waiting sites; all sites of a group are assumed to begin at once.
+/// Maximum number of groups of waiting sites. All sites of a group are assumed to begin at once.
 const GROUPS: u64 = 32;
-/// Number of bisection steps between a time and its double: precise to a thousandth.
+/// Number of bisection steps between a time and its double, for a precision of a thousandth.
 const HALVINGS: u32 = 10;
-/// Minimum assumed number of concurrent crawls; prevents a division by zero.
+/// Minimum number of concurrent crawls assumed, to prevent a division by zero.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
-/// Crawls under way at a stalled agent.
+/// Running crawls at a stalled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StalledCrawls {
     pub agent: String,
@@ -20,12 +20,13 @@ pub struct StalledCrawls {
     pub sites: u64,
 }
 
-/// Why an agent is stalled. Nobody can predict for how long.
+/// Why an agent is stalled. The time for which it will be stalled cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StallReason {
     /// The agent paused itself, for this reason.
     Paused(String),
-    /// The agent's stream broke: it reconnects soon, or its crawls go to other agents.
+    /// The agent's stream broke. The agent may reconnect soon; otherwise its crawls go to
+    /// other agents.
     Disconnected,
     /// The agent is no longer connected: its session has ended.
     Away,
@@ -34,61 +35,62 @@ pub enum StallReason {
 /// The remaining sites of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Remaining {
-    /// Sites that will be crawled and have not begun.
+    /// Number of sites that have not begun and will be crawled.
     pub waiting: u64,
-    /// The `waiting` sites without an agent.
+    /// Number of `waiting` sites without an agent.
     pub unassigned: u64,
-    /// Sites on hold: they wait until an operator acts.
+    /// Number of sites on hold, which wait until an operator acts.
     pub held: u64,
-    /// Crawls under way, without stalled ones.
+    /// Number of running crawls, without stalled ones.
     pub crawling: u64,
-    /// Stalled crawls, by agent, the most crawls first.
+    /// Stalled crawls by agent. The agent with the most crawls comes first.
     pub stalled: Vec<StalledCrawls>,
     /// The longest remaining pause that a site asked for.
     pub paused_for: Duration,
     /// The time limit of a crawl.
     pub at_most: Duration,
     pub connected: bool,
-    /// Whether any connected agent takes new sites.
+    /// Whether any connected agent accepts new sites.
     pub taking: bool,
 }
 
 /// Statistics of recent crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecentCrawls {
-    /// Recent crawls, or a sample of them.
+    /// Recent crawls, or a sample of these.
     pub crawls: Vec<BegunCrawl>,
-    /// The time so far of each crawl under way, or of a sample of them.
+    /// The ages of the running crawls, or of a sample of these.
     pub under_way: Vec<Duration>,
     /// The average number of concurrent crawls in the recent window.
     pub at_once: f64,
-    /// Number of crawls that began in `begun_window`.
+    /// Number of crawls that began within `begun_window`.
     pub begun: u64,
-    /// The length of the time window of `begun`, which ends now.
+    /// The length of the time window of `begun`. The window ends now.
     pub begun_window: Duration,
 }
 
 /// The estimated remaining time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Estimate {
-    /// The time until the last site has ended; `None` if it cannot be estimated.
+    /// The time until the last site ends; `None` if it cannot be estimated.
     pub left: Option<Duration>,
-    /// Number of sites included in the estimate.
+    /// Number of sites that the estimate includes.
     pub sites: u64,
-    /// Number of sites on hold, excluded from the estimate.
+    /// Number of sites on hold, which the estimate leaves out.
     pub held: u64,
-    /// Number of sites at stalled agents, excluded from the estimate.
+    /// Number of sites at stalled agents, which the estimate leaves out.
     pub stalled: u64,
-    /// Why there is no estimate, or what it excludes; empty in the normal case.
+    /// Explains why there is no estimate, or what the estimate leaves out; empty in the
+    /// normal case.
     pub note: String,
 }
 
 /// Estimates the remaining time. `None` if no site remains.
 ///
-/// The result is the time within which all crawls, under way and waiting, end with a probability of
-/// one half. Waiting sites are assumed to begin evenly over the time that their crawls take at the
-/// present or the recent concurrency, whichever is higher. If crawls recently began at a slower
-/// rate, that rate is used instead, because measuring may be the bottleneck.
+/// The result is the time within which all running and waiting crawls end with a probability of one
+/// half. Waiting sites are assumed to begin evenly over the time that their crawls take together,
+/// at the present or the recent concurrency, whichever is higher. If crawls recently began at a
+/// slower rate, that rate is used instead, because measuring may be the bottleneck.
 pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -107,10 +109,11 @@ pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate
     Some(Estimate { left: left.ok(), sites, held, stalled: still, note })
 }
 
-/// Maximum number of stalled agents to name.
+/// Maximum number of stalled agents that the note names.
 const NAMED: usize = 3;
 
-/// "3 sites are at a, which has disconnected, and are not in the estimate".
+/// Describes the stalled crawls: "3 sites are at a, which has disconnected, and are not in
+/// the estimate".
 fn stands_still(stalled: &[StalledCrawls], sites: u64) -> Option<String> {
     let at = match stalled {
         [] => return None,
@@ -157,19 +160,19 @@ fn left(remaining: &Remaining, recent: &RecentCrawls) -> Result<Duration, &'stat
     };
     let begins = (count(waiting) * usual / at_once).max(measured);
     let left = UnendedCrawls { lengths, begins, waiting, crawling, under_way: &recent.under_way };
-    // A paused site is crawled after its pause.
+    // A paused site is crawled after its pause. Its crawl takes the usual duration.
     let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
     Ok(seconds(left.median_s().max(paused)))
 }
 
-/// The crawls that have not ended.
+/// The crawls that have not ended, and the distribution of their durations.
 struct UnendedCrawls<'a> {
     lengths: DurationDistribution,
-    /// When the last waiting crawl begins, in seconds from now.
+    /// The time until the last waiting crawl begins, in seconds.
     begins: f64,
     waiting: u64,
     crawling: u64,
-    /// The time so far of each crawl in a sample, which represents all crawls under way.
+    /// The ages of a sample of the running crawls. The sample represents all of them.
     under_way: &'a [Duration],
 }
 
@@ -216,12 +219,12 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    /// Crawls that ended after these seconds.
+    /// Crawls that ended after these seconds each.
     fn ended(lasted: &[f64]) -> Vec<BegunCrawl> {
         lasted.iter().map(|time| BegunCrawl { time: secs(*time), ended: true }).collect()
     }
 
-    /// A connected agent, and a time limit of an hour.
+    /// No sites yet, but a connected agent and a time limit of an hour.
     fn some_left() -> Remaining {
         Remaining { at_most: secs(3600.0), connected: true, taking: true, ..Remaining::default() }
     }
@@ -232,14 +235,14 @@ mod tests {
 
     #[test]
     fn what_waits_takes_its_turn_and_the_last_one_ends() {
-        // Nearly equal durations, four crawls at once.
+        // The durations are equal, and four crawls run at once.
         let recent = RecentCrawls { crawls: ended(&[10.0; 400]), at_once: 4.0, ..RecentCrawls::default() };
         let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
         assert_eq!((estimated.sites, estimated.held), (40, 2));
         assert_eq!(estimated.note, "2 sites are held back and are not in the estimate");
         let left = estimated.left.unwrap().as_secs_f64();
         assert!((100.0..115.0).contains(&left), "{left}");
-        // With eight at once it takes half the time.
+        // With eight crawls at once, the time is half as long.
         let under_way = vec![Duration::ZERO; 8];
         let left =
             left_s(&Remaining { waiting: 40, crawling: 8, ..some_left() }, &RecentCrawls { under_way, ..recent });
@@ -248,8 +251,7 @@ mod tests {
 
     #[test]
     fn of_many_crawls_under_way_the_longest_is_waited_for() {
-        // The ten shortest of a hundred crawls that began together have ended, so the others take
-        // longer.
+        // Ten of a hundred crawls that began together have ended, so the others take longer.
         let short: Vec<f64> = (1..=10).map(f64::from).collect();
         let mut crawls = ended(&short);
         crawls.extend([BegunCrawl { time: secs(10.0), ended: false }; 90]);
@@ -259,7 +261,7 @@ mod tests {
         let one = RecentCrawls { under_way: vec![secs(10.0)], ..recent.clone() };
         let one = left_s(&Remaining { crawling: 1, ..some_left() }, &one);
         assert!(one < all / 2.0, "{one} {all}");
-        // The time limit is a minute.
+        // Here the time limit is a minute, of which ten seconds have passed.
         let cut = left_s(&Remaining { crawling: 90, at_most: secs(60.0), ..some_left() }, &recent);
         assert!((49.0..50.1).contains(&cut), "{cut}");
     }
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn sites_that_are_slow_to_begin_are_waited_for() {
-        // A site begins every five seconds.
+        // Here a site begins every five seconds.
         let recent = RecentCrawls {
             crawls: ended(&[7.0; 100]),
             at_once: 1.4,
@@ -384,7 +386,7 @@ mod tests {
                     let nothing = waiting == 0 && crawling == 0;
                     prop_assert!(nothing || !ended || (waiting > 0 && !(connected && taking)));
                 }
-                // A remaining time is non-negative, finite and within the range of clocks.
+                // A remaining time is finite and within the range of clocks.
                 Some(Estimate { left: Some(left), .. }) => {
                     prop_assert!(left <= LONGEST && ended && waiting.saturating_add(crawling) > 0);
                 }
@@ -399,7 +401,7 @@ mod tests {
             let recent = RecentCrawls { crawls: ended(&lengths), under_way: vec![secs(age); crawling], at_once: 3.0, ..RecentCrawls::default() };
             let crawling = u64::try_from(crawling).unwrap();
             let of = |waiting| left_s(&Remaining { waiting, unassigned: waiting, crawling, ..some_left() }, &recent);
-            // To the precision of the search.
+            // The precision of the search allows this deviation.
             prop_assert!(of(waiting + 2) >= of(waiting + 1) * 0.998, "{} {}", of(waiting + 2), of(waiting + 1));
         }
     }

@@ -1,11 +1,11 @@
-//! The notifier sends local signals to other schedulers and receives theirs, with Postgres' LISTEN
-//! and NOTIFY.
+//! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
+//! LISTEN and NOTIFY.
 //!
 //! A notice is only a hint, because every task and session also polls. The notifier therefore runs
-//! outside the transactions: a NOTIFY in each would make their commits queue for one lock. Signals
-//! that come while a notice is being sent go into the next one. A scheduler that is alone sends
-//! none. After its connection broke, it wakes every task and session once, because it may have
-//! missed notices.
+//! outside the transactions: a NOTIFY in each transaction would make their commits wait for one
+//! lock. Signals that arrive while a notice is being sent go into the next notice. A scheduler
+//! without others sends no notices. After its connection broke, the notifier wakes every task and
+//! session once, because it may have missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,14 +24,14 @@ use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
 
-/// Maximum agents named in one notice; one that concerns more wakes all agents. A payload holds
-/// 8000 bytes, and an identifier takes up to 20.
+/// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
+/// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20.
 const MOST_NAMED: usize = 256;
-/// The pause before reconnecting: longer than connecting takes, and much shorter than the intervals
-/// of polling.
+/// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
+/// intervals of polling.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// Time without notices after which a listener checks its connection. Otherwise it would never
-/// notice a connection that was cut off.
+/// Time without notices after which the listener checks its connection. Without the check, it would
+/// never notice that the connection was cut off.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,16 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The signals that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    /// Never locked across an await.
+    /// Locked only briefly, and never across an await.
     waiting: Mutex<Waiting>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whether another scheduler listens.
+    /// Whether any other scheduler exists that could receive notices.
     heard: bool,
-    /// The roles that this scheduler leads. Signals for their tasks are not sent.
+    /// The roles that this scheduler leads. Signals for their tasks concern no other scheduler.
     here: Vec<Role>,
     news: Signals,
 }
@@ -61,7 +61,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Signals for every task and every agent.
+    /// Signals every task and every agent.
     fn all() -> Self {
         Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
     }
@@ -99,8 +99,8 @@ impl fmt::Display for Signals {
     }
 }
 
-/// Cannot fail: a notice in an unknown format comes from another version, and wakes every task and
-/// agent.
+/// Parsing cannot fail. A notice in an unknown format comes from another version of the program,
+/// and wakes every task and agent.
 impl FromStr for Signals {
     type Err = std::convert::Infallible;
 
@@ -165,7 +165,7 @@ impl Wakes {
                 }
                 match tokio::time::timeout(PATIENCE, tell(&options, connection.take(), &news)).await {
                     Ok(Ok(told)) => connection = Some(told),
-                    // An unsent notice does little harm: the other schedulers poll.
+                    // A lost notice does little harm, because the other schedulers poll.
                     Ok(Err(error)) => {
                         tracing::debug!(error = format!("{error:#}"), "other schedulers were not told");
                         tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -200,7 +200,7 @@ impl Wakes {
     async fn listen(&self, options: &PgConnectOptions) -> anyhow::Result<()> {
         let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
         let mut listener = connecting.context("connect in time")?.context("connect")?;
-        // Notices sent before this connection are lost.
+        // Wake everything once, because notices sent before this connection are lost.
         self.hear(&Signals::all());
         loop {
             match tokio::time::timeout(SILENCE, listener.next()).await {

@@ -1,4 +1,4 @@
-//! The dashboard's data as JSON, read only, under paths that do not change.
+//! The dashboard's data as JSON. The data are read-only, and their paths never change.
 
 use std::sync::LazyLock;
 
@@ -27,10 +27,10 @@ use super::error::PageError;
 use super::pages::map;
 use super::session::Form;
 
-/// Number of epochs, and of batches, in an answer.
+/// Maximum number of epochs, and of batches, in an answer.
 const MOST: u32 = 1_000;
 
-/// Text of a JSON document.
+/// A JSON document as text.
 pub(super) struct Json(String);
 
 impl IntoResponse for Json {
@@ -55,7 +55,7 @@ pub(super) fn router() -> Router<Web> {
         .route("/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], DESCRIPTION.as_str()) }))
 }
 
-/// The OpenAPI description. Its schemas are those of the command line's JSON.
+/// The OpenAPI description. It uses the schemas of the JSON that commands print.
 static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
     let parse = |text| serde_json::from_str::<Value>(text).expect("the compiled text is JSON");
     let mut description = parse(include_str!("assets/openapi.json"));
@@ -64,7 +64,7 @@ static DESCRIPTION: LazyLock<String> = LazyLock::new(|| {
     description.to_string()
 });
 
-/// An error as JSON.
+/// An error as a JSON document.
 pub(super) fn failure(error: &PageError) -> Response {
     #[derive(Serialize)]
     struct Failure<'a> {
@@ -74,7 +74,7 @@ pub(super) fn failure(error: &PageError) -> Response {
     (error.code(), Json(text)).into_response()
 }
 
-/// Answers as JSON.
+/// An error that is sent as JSON.
 struct ApiError(PageError);
 
 impl<E: Into<PageError>> From<E> for ApiError {
@@ -139,7 +139,7 @@ async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
     json(&map::data(&web, Form::of_query(&uri).field("epoch")).await?)
 }
 
-/// Whether this scheduler reaches the database.
+/// Answers whether this scheduler can use the database.
 pub(super) async fn ready(State(web): State<Web>) -> Result<&'static str, PageError> {
     drop(store::acquire(&web.scheduler.pool).await?);
     Ok("ready\n")

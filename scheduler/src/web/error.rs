@@ -1,4 +1,4 @@
-//! Converts the errors of services to pages.
+//! Converts errors of services to pages.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use super::layout;
 
-/// Why a page cannot be shown.
+/// The reason why a page cannot be shown.
 #[derive(Debug)]
 pub(super) struct PageError {
     code: StatusCode,
@@ -23,7 +23,7 @@ impl PageError {
         Self::new(StatusCode::NOT_FOUND, "there is no such page")
     }
 
-    /// The database has not answered for some seconds.
+    /// The error if the database has not answered for some seconds.
     pub(super) fn away() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the database does not answer: try again")
     }

@@ -1,4 +1,4 @@
-//! The frame of every page, and the elements that pages share.
+//! The frame of every page, and elements that several pages use.
 
 use axum::response::Html;
 use landfall_proto::json::rfc3339;
@@ -9,14 +9,14 @@ use crate::cli::view;
 
 use super::session::Visitor;
 
-/// The pages of the navigation: path and title.
+/// The pages in the navigation: path and title.
 const NAVIGATION: [(&str, &str); 5] =
     [("/", "Overview"), ("/map", "Map"), ("/fleet", "Fleet"), ("/batches", "Batches"), ("/trends", "Trends")];
 
-/// Number of characters that a table's cell shows at most; its tooltip has the rest.
+/// Maximum number of characters shown in a cell of a table. The tooltip contains the rest.
 const LONGEST_CELL: usize = 160;
 
-/// How rows are printed: main columns, with times relative to now.
+/// The way in which rows are shown: main columns, with times relative to now.
 pub(super) fn view() -> View {
     View { wide: false, columns: usize::MAX, now: view::now(), timeless: false, colors: false }
 }
@@ -26,20 +26,21 @@ pub(super) fn bare(title: &str, body: &Markup) -> Html<String> {
     document(title, &html! { main { h1 { (title) } (body) } })
 }
 
-/// What a page consists of.
+/// The parts of a page.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) title: String,
-    /// The path of the entry of the navigation to which it belongs.
+    /// The path of the page's entry in the navigation.
     pub(super) section: &'static str,
-    /// What only operators see: buttons.
+    /// The buttons, which only operators see.
     pub(super) actions: Markup,
-    /// What is kept up to date without reloading.
+    /// The part that is updated while the page is open.
     pub(super) live: Markup,
 }
 
 impl Page {
-    /// The whole document. `path` is the page's own, for its updates.
+    /// Renders the whole document. `path` is the page's own path, which the browser needs
+    /// for updates.
     pub(super) fn document(&self, visitor: &Visitor, path: &str) -> Html<String> {
         let current = |section: &str| (section == self.section).then_some("page");
         document(
@@ -92,7 +93,7 @@ fn document(title: &str, body: &Markup) -> Html<String> {
     Html(page.into_string())
 }
 
-/// A number for a chart; exact up to 2^53.
+/// Converts a number for a chart, exactly up to 2^53.
 pub(super) fn float(number: u64) -> f64 {
     number as f64
 }
@@ -102,12 +103,12 @@ pub(super) fn section(title: &str, content: &Markup) -> Markup {
     html! { section.card { h2 { (title) } (content) } }
 }
 
-/// A chart, which can be scrolled by keyboard where it is wider than the screen.
+/// A chart. If it is wider than the screen, it can be scrolled by keyboard.
 pub(super) fn chart(label: &str, drawing: &Markup) -> Markup {
     html! { figure tabindex="0" role="region" aria-label=(label) { (drawing) } }
 }
 
-/// A table of rows. The first column links to the page of the row, if `href` returns one.
+/// A table of rows. The first column links to the address that `href` returns for a row.
 pub(super) fn table<R: Row>(caption: &str, rows: &[R], href: impl Fn(&R) -> Option<String>) -> Markup {
     let columns = view::main_columns(rows, &view());
     html! {
@@ -153,20 +154,20 @@ const fn tone_class(tone: Tone) -> &'static str {
     }
 }
 
-/// A figure with its label.
+/// A tile with a figure, its label and a detail.
 pub(super) fn tile(label: &str, figure: &str, detail: &str) -> Markup {
     html! { div.tile { span.label { (label) } b { (figure) } span { (detail) } } }
 }
 
-/// A bar that shows a share, 0 to 1, with its text.
+/// A bar that shows a share from 0 to 1, with a text for screen readers.
 pub(super) fn share_bar(share: f64, text: &str) -> Markup {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     html! { progress max="1" value=(format!("{share:.4}")) aria-label=(text) { (text) } }
 }
 
-/// The path of a page, with a name that may contain any character.
+/// A path that ends with a name, which may contain any character.
 pub(super) fn path(head: &str, name: &str) -> String {
-    // Only these characters can stand in a path as they are.
+    // All other characters must be escaped in a path.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let escaped =
         name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });

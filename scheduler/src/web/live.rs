@@ -1,7 +1,8 @@
-//! Keeps open pages up to date by server-sent events.
+//! Updates open pages by server-sent events.
 //!
-//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has any. A
-//! page that takes long is drawn more rarely, so that no page costs more than a [`SHARE`]th of a core.
+//! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
+//! viewers. A page that takes long is drawn more rarely, so that no page uses more than a
+//! [`SHARE`]th of a core.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,36 +22,37 @@ use super::error::PageError;
 use super::pages::{self, PageName};
 use super::session::Form;
 
-/// Interval between two drawings of a watched page.
+/// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Time between two drawings, divided by the time that the last one took.
+/// Minimum ratio of the time between two drawings to the time that a drawing takes.
 const SHARE: u32 = 20;
-/// After this time a browser connects anew, so that its session is checked again.
+/// Time after which a browser must connect again, so that its session is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
-/// Maximum number of pages that are watched at once, and of viewers of all pages.
+/// Maximum number of pages that are watched at once, and of viewers of all these pages together.
 const MOST_PAGES: usize = 50;
 const MOST_VIEWERS: usize = 1_000;
 
 /// The content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Content {
-    /// It was not drawn yet.
+    /// The page has not been drawn yet.
     New,
     Drawn(Arc<str>),
     /// The database does not answer.
     Lost,
-    /// What it showed does not exist, or no longer.
+    /// The object that the page shows does not exist, or was removed.
     Gone,
 }
 
-/// The watched pages.
+/// The watched pages, each with the sender of its content.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     pages: Mutex<HashMap<PageName, watch::Sender<Content>>>,
 }
 
 impl Hub {
-    /// Adds a viewer of a page. If it is the first one, also returns the page's sender.
+    /// Adds a viewer of a page. For the first viewer, also returns the sender of the
+    /// page's content.
     fn watch(&self, name: &PageName) -> Result<(watch::Receiver<Content>, Option<watch::Sender<Content>>), PageError> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let viewers: usize = pages.values().map(watch::Sender::receiver_count).sum();
@@ -66,7 +68,7 @@ impl Hub {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Forgets a page unless it has a viewer.
+    /// Removes a page if it has no viewers. Returns whether it was removed.
     fn leave(&self, name: &PageName) -> bool {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let left = pages.get(name).is_none_or(|sender| sender.receiver_count() == 0);
@@ -77,7 +79,7 @@ impl Hub {
     }
 }
 
-/// Draws a page until nobody watches it, or it is gone.
+/// Draws a page repeatedly until it has no viewers, or its object no longer exists.
 async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
     while !web.hub.leave(&name) {
         let began = Instant::now();
@@ -104,8 +106,8 @@ async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
     }
 }
 
-/// Sends a page's content whenever it changes: event `page` with the HTML, `lost` if the database does
-/// not answer, or `gone`.
+/// Sends a page's content whenever it changes: event `page` with the HTML, `lost` if the database
+/// does not answer, or `gone` if the page's object no longer exists.
 pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
     let Some(name) = Form::of_query(&uri).field("page").parse::<Uri>().ok().and_then(|page| PageName::of(&page)) else {
         return PageError::unknown().into_response();
@@ -117,7 +119,8 @@ pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
                 let web = web.clone();
                 tokio::spawn(async move {
                     let drawing = tokio::spawn(draw(web.clone(), name.clone(), sender));
-                    // After a panic its viewers connect anew, and the page is drawn by another task.
+                    // After a panic, the page is forgotten. Its viewers connect again, and another
+                    // task draws it.
                     if drawing.await.is_err() {
                         web.hub.forget(&name);
                     }
@@ -135,7 +138,8 @@ fn events(web: Web, receiver: watch::Receiver<Content>) -> impl Stream<Item = Re
         Content::Lost => Some(Ok(Event::default().event("lost").data(""))),
         Content::Gone => Some(Ok(Event::default().event("gone").data(""))),
     });
-    // Tells the browser how soon to connect again, and makes it see the answer at once.
+    // Tells the browser how soon to connect again. Being sent at once, it also shows the browser
+    // that the connection works.
     let begin = futures::stream::once(async { Ok(Event::default().retry(PERIOD)) });
     let end = async move {
         tokio::select! {

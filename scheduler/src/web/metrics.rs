@@ -1,8 +1,8 @@
-//! Figures for Prometheus, from the same facts as `landfall status`.
+//! Metrics for Prometheus, from the same facts as `landfall status`.
 //!
-//! All are gauges read at the scrape, so nothing is counted between scrapes. Labels are words of the
-//! contract; no label is the name of a site, an agent or a batch. Every value of a label is printed,
-//! also with the value 0.
+//! All metrics are gauges that are read during the scrape, so nothing is counted between scrapes.
+//! Values of labels are words of the protocol, never names of sites, agents or batches. Every value
+//! of a label is printed, even with the value 0.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,13 @@ use super::Web;
 use super::error::PageError;
 use super::layout::float;
 
-/// For this time scrapes get the same text. Prometheus scrapes every 15 s or more rarely.
+/// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or
+/// more rarely.
 const FRESH: Duration = Duration::from_secs(2);
-/// Number of open batches whose sites are added up.
+/// Number of open batches whose sites are added up in the metrics.
 const BATCHES: u32 = 100;
 
-/// The text of a scrape, and when it was made.
+/// The text of a scrape, and the time at which it was made.
 #[derive(Debug)]
 pub(super) struct Scrape {
     at: Instant,
@@ -30,7 +31,8 @@ pub(super) struct Scrape {
 }
 
 pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError> {
-    // Held while the text is made, so that any number of callers causes one reading of the database.
+    // The lock is held while the text is made, so that simultaneous scrapes read the
+    // database only once.
     let mut last = web.scrape.lock().await;
     let text = match &*last {
         Some(known) if known.at.elapsed() < FRESH => known.text.clone(),
@@ -44,7 +46,7 @@ pub(super) async fn scrape(State(web): State<Web>) -> Result<Response, PageError
 
 fn text(status: &ShowStatusResponse) -> String {
     let mut text = MetricsText::default();
-    // The version has only characters of semantic versions.
+    // The version needs no escaping, because semantic versions have no special characters.
     text.gauge("build_info", "The version of this scheduler; always 1.", [(label("version", crate::VERSION), 1.0)]);
     let running = status.schedulers.iter().filter(|scheduler| scheduler.running).count();
     let lost = status.schedulers.len() - running;
@@ -91,7 +93,7 @@ fn map(status: &ShowStatusResponse, text: &mut MetricsText) {
     let states = [("connected", landmarks.connected), ("away", away)];
     text.gauge("landmarks", "Landmarks.", states.map(|(state, all)| (label("state", state), f64::from(all))));
     let Some(map) = &status.map else { return };
-    // Epochs stay far below 2^53.
+    // The conversion is exact, because epochs stay far below 2^53.
     text.one("map_epoch", "Number of the newest map.", map.epoch as f64);
     if let Some((now, fitted)) = moment(status.now).zip(moment(map.fitted_at)) {
         text.one("map_age_seconds", "Time since the newest map was fitted.", (now - fitted).as_seconds_f64());
@@ -175,7 +177,8 @@ mod tests {
         assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.split(' ').count() == 2), "{text}");
     }
 
-    /// The names of the scheduler's metrics in an expression; `landfall-agent` has a test of its own.
+    /// The names of the scheduler's metrics in a text. `landfall-agent` has its own test for the
+    /// agent's metrics.
     fn metrics(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("landfall_") && !word.starts_with("landfall_agent_")).collect()

@@ -1,4 +1,4 @@
-//! The pages. Each is drawn from the answers of the operators' services.
+//! The pages of the dashboard. Each page is drawn from the answers of the operators' services.
 
 use axum::extract::{Extension, State};
 use axum::http::Uri;
@@ -17,7 +17,7 @@ mod overview;
 mod site;
 pub(super) mod trends;
 
-/// A page, by its path and query.
+/// A page, identified by its path and query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PageName {
     Overview,
@@ -50,7 +50,7 @@ impl PageName {
     }
 }
 
-/// Decodes `%XX`; `None` unless the result is UTF-8.
+/// Decodes `%XX`; `None` if a code is invalid or the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -80,7 +80,7 @@ pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<V
     }
 }
 
-/// Draws a page, without its actions.
+/// Draws a page without the operators' buttons.
 pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
     match name {
         PageName::Overview => overview::page(web).await,

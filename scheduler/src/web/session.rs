@@ -1,11 +1,13 @@
-//! Signing in, and the layer that every request passes.
+//! Signing in, and the checks that every request must pass.
 //!
-//! A browser signs in with the operator's token and gets a cookie: its end, a random number, and a
-//! code over both whose key is the stored hash of the token. So every scheduler of the database
-//! accepts it, nothing is stored for it, and it ends when the token is replaced. Forms contain a
-//! code over the cookie, and requests that change something must come from a page of the same
-//! origin. On loopback only local names are served, so that a foreign name that resolves to
-//! 127.0.0.1 shows a page of another origin nothing.
+//! A browser signs in with the operator's token and gets a cookie. The cookie contains its expiry
+//! time, a random number, and a message authentication code over both. The key of the code is the
+//! stored hash of the token. So every scheduler of the database accepts the cookie without storing
+//! anything, and the cookie becomes invalid when the token is replaced.
+//!
+//! Forms contain a code over the cookie, and requests that change something must come from a page
+//! of the same origin. On loopback, only requests to local names are served. Otherwise a page of
+//! another origin could read pages through a foreign name that resolves to 127.0.0.1.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -33,21 +35,22 @@ use crate::store::settings::{self, OperatorTokens};
 use super::error::PageError;
 use super::{DashboardConfig, Web, layout};
 
-/// How long a browser stays signed in: a working day.
+/// The time for which a browser stays signed in: a working day.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum size of a submitted form in bytes.
 const MAX_FORM: usize = 16 << 10;
-/// Maximum time until a form has arrived.
+/// Maximum time until the whole form has arrived.
 const FORM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who sees a page.
+/// The kind of caller that requests a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Visitor {
     Guest,
     Operator(FormCode),
 }
 
-/// The code that a form of a signed-in operator contains; empty for callers with the token itself.
+/// The code in the forms of a signed-in operator. It is empty for callers that send the
+/// token itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FormCode(String);
 
@@ -66,19 +69,19 @@ impl Form {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 
-    /// The first field of this name; empty if there is none.
+    /// The value of the first field with this name; empty if there is no such field.
     pub(super) fn field(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// The fields in the query of an address.
+    /// Parses the fields in the query of a URI.
     pub(super) fn of_query(uri: &Uri) -> Self {
         Self::parse(uri.query().unwrap_or_default().as_bytes())
     }
 }
 
-/// Admits a request, or answers it. Handlers find the [`Visitor`], and for requests that change
-/// something the [`Form`], in the request's extensions.
+/// Passes a request on to its handler if it is permitted; otherwise answers it. Handlers find the
+/// [`Visitor`] in the request's extensions, and also the [`Form`] if the request changes something.
 pub(super) async fn admit(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if !auth::is_page(path) {
@@ -129,8 +132,8 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
     Ok(())
 }
 
-/// The form of a request that changes something. Refuses it unless a page of the same origin sent it
-/// with the session's code.
+/// Reads the form of a request that changes something. The request is refused unless a page of the
+/// same origin sent it, with the session's code.
 async fn form_sent(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<Form, PageError> {
     let refuse = |why: &str| PageError::new(StatusCode::FORBIDDEN, why);
     if !is_same_origin(request.headers()) {
@@ -156,7 +159,7 @@ fn refusal(api: bool, error: &PageError) -> Response {
     }
 }
 
-/// Who sent a request: an operator with a cookie or the token, or a guest.
+/// Determines who sent a request: an operator, by cookie or token, or else a guest.
 async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Visitor, PageError> {
     let Scheduler { pool, wrong_tokens, .. } = &web.scheduler;
     if headers.contains_key(AUTHORIZATION) {
@@ -174,25 +177,27 @@ async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Re
     Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
 }
 
-/// The keys of cookies that are valid now.
+/// The keys with which a cookie may be signed now.
 fn keys(tokens: &OperatorTokens) -> impl Iterator<Item = SecretHash> {
     let former = tokens.former.as_ref().filter(|former| former.good).map(|former| former.hash);
     tokens.in_force.into_iter().chain(former)
 }
 
-/// A new cookie for the holder of the token with this hash.
+/// Makes a new cookie for the holder of the token with this hash. `ends` is the expiry time.
 fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
     let signed = format!("{ends}.{}", Secret::generate()?.reveal());
     let code = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
     Ok(format!("{signed}.{}", hex(code.as_ref())))
 }
 
-/// The code of forms for a cookie; `None` unless it is valid at this time (Unix seconds).
+/// Returns the code for forms that belongs to a cookie; `None` if the cookie is not valid at this
+/// time (Unix seconds).
 fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
     let ends: i64 = signed.split('.').next()?.parse().ok()?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
-    // Hashes are compared in constant time.
+    // Hashes are compared in constant time, so the time does not show how much of the
+    // code is right.
     let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
     (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
 }
@@ -201,7 +206,8 @@ fn key(hash: &SecretHash) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
 }
 
-/// With the prefix, browsers accept the cookie only by TLS and for this host alone.
+/// The name of the cookie. Browsers accept a cookie with the prefix only by TLS, and only
+/// for this host.
 const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
 }
@@ -218,10 +224,11 @@ fn set_cookie(tls: bool, value: &str, lifetime: Duration) -> String {
     format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}", cookie_name(tls))
 }
 
-/// Whether the request was sent to a local name.
+/// Whether the request was sent to a local name or a loopback address.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
-        // HTTP/2 has the name in the address; there browsers need TLS.
+        // HTTP/2 requests have the name in their URI. Browsers send these only over TLS, where
+        // names are not checked.
         return true;
     };
     let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
@@ -229,7 +236,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether a page of the same origin sent the request, as far as the browser says.
+/// Whether a page of the same origin sent the request, as far as the browser's headers show.
 fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
@@ -279,7 +286,7 @@ fn sign_in_page(to: &str, error: Option<&str>) -> Html<String> {
     layout::bare("Sign in", &body)
 }
 
-/// Checks the token of the form; a right one gets a cookie.
+/// Checks the token in the form. If it is right, the browser gets a cookie.
 pub(super) async fn sign_in(
     State(web): State<Web>,
     Extension(form): Extension<Form>,
@@ -306,7 +313,7 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// Whether a path stays on this server: `//host` would not.
+/// Whether a path leads to this server. A path such as `//host` would lead to another one.
 fn is_own_path(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n']) && path.is_ascii()
 }

@@ -1,4 +1,4 @@
-//! `landfall agents drain|resume|remove`: takes agents out of service, and back into service.
+//! `landfall agents drain|resume|remove`: takes agents out of service and puts them back.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// Interval at which `drain --wait` checks the agent.
+/// The interval at which `drain --wait` checks the agent.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive failed checks; the scheduler may be restarting.
+/// Maximum number of consecutive failed checks. Checks may fail while the scheduler restarts.
 const AWAY_AT_MOST: u32 = 60;
 
 #[derive(Debug, Args)]

@@ -24,7 +24,7 @@ use crate::cli::view::{now, relative};
 use crate::gnp::{Position, PositionError};
 use crate::model::{constraints, naming};
 
-/// Maximum number of invalid lines of a list that are reported individually.
+/// Maximum number of invalid lines that are reported one by one.
 const MOST_SAID: usize = 20;
 /// Minimum and maximum validity of a token.
 const SHORTEST: Duration = Duration::from_secs(600);
@@ -134,11 +134,11 @@ impl EnrolArgs {
         self.ttl.map(prost_types::Duration::try_from).transpose().context("--ttl")
     }
 
-    /// Enrols the agents of a list. This program and the scheduler check all lines before any token
-    /// is made.
+    /// Enrols the agents of a list. No token is made before this program and the scheduler have
+    /// checked all lines.
     async fn enrol_list(&self, file: &Path, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let path = file.to_owned();
-        // Reading standard input may block forever, so it runs on its own thread.
+        // Reading standard input may block forever, so it is done on its own thread.
         let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
         let list = enrol_list::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
         let valid_for = self.valid_for()?;
@@ -175,7 +175,8 @@ impl EnrolArgs {
     }
 }
 
-/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order; returns the error.
+/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error of
+/// the command.
 fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
     rejected.sort_by_key(|one| one.line);
     for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
@@ -194,7 +195,7 @@ fn warn_without_contact(made: &CreateEnrolmentResponse) {
     }
 }
 
-/// A token with its command and its other data, as printed in JSON.
+/// A token with the command that uses it and other data, as printed in JSON.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::cli) struct Enrolment {
     name: String,
@@ -276,7 +277,7 @@ fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
     format!("{table}# run each once on the machine of its agent{until}; then: landfall-agent run\n{moved}")
 }
 
-/// One token as a row of CSV.
+/// An enrolment as a row of CSV.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(in crate::cli) struct EnrolmentRow(#[serde(with = "EnrolmentFields")] pub(in crate::cli) Enrolment);
@@ -295,7 +296,7 @@ struct EnrolmentFields {
 impl Row for EnrolmentRow {
     const COLUMNS: &'static [Column<Self>] =
         &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
-    // The token is printed once and never again, so printing only names would lose it.
+    // A token is printed only once. The flag that prints only names must not lose it.
     const NAMES: &'static str = "the tokens";
 
     fn name(&self, _: &View) -> String {

@@ -7,7 +7,7 @@ use landfall_proto::v1::CreateEnrolmentRequest;
 
 use crate::simulate::nodes::line_of;
 
-/// The known columns, as named in messages.
+/// The known columns, as error messages list them.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
 /// A parsed list.
@@ -15,11 +15,11 @@ const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags"
 pub(in crate::cli) struct List {
     /// The agents, each with its line number.
     pub(in crate::cli) agents: Vec<(u64, CreateEnrolmentRequest)>,
-    /// Invalid lines.
+    /// The lines that are not valid.
     pub(in crate::cli) rejected: Vec<Rejected>,
 }
 
-/// A line that cannot be enrolled.
+/// An invalid line, with the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Rejected {
     /// Line number, counted from 1.
@@ -53,10 +53,10 @@ impl Column {
     }
 }
 
-/// Parses a list. The cities and names are checked later by the scheduler.
+/// Parses a list. Cities and names are checked later, by the scheduler.
 ///
 /// # Errors
-/// When the list is not UTF-8, or its first line does not name the columns.
+/// If the list is not UTF-8, or its first line does not name the columns.
 pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {

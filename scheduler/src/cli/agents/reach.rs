@@ -1,5 +1,5 @@
-//! `landfall agents reach`: shows which agents reach which beacons, why others do not, and what to
-//! do about failures.
+//! `landfall agents reach`: shows which agents reach which beacons, why other agents do not, and
+//! what to do about it.
 
 use std::fmt::Write;
 
@@ -12,11 +12,11 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 
-/// Maximum number of failed ways that `agents show` prints.
+/// Maximum number of failed directions that `agents show` prints.
 const SHOWN: usize = 20;
 
-/// Prints which agents reach an agent and which agents it reaches, or both directions between two
-/// agents.
+/// Prints which agents reach an agent and which agents it reaches. For two agents, prints both
+/// directions between them in full.
 pub(in crate::cli) async fn show(
     agent: String,
     other: Option<String>,
@@ -30,7 +30,8 @@ pub(in crate::cli) async fn show(
     format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
-/// Fetches all ways from and to an agent; if `other` is given, only those between the two.
+/// Fetches the results for all directions from and to an agent. If `other` is given, only those
+/// between the two agents.
 pub(in crate::cli) async fn rows(client: &Client, agent: String, other: String) -> Result<Vec<Way>, Status> {
     Ok(client.fleet().show_reach(ShowReachRequest { agent, other }).await?.into_inner().ways)
 }
@@ -66,7 +67,7 @@ fn failed(way: &Way) -> bool {
     way.state() == WayState::Failed
 }
 
-/// Describes one direction between two agents, in several lines.
+/// Describes the results for one direction between two agents, in several lines.
 fn lines(way: &Way, view: &View) -> Result<String, std::fmt::Error> {
     let Way { prober, target, beacon_url, .. } = way;
     let mut text = format!("{prober} to {target}: {}\n", verdict(way.state()));
@@ -105,7 +106,7 @@ const fn verdict(state: WayState) -> &'static str {
     }
 }
 
-/// What the operator can do about a way that failed.
+/// Advises the operator about a direction in which an attempt failed.
 fn advice(way: &Way) -> Option<String> {
     let Way { prober, target, beacon_url, .. } = way;
     let reason = match way.state() {
@@ -154,7 +155,7 @@ pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> 
     Ok(parts.join("\n"))
 }
 
-/// States how many agents reach this agent, and how many it reaches.
+/// Describes how many agents reach this agent, and how many agents it reaches.
 fn counts(agent: &str, rows: &[Way]) -> String {
     let of = |ours: &dyn Fn(&&Way) -> bool| {
         let tried = rows.iter().filter(ours).filter(|way| reached(way) || failed(way));
@@ -176,7 +177,7 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
     text
 }
 
-/// The part of `agents show` about reachability: the counts, and a table of the ways that failed.
+/// The part of `agents show` about reachability: the counts, and a table of the failed directions.
 pub(in crate::cli) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
     let counts = counts(agent, rows);
     let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();

@@ -1,5 +1,5 @@
 //! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changes batches, and
-//! waits for their end.
+//! waits until they end.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// Number of removed tasks after which a removal prints its progress again.
+/// Number of removed tasks between two lines of progress.
 const TOLD_EVERY: u64 = 20_000;
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ impl CancelArgs {
     }
 }
 
-/// Cancels tasks and prints the result.
+/// Cancels tasks and prints the number of cancelled tasks.
 pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();

@@ -1,4 +1,4 @@
-//! Reads a batch's crawl policy from flags and from a TOML file; flags override the file. The file
+//! Reads a batch's crawl policy from flags and from a TOML file. Flags override the file. The file
 //! may also contain the batch's constraints.
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(in crate::cli) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// The policy and the constraints that the flags and the file request.
+    /// Returns the policy and the constraints that the flags and the file request together.
     pub(in crate::cli) fn asked(
         self,
         agents: ConstraintsRequest,
@@ -36,12 +36,12 @@ impl PolicyArgs {
     }
 }
 
-/// The error for a flag whose value is out of bounds.
+/// Converts a value out of bounds to an error that names the flag.
 fn flag(error: &OutOfBounds) -> anyhow::Error {
     usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem))
 }
 
-/// Reads a policy file. The message of an error names the file, the line and the field.
+/// Reads a policy file. Error messages name the file, the line and the field.
 fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| usage(format!("read {shown}: {error}")))?;
@@ -51,7 +51,7 @@ fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     })
 }
 
-/// Parses a policy file. An error has its byte offset and a message.
+/// Parses a policy file. An error consists of a byte offset and a message.
 fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, String)> {
     let unread = |error: Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -63,7 +63,8 @@ fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, Stri
         .iter()
         .map(|(key, value)| (key.get_ref().to_string(), key.span().start, value.span()))
         .collect();
-    // Parse errors have only an offset, and errors of bounds only the field's name.
+    // Parse errors have only an offset, and errors about bounds have only the field's name. The
+    // list of fields supplies the missing part of each.
     let misread = |error: Error| {
         let (at, problem) = unread(error);
         let field = places.iter().find(|(_, _, value)| value.contains(&at));

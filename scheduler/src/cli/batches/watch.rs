@@ -1,5 +1,5 @@
-//! Follows a batch: shows a progress bar on a terminal, or else one line per change, and prints a
-//! summary at the end.
+//! Follows a batch: shows a progress bar on a terminal, or prints one line per change elsewhere.
+//! Prints a summary at the end.
 //!
 //! A broken stream is opened again, at another scheduler if there are several, because the batch
 //! continues while a scheduler restarts.
@@ -19,11 +19,12 @@ use crate::cli::output::{counted, fetched, number};
 use crate::cli::progress::Bar;
 use crate::cli::view::{now, relative};
 
-/// Maximum number of times that a broken stream is opened again without any message in between.
+/// Maximum number of consecutive times that a broken stream is opened again without
+/// receiving a message.
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
-/// Time without an answer after which the command prints that it is waiting.
+/// Time without an answer after which the command prints that it waits.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Follows a batch to its end, and reports failed sites.
@@ -34,7 +35,8 @@ pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Resul
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
-/// Follows a batch until every site's newest round has ended. Later recrawls are not awaited.
+/// Follows a batch until the newest round of every site has ended. Recrawls that begin later are
+/// not awaited.
 pub(in crate::cli) async fn to_end(
     client: &Client,
     batch: &str,
@@ -80,12 +82,12 @@ pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<
     ))
 }
 
-/// The batch's name as the scheduler sent it, because a command may give only its beginning.
+/// The batch's full name, from the scheduler, because the user may have typed only its beginning.
 fn full_name<'a>(given: &'a str, progress: &'a BatchProgress) -> &'a str {
     if progress.batch.is_empty() { given } else { &progress.batch }
 }
 
-/// Reads one stream until it ends or breaks.
+/// Reads one stream until it ends or breaks, and shows the progress.
 async fn follow(
     client: &Client,
     batch: &str,
@@ -111,7 +113,7 @@ async fn follow(
         display.show(&progress, last.as_ref());
         *last = Some(progress);
     }
-    // When a scheduler stops, the stream may end without an error before the batch has ended.
+    // When a scheduler stops, the stream may end without an error although the batch has not ended.
     match last {
         Some(progress) if ended(progress) == total(progress) => Ok(()),
         _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
@@ -127,7 +129,7 @@ pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
     submitted + measuring + located + assigned + leased + ended(progress)
 }
 
-/// Shows the progress on standard error, so that standard output holds only the summary.
+/// Shows the progress on standard error, so that standard output contains only the summary.
 enum ProgressDisplay {
     Bar(Bar),
     Lines,
@@ -148,8 +150,8 @@ impl ProgressDisplay {
                 bar.set_position(ended(progress));
                 bar.set_message(line(progress));
             }
-            // The estimate changes with every message, so no line is printed if only the estimate
-            // changed.
+            // No line is printed if only the estimate changed, because it changes with
+            // every message.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
             Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
@@ -168,13 +170,13 @@ fn unestimated(progress: &BatchProgress) -> BatchProgress {
     BatchProgress { estimate: None, ..progress.clone() }
 }
 
-/// The number of tasks in each state, and the estimated remaining time.
+/// Describes the number of tasks in each state, and the estimated remaining time.
 fn line(progress: &BatchProgress) -> String {
     let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
     left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
 }
 
-/// The estimated remaining time of a batch in words, or why there is no estimate.
+/// Describes the estimated remaining time of a batch, or why there is no estimate.
 pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
     let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
@@ -183,13 +185,13 @@ pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     parts.join("; ")
 }
 
-/// The estimated remaining time for a table, or why there is no estimate.
+/// The estimated remaining time as a cell of a table, or why there is no estimate.
 pub(crate) fn left_cell(estimate: &Estimate) -> String {
     let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
     time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
 }
 
-/// Rounds a duration to what an estimate can claim: to seconds, above an hour to minutes, above a
+/// Rounds a duration to the precision of an estimate: to seconds, above an hour to minutes, above a
 /// day to hours.
 fn rough(time: Duration) -> String {
     let unit = match time.as_secs() {
@@ -201,7 +203,7 @@ fn rough(time: Duration) -> String {
     humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
 }
 
-/// Lists the states that have tasks, with the number of tasks in each.
+/// Lists the states that have tasks, with the number of tasks in each state.
 pub(in crate::cli) fn states(progress: &BatchProgress) -> String {
     let named = [
         ("submitted", progress.submitted),

@@ -1,5 +1,5 @@
-//! What a scheduler says about itself and its fleet: the findings of its status, and beacons that
-//! agents do not reach.
+//! Checks by asking the scheduler: the findings of its status, and beacons that agents
+//! do not reach.
 
 use futures::future::join_all;
 use landfall_proto::v1::{
@@ -14,10 +14,11 @@ use crate::cli::client::Client;
 use crate::cli::output::counted;
 use crate::cli::status;
 
-/// Maximum number of beacons that one line names.
+/// Maximum number of beacons named in one line.
 const NAMED: usize = 3;
-/// Maximum number of beacons about which the scheduler is asked in detail: all landmarks of a usual
-/// fleet, and the agents that the fewest others reach. Each answer has a row for every agent.
+/// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
+/// a row for every agent. It suffices for all landmarks of a usual fleet, and for the agents that
+/// the fewest others reach.
 const MOST_BEACONS: usize = 24;
 
 const SCHEDULER: &str = "scheduler";
@@ -25,13 +26,13 @@ const CONTACT: &str = "contact";
 const AGENTS: &str = "agents";
 const LANDMARKS: &str = "landmarks";
 
-/// What a scheduler answered.
+/// The answers of a scheduler.
 #[derive(Debug)]
 pub(super) struct Asked {
     url: String,
     status: ShowStatusResponse,
     agents: Vec<Agent>,
-    /// The directions to the beacons that were asked about.
+    /// The results for all directions to the beacons that were asked about.
     ways: Vec<Way>,
 }
 
@@ -53,7 +54,7 @@ impl Asked {
         Ok(Self { url: client.url().to_owned(), status, agents, ways })
     }
 
-    /// The scheduler that answered, as its status lists it.
+    /// The entry in the scheduler's status that describes this scheduler itself.
     fn scheduler(&self) -> Option<&SchedulerStatus> {
         self.status.schedulers.iter().find(|scheduler| scheduler.url == self.status.answering_url)
     }
@@ -72,7 +73,8 @@ impl Asked {
     }
 }
 
-/// What the scheduler's status finds, and a line for each subject without a finding.
+/// Converts the findings of the scheduler's status, and adds a line for each subject
+/// without a finding.
 fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     let mut results: Vec<CheckResult> = status.attention.iter().filter_map(finding).collect();
     let good = [
@@ -90,7 +92,7 @@ fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     results
 }
 
-/// `None` for unreached beacons, about which [`reach`] says more.
+/// Converts a finding; `None` for unreached beacons, about which [`reach`] reports more.
 fn finding(found: &Attention) -> Option<CheckResult> {
     let check = match found.kind() {
         AttentionKind::BeaconsUnreached => return None,
@@ -101,7 +103,7 @@ fn finding(found: &Attention) -> Option<CheckResult> {
         AttentionKind::OpenCircuits | AttentionKind::NoEligibleAgent | AttentionKind::BatchIdle => "sites",
         _ => AGENTS,
     };
-    // If agents are enrolled and none connects, something is wrong even before sites wait.
+    // If agents are enrolled but none connects, something is wrong even if no site waits yet.
     let none_connects = found.kind() == AttentionKind::NoAgent && found.count > 0;
     Some(match found.urgent || none_connects {
         true => CheckResult::wrong(check, &*found.message, &*found.command),
@@ -109,8 +111,8 @@ fn finding(found: &Attention) -> Option<CheckResult> {
     })
 }
 
-/// The connected agents whose beacons are checked: landmarks first, which every agent must reach,
-/// then those that the fewest others have reached.
+/// The connected agents whose beacons are checked. Landmarks come first, because every agent must
+/// reach them, then the agents that the fewest others have reached.
 fn beacons(agents: &[Agent]) -> impl Iterator<Item = &Agent> {
     let mut beacons: Vec<&Agent> = connected(agents).filter(|agent| !agent.beacon_url.is_empty()).collect();
     beacons.sort_by_key(|agent| (!agent.landmark, agent.reached_by));
@@ -121,7 +123,7 @@ fn connected(agents: &[Agent]) -> impl Iterator<Item = &Agent> {
     agents.iter().filter(|agent| agent.connected)
 }
 
-/// The fault of a scheduler that could not be asked.
+/// The result if the scheduler could not be asked.
 pub(super) fn unasked(error: &anyhow::Error) -> CheckResult {
     CheckResult::wrong(
         "scheduler",
@@ -143,7 +145,7 @@ fn version(theirs: &str) -> CheckResult {
     }
 }
 
-/// The contact URL where no scheduler answers: empty if none is set, `None` if that is unknown.
+/// Checks the contact URL if no scheduler answers: empty if none is set, `None` if it is unknown.
 pub(super) fn contact(url: Option<&str>) -> CheckResult {
     match url {
         None => CheckResult::skip(CONTACT, "whether a contact URL is stored is known when the database runs"),
@@ -156,7 +158,7 @@ pub(super) fn contact(url: Option<&str>) -> CheckResult {
     }
 }
 
-/// A beacon with the results of the newest attempts of other agents.
+/// A beacon with the results of other agents' newest attempts to reach it.
 struct Beacon<'a> {
     agent: &'a Agent,
     reached: usize,
@@ -164,7 +166,8 @@ struct Beacon<'a> {
 }
 
 impl Beacon<'_> {
-    /// Every agent must reach a landmark. Other agents may be behind address translation.
+    /// Every agent must be able to reach a landmark. Other agents may be behind address
+    /// translation, so their failures are only notes.
     fn is_wrong(&self) -> bool {
         !self.failed.is_empty() && self.agent.landmark
     }

@@ -16,10 +16,10 @@ use crate::cli::client::Client;
 use crate::cli::harmless;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
-/// Printed while there is no embedding.
+/// The message while there is no embedding.
 const NO_EMBEDDING: &str = "no embedding yet: it is fitted when three landmarks have measured each other; \
                             `landfall embedding fit` reports what is missing";
-/// The formula for the distance of two hosts, as exported with the coordinates.
+/// The formula for the distance between two hosts, which is exported with the coordinates.
 const FORMULA: &str = "rtt_ms(x, y) = sqrt(sum((x.position_ms - y.position_ms)^2)) + x.height_ms + y.height_ms";
 
 #[derive(Debug, Subcommand)]
@@ -172,14 +172,14 @@ fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
     view.fold(&text)
 }
 
-/// Adds a titled table, unless it is empty.
+/// Appends a table with a title, unless the table is empty.
 fn section<R: Row>(text: &mut String, title: &str, rows: &[R], view: &View) {
     if !rows.is_empty() {
         write!(text, "\n{title}\n{}", output::table(rows, view)).expect("a String takes every write");
     }
 }
 
-/// The exported coordinates.
+/// The exported coordinates, as printed in JSON.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Export {
     epoch: i64,
@@ -213,7 +213,8 @@ impl Export {
         }
     }
 
-    /// One row per agent. Each dimension has a column, so the header depends on the embedding.
+    /// The coordinates as CSV, one row per agent. Each dimension has a column, so the header
+    /// depends on the embedding.
     fn csv(&self) -> anyhow::Result<String> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let fixed = ["epoch", "agent", "city", "carrier", "landmark", "fit_error", "height_ms"];

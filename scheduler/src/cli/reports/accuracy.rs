@@ -1,4 +1,4 @@
-//! `landfall report accuracy`: how well predicted round trips agreed with measured ones.
+//! `landfall report accuracy`: shows how well predicted round trips agreed with measured ones.
 
 use clap::Args;
 use landfall_proto::v1::{self, AccuracyRequest, AccuracyResponse, AccuracyRow};
@@ -11,7 +11,7 @@ use crate::cli::repeat::WatchFlag;
 use crate::cli::words::one_of;
 use crate::model::ReportGroup;
 
-/// What rows may be about.
+/// The properties by which rows can be grouped.
 const GROUPS: [ReportGroup; 4] = [ReportGroup::City, ReportGroup::Carrier, ReportGroup::Agent, ReportGroup::Day];
 
 #[derive(Debug, Args)]

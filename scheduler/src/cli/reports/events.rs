@@ -1,5 +1,5 @@
-//! `landfall events`: prints the log of all transitions, as one line of text or one JSON object
-//! each.
+//! `landfall events`: prints the log of all transitions, each as one line of text or one
+//! JSON object.
 
 use std::time::Duration;
 
@@ -17,12 +17,13 @@ use crate::cli::harmless;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
-/// Maximum number of times that a broken stream is opened again without any event in between; a
-/// scheduler may be restarting.
+/// Maximum number of consecutive times that a broken stream is opened again without receiving an
+/// event. A scheduler may be restarting.
 const REOPENED_AT_MOST: u32 = 60;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Number of newest events requested after a stream broke; events already printed are skipped.
+/// Number of newest events requested after a stream broke. Events that were already printed
+/// are skipped.
 const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]
@@ -85,7 +86,7 @@ impl EventsArgs {
         }
     }
 
-    /// Prints the events of one stream until it ends; skips events already printed.
+    /// Prints the events of one stream until it ends. Events that were already printed are skipped.
     async fn read(&self, client: &Client, newest: u32, last: &mut i64) -> anyhow::Result<Result<(), Status>> {
         let request = EventsRequest {
             batch: self.batch.clone().unwrap_or_default(),
@@ -93,8 +94,7 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
-            // After a break, only the newest events are requested, because the command was never
-            // far behind.
+            // After a break, the newest events suffice, because the command was never far behind.
             since: self.since.filter(|_| *last == 0).map(timestamp),
             until: self.until.map(timestamp),
             cities: self.places.city.clone(),
@@ -124,10 +124,10 @@ impl EventsArgs {
     }
 }
 
-/// One event as a line: when, of which site or agent, what happened, and why.
+/// Formats an event as one line: the time, the site or agent, what happened, and why.
 pub(in crate::cli) fn line(event: &Event, view: &View) -> String {
     let mut words = vec![view.clock(event.at), event.noun.clone()];
-    // The site, or else the agent, comes before what happened to it.
+    // The site, or else the agent, comes before the words for what happened.
     let about_site = !event.site.is_empty();
     if about_site {
         words.push(event.site.clone());

@@ -1,4 +1,5 @@
-//! `landfall report failures`: counts failed sites by reason and by where they were crawled from.
+//! `landfall report failures`: counts failed sites by reason, and by the agent that was
+//! chosen last.
 
 use clap::Args;
 use landfall_proto::json::Word as _;

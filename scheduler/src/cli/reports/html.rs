@@ -38,7 +38,8 @@ pub(in crate::cli) struct HtmlArgs {
 
 impl HtmlArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        // Checked first, so that an error is reported before the scheduler works.
+        // The file is checked first, so that an error is reported before the scheduler
+        // computes answers.
         files::beside("--output", &self.output)?;
         let client = Client::connect(connection).await?;
         let text = page(&self.ask(&client).await?, view::now());

@@ -1,6 +1,6 @@
-//! The page of `landfall report html`: plots and tables of a batch, or of all. One self-contained
-//! file without scripts and requests, readable on light and dark screens. A pure function of the
-//! scheduler's answers; `maud` escapes their texts.
+//! The page of `landfall report html`: plots and tables of one batch, or of all batches. The page
+//! is a single file without scripts and requests, and readable on light and dark screens. It
+//! depends only on the scheduler's answers; `maud` escapes their texts.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::json::{Word as _, milliseconds, rfc3339};
@@ -10,19 +10,19 @@ use maud::{Markup, html};
 use crate::cli::output::{bytes_cell, count_cell, float_cell, millis_cell, number, share_cell, size_cell, text_cell};
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
-/// Maximum number of bars of a plot, and of rows of a table. The text below states how many were
-/// left out.
+/// Maximum number of bars of a plot, and of rows of a table. A line below states how many
+/// were left out.
 const MOST_BARS: usize = 20;
 const MOST_ROWS: usize = 200;
-/// Slices of the time of a batch.
+/// Number of slices into which the time of a batch is divided.
 pub(super) const SLICES: u32 = 120;
 
-/// The scheduler's answers.
+/// The scheduler's answers, from which the page is made.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// The batch, with its throughput; `None`: all batches.
+    /// The batch's name, and its throughput; `None` for a page about all batches.
     pub(super) batch: Option<(String, v1::ThroughputResponse)>,
-    /// All batches; empty if the page is about one.
+    /// All batches; empty if the page is about one batch.
     pub(super) batches: Vec<v1::Batch>,
     pub(super) agents: Vec<v1::AgentRow>,
     pub(super) places: Vec<v1::AccuracyRow>,
@@ -31,7 +31,7 @@ pub(super) struct Answers {
     pub(super) sources: Vec<v1::FailureRow>,
 }
 
-/// Makes the whole page.
+/// Renders the whole page.
 pub(super) fn page(answers: &Answers, now: DateTime<Utc>) -> String {
     let title = answers.batch.as_ref().map_or("All batches".to_owned(), |(name, _)| format!("Batch {name}"));
     let body = html! {
@@ -68,7 +68,7 @@ const fn crawls(row: &v1::AgentRow) -> u64 {
     row.complete.saturating_add(row.truncated).saturating_add(row.failed)
 }
 
-/// Progress and throughput over time.
+/// Plots progress and throughput over time.
 fn growth(told: &v1::ThroughputResponse) -> Markup {
     let hours = |slice: &v1::GrowthSlice| milliseconds(slice.until).unwrap_or_default() / 1e3;
     let Some(end) = told.growth.last().map(hours).filter(|end| *end > 0.0) else {
@@ -126,13 +126,13 @@ fn batches(batches: &[v1::Batch]) -> Markup {
     } }
 }
 
-/// Says how many rows are not on the page.
+/// States how many rows are not on the page.
 fn left_out(rows: usize, shown: usize) -> Markup {
     let more = rows.saturating_sub(shown);
     html! { @if more > 0 { p.soft { "and " (more) " more, which the report's other formats have" } } }
 }
 
-/// Bars of the greatest figures; rows without a figure come last.
+/// The bars with the greatest values. Rows without a value come last.
 fn greatest(mut rows: Vec<(String, Option<f64>)>, class: &str) -> Vec<Bar> {
     rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
     rows.into_iter().take(MOST_BARS).map(|(name, value)| Bar { name, class: class.to_owned(), value }).collect()

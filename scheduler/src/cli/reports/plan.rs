@@ -1,5 +1,5 @@
-//! `landfall plan`: predicts the performance of a changed fleet on the sites already located, and
-//! suggests where new agents would help most.
+//! `landfall plan`: predicts the performance of a changed fleet on the sites that are already
+//! located, and suggests where new agents would help most.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted, share
 use crate::cli::sites::site::globe_cell;
 use crate::model::Strategy;
 
-/// Maximum number of agents named in the line about agents left out of the plan.
+/// Maximum number of agents named in the line about agents that the plan leaves out.
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ impl PlanArgs {
     }
 }
 
-/// An agent to add, parsed from the value of `--add`.
+/// An agent to add, as parsed from the value of `--add`.
 #[derive(Debug, Clone, PartialEq)]
 struct Addition(PlannedAddition);
 
@@ -101,7 +101,7 @@ impl FromStr for Addition {
     }
 }
 
-/// A row of the table for plans that change nothing.
+/// An agent, as a row of the table for plans that change nothing.
 #[derive(Debug)]
 struct UnchangedAgent(PlannedAgent);
 
@@ -155,12 +155,12 @@ fn share_of(load: Option<&PlannedLoad>) -> String {
     load.map_or_else(|| "-".to_owned(), |load| share_cell(load.share))
 }
 
-/// Milliseconds to a hundredth, because a suggestion may gain less than a tenth.
+/// Formats milliseconds with two decimals, because a suggestion may gain less than a tenth.
 fn fine_cell(duration: Option<Duration>) -> String {
     output::float_cell(milliseconds(duration), 2)
 }
 
-/// The relative change in per cent.
+/// Formats the relative change, in per cent.
 fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
     match (milliseconds(before), milliseconds(after)) {
         (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", (after / before - 1.0) * 100.0),
@@ -199,7 +199,7 @@ pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) ->
     Ok(view.fold(&text))
 }
 
-/// Writes the basis of the figures, and the sites that they omit.
+/// Writes the data on which the figures are based, and the sites that are left out.
 fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let PlanResponse { epoch, strategy, sites, .. } = plan;
     writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;

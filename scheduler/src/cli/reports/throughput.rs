@@ -1,5 +1,5 @@
-//! `landfall report throughput`: shows how a batch progressed over time and by agent, and its
-//! estimated remaining time.
+//! `landfall report throughput`: shows a batch's progress over time and by agent, and its estimated
+//! remaining time.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -18,7 +18,7 @@ use crate::cli::output::{
 };
 use crate::cli::repeat::WatchFlag;
 
-/// The characters for bars, from the shortest to the longest.
+/// The characters that draw bars, from the shortest bar to the longest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ impl ThroughputArgs {
     }
 }
 
-/// The report in any format; `by` is the table that CSV and JSON lines contain.
+/// Formats the report in any format. `by` selects the table that CSV and JSON lines contain.
 fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, view: &View) -> anyhow::Result<String> {
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     match (format.format(), by) {
@@ -85,8 +85,8 @@ fn printed(shown: &Shown, format: &FormatArgs<AgentThroughput>, by: Option<By>, 
     }
 }
 
-/// Keeps only the requested agents. Returns the number of agents omitted by the limit, or `None` if
-/// the requested agent is not in the report.
+/// Keeps only the requested agents. Returns the number of agents that the limit omitted, or `None`
+/// if the requested agent is not in the report.
 fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
     if let Some(name) = only {
         agents.retain(|row| row.agent == name);
@@ -102,7 +102,7 @@ fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> O
 #[derive(Debug, Default, Serialize)]
 pub(in crate::cli) struct Shown {
     batch: String,
-    /// `None`: the newest round of each site.
+    /// The round; `None` for the newest round of each site.
     round: Option<u32>,
     #[serde(serialize_with = "json::time")]
     begun_at: Option<Timestamp>,
@@ -113,7 +113,7 @@ pub(in crate::cli) struct Shown {
     span: Option<prost_types::Duration>,
     #[serde(flatten)]
     answer: ThroughputResponse,
-    /// Number of agents omitted by the limit.
+    /// Number of agents that the limit omitted.
     #[serde(skip)]
     more_agents: u64,
 }
@@ -124,7 +124,7 @@ impl Shown {
         Self { batch, round, begun_at: answer.begun_at, until_at: answer.until, span, answer, more_agents: 0 }
     }
 
-    /// The first lines of the report: the work done and the work remaining.
+    /// The first lines of the report: the work that is done, and the work that remains.
     fn head(&self, view: &View) -> String {
         let told = &self.answer;
         let which = self.round.map_or(String::new(), |round| format!(", round {round}"));
@@ -163,11 +163,11 @@ impl Shown {
     }
 }
 
-/// The report as text for people.
+/// Formats the report as text for people.
 pub(in crate::cli) fn text(shown: &Shown, view: &View) -> String {
     let mut text = shown.head(view);
     let ThroughputResponse { growth, agents, strategies, estimate, .. } = &shown.answer;
-    // The estimate changes with every answer, even if nothing else does.
+    // The estimate changes with every answer, so it is left out where only changes are printed.
     if let Some(estimate) = estimate.as_ref().filter(|_| !view.timeless) {
         text += &format!("  {}\n", left(estimate));
     }
@@ -186,12 +186,12 @@ pub(in crate::cli) fn text(shown: &Shown, view: &View) -> String {
     view.fold(&text)
 }
 
-/// One character per figure, a bar or, for 0, a blank.
+/// Draws one character per value: a bar, or a blank for 0.
 fn bars(figures: &[f64]) -> String {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let bar = |figure: &f64| {
         let share = figure / most;
-        // The smallest number of eighths that is not below the share.
+        // The share in eighths, rounded up.
         let steps = (1u8..=8).find(|step| f64::from(*step) / 8.0 >= share).unwrap_or(8);
         if share > 0.0 { BARS.get(usize::from(steps - 1)).copied().unwrap_or(' ') } else { ' ' }
     };

@@ -1,4 +1,4 @@
-//! `landfall explain`: explains why a site has its agent, or none.
+//! `landfall explain`: explains why a site has its agent, or why it has none.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::cli::agents::level_cell;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 
-/// Maximum number of excluded agents named for each constraint.
+/// Maximum number of agents named for each constraint that excludes them.
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ impl ExplainArgs {
     }
 }
 
-/// A candidate, as a row of the table.
+/// A candidate with its rank, as a row of the table.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct CandidateRow {
     rank: u32,
@@ -58,7 +58,7 @@ impl Row for CandidateRow {
     ];
 }
 
-/// The explanation as text for people.
+/// Formats the explanation as text for people.
 pub(in crate::cli) fn text(explained: &ExplainResponse, view: &View) -> anyhow::Result<String> {
     let ExplainResponse { site, site_id, position, tasks } = explained;
     let mut text = format!("{site} (site {site_id}), position: {}\n", globe_cell(position.as_ref()));

@@ -10,7 +10,7 @@ use landfall_proto::v1::{
 
 use crate::cli::output::{self, Column, Row, View, counted};
 
-/// A position as text, with its source.
+/// Formats a position on the globe, with its source.
 pub(crate) fn globe_cell(position: Option<&GlobePosition>) -> String {
     let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
         "geoip" => format!("{latitude}, {longitude} (by its address)"),
@@ -45,7 +45,7 @@ impl Row for Candidate {
     ];
 }
 
-/// Everything known about a site, as text for people.
+/// Formats everything known about a site as text for people.
 pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (site {})", site.name, site.site_id)?;
@@ -92,8 +92,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     Ok(view.fold(&text))
 }
 
-/// The cost of a site's measurements. A shared measurement is counted only at the site for which it
-/// was made.
+/// Describes the cost of a site's measurements. A shared measurement is counted only at the site
+/// for which it was made.
 fn cost(measurements: &[SiteMeasurement]) -> String {
     let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
         true => u64::from(row.count) + u64::from(row.lost),
@@ -116,7 +116,7 @@ fn cost(measurements: &[SiteMeasurement]) -> String {
     text
 }
 
-/// Describes the open measurement order that a site waits for.
+/// Describes the measurement order that a site waits for.
 fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     match (address.as_str(), site.as_str()) {
         ("", _) => format!("{prober}, which is resolving its address"),
@@ -125,8 +125,8 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     }
 }
 
-/// Describes the address that a prober resolved, with the requests and postponed orders that no
-/// measurement counts.
+/// Describes the address that a prober resolved. Also states postponed orders, and the requests
+/// that no measurement includes.
 fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} resolves it to {address}");
     if *postponed > 0 {
@@ -168,7 +168,7 @@ fn task_line(task: &SiteTask, view: &View) -> String {
     parts.join("; ")
 }
 
-/// Describes the progress of a crawl.
+/// Describes the progress of a crawl under way.
 fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     let told = view.when(progress.saved_at);
     let bytes = output::bytes_cell(progress.state_bytes);

@@ -1,7 +1,8 @@
 //! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites once.
 //!
-//! If the answer to a submission is lost, its result is unknown. The submission is then repeated
-//! with the same idempotency key, and any scheduler of the same database repeats the first answer.
+//! If the answer to a submission is lost, the result is unknown. The submission is then repeated
+//! with the same idempotency key. If the database already has the submission, any of its schedulers
+//! repeats the first answer.
 
 use std::io::Read;
 use std::path::Path;
@@ -25,14 +26,15 @@ use crate::cli::output::number;
 use crate::cli::progress::Bar;
 use crate::model::site_list::{self, SiteList};
 
-/// Number of sites in one message: far below the size limit of a message, even with long names.
+/// Number of sites in one message. Even with long names, it is far below the size limit
+/// of a message.
 const CHUNK: usize = 5_000;
 /// Maximum number of attempts to submit a list, including the first.
 const ATTEMPTS: u32 = 3;
-/// The pause before the second attempt; it doubles with each further attempt.
+/// The pause before the second attempt. It doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Submits a list, and follows the batch if requested.
+/// Submits a list, and then follows the batch if requested.
 pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let (batch, watch) = (args.batch.clone(), args.watch);
     let sent = Arc::new(AtomicBool::new(false));
@@ -40,7 +42,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     if watch { watch::watch(&client, &batch).await } else { Ok(()) }
 }
 
-/// Describes the state after Ctrl-C: a list is submitted as a whole or not at all.
+/// Describes the state after Ctrl-C. A list is submitted as a whole or not at all.
 fn interrupted(batch: &str, sent: &AtomicBool) -> String {
     match sent.load(Ordering::Relaxed) {
         false => "nothing was submitted".to_owned(),
@@ -54,7 +56,8 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
 async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let (policy, constraints) = args.policy.asked(args.constraints)?;
     let path = args.list.clone();
-    // Reading standard input may block forever, and Ctrl-C must be handled meanwhile.
+    // Reading standard input may block forever, so it is done on its own thread, while
+    // Ctrl-C is handled.
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
@@ -118,7 +121,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The name of a file, as used in messages.
+/// A file's name for messages; `-` is standard input.
 pub(in crate::cli) fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -197,8 +200,8 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // Adds the repeated lines that this program dropped and the sites in two spellings that the
-    // scheduler counted.
+    // The sum of the lines that this program dropped as duplicates, and the sites in two spellings
+    // that the scheduler found.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {
         let s = if duplicates == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! `landfall sites list`, and the filters and printing that lists of a batch's tasks share.
+//! `landfall sites list`, and the filters and printing for all lists of a batch's tasks.
 
 use std::io::IsTerminal as _;
 
@@ -20,9 +20,10 @@ use crate::cli::reports::task_tone;
 use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
-/// Number of rows printed at once. The first page determines the widths of a table's columns.
+/// Number of rows that are printed together. The first page determines the widths of a
+/// table's columns.
 const PAGE: usize = 500;
-/// Default maximum number of rows in a table.
+/// Maximum number of rows in a table if no limit is given.
 const TABLE: u64 = 100;
 
 /// What narrows a list of tasks.
@@ -94,8 +95,8 @@ impl TasksArgs {
     }
 }
 
-/// A bar of the rows that are written to a file or a pipe. How many come is known only of whole
-/// batches.
+/// A progress bar for rows that are written to a file or a pipe. The total number of rows is known
+/// only if the whole batch is listed.
 async fn bar(client: &Client, request: &AssignmentsRequest) -> Bar {
     let watched = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
     if !watched {
@@ -136,7 +137,7 @@ impl ListArgs {
 #[serde(transparent)]
 pub(in crate::cli) struct SiteRow(#[serde(with = "SiteFields")] pub(in crate::cli) v1::AssignmentRow);
 
-/// The printed fields.
+/// The fields that are printed as JSON and CSV.
 #[derive(Serialize)]
 #[serde(remote = "v1::AssignmentRow")]
 struct SiteFields {

@@ -10,16 +10,17 @@ use super::{AnycastEvidence, Observation};
 /// The longest prefixes that are routed in the whole Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence that addresses in two prefixes mean several locations. It rises with the number of
-/// prefixes up to [`EVERY_LANDMARK_ITS_OWN`]. Estimated, not measured: one data centre may have
-/// several prefixes.
+/// Confidence that addresses in two prefixes mean several locations. The confidence rises with the
+/// number of prefixes up to [`EVERY_LANDMARK_ITS_OWN`]. Both values are estimates, not
+/// measurements: one data centre may have several prefixes.
 const TWO_PREFIXES: f64 = 0.5;
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
-/// Confidence from several addresses in one prefix, which are often only round-robin DNS.
+/// Confidence from several addresses in one prefix. Such addresses are often only round-robin DNS.
 const ONE_PREFIX: f64 = 0.1;
 
 /// The differences among the addresses of one family, and the confidence from them; `None` if there
-/// are none. The families are not compared: most hosts have an address of each.
+/// are no differences. IPv4 and IPv6 addresses are not compared with each other, because most hosts
+/// have one of each.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);

@@ -9,19 +9,20 @@ use crate::model::{AgentId, Rtt};
 
 use super::super::{Mesh, millis, round_trip};
 
-/// A pair whose sum is below this share of its distance is reported in the evidence.
+/// A pair is reported in the evidence if its sum is below this share of its distance.
 const FAR_BELOW: f64 = 0.8;
-/// Milliseconds added to both sides, so that two landmarks in one building are no evidence.
+/// Milliseconds added to both sides, so that two landmarks in one building give no evidence.
 const SOFTENING_MS: f64 = 2.0;
 
-/// The result for all pairs.
+/// The evidence of all pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShortPairs {
     /// The sum of ln(distance / sum) over the pairs, without negative terms.
     pub(super) total: f64,
     /// Number of pairs whose sum is below [`FAR_BELOW`] of their distance.
     pub(super) far_below: usize,
-    /// The shortest pair: the landmarks, the sum of their round trips, and their distance.
+    /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round
+    /// trips, and their distance.
     pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
 }
 

@@ -1,15 +1,16 @@
 //! The map's odds of several places against one.
 //!
-//! A *place* is a possible location of a host: near some agent, displaced in the map's coordinates
-//! by a length drawn log-uniformly, with the agent's access delay scaled and a little added. The
-//! measurement expected from a landmark is the map's distance, corrected by the map's error for
-//! that agent and landmark. The correction decays with the place's distance from the agent. A *mix*
-//! is three to five places; each landmark sees the nearest of them.
+//! A *place* is a possible location of a host near some agent. Its displacement from the agent in
+//! the map has a length drawn log-uniformly. Its access delay is the agent's times a random
+//! factor, plus a small random amount. The measurement expected from a landmark is the map's
+//! distance, corrected by the map's error for that agent and landmark. The correction decays with
+//! the place's distance from the agent. A *mix* is three to five places; each landmark sees the
+//! nearest of them.
 //!
 //! The log residuals have a Student density. The likelihood of the measurements under one place is
 //! the mean density over the places; under several places, the mean over the mixes. The ratio of
 //! the two likelihoods is the Bayes factor of several places against one (Kass and Raftery, "Bayes
-//! factors", 1995). Its logarithm is the log odds if both are equally frequent.
+//! factors", 1995). Its logarithm is the log odds if both hypotheses are equally frequent.
 
 use std::collections::BTreeMap;
 
@@ -21,29 +22,32 @@ use crate::model::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 
-/// Number of places drawn, and of mixes of them.
+/// Number of places drawn.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
-/// Places per mix, inclusive. A few landmarks hardly distinguish more places from five.
+/// Number of places in a mix. A few landmarks can hardly distinguish more than five
+/// places from five.
 const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
 /// The least and greatest displacement of a place from its agent, as shares of the map's scale (the
 /// median distance).
 const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
-/// The greatest factor on an agent's height at a place near it, and the mean of the exponential
-/// variable added to the height, as a share of the scale.
+/// The greatest factor by which an agent's height is multiplied for a place near the agent.
+/// The second constant is the mean of the exponential variable added to the height, as a share
+/// of the scale.
 const HEIGHT_FACTOR: f64 = 1.5;
 const HEIGHT_ADDED: f64 = 0.008;
-/// The share of the map's error that applies at the agent itself, and the length over which that
-/// share decays, as a share of the scale.
+/// The share of the map's error that applies at the agent itself. The share decays over the length
+/// of the second constant, which is a share of the scale.
 const CARRIED: f64 = 0.9;
 const WEARS_OFF: f64 = 0.5;
-/// Added to both sides of a log residual, as a share of the scale.
+/// Softening of a log residual: added to both round trips, as a share of the scale.
 const SOFTENING: f64 = 0.008;
-/// The scale of the Student density of a log residual: for one place, and for several, which are
-/// sampled more sparsely.
+/// The scale of the Student density of a log residual, for one place and for several places. It is
+/// greater for several, because mixes sample the possibilities more sparsely.
 const SPREAD_ONE: f64 = 0.1;
 const SPREAD_SEVERAL: f64 = 0.15;
-/// The density's degrees of freedom: heavy tails, because a few landmarks always have an odd path.
+/// The density's degrees of freedom. The tails are heavy because a few landmarks always have an
+/// unusual path.
 const FREEDOM: f64 = 3.0;
 
 /// The drawn places and mixes, with the measurement expected from each landmark.
@@ -60,14 +64,14 @@ pub(super) struct DrawnPlaces {
 /// The measurements expected from the landmarks at a place or a mix.
 #[derive(Debug, Clone)]
 struct ExpectedRtts {
-    /// The agents around which its places were drawn.
+    /// The agents around which the places were drawn.
     around: Vec<AgentId>,
     /// The logarithms of the softened milliseconds, one per landmark.
     row: Vec<f64>,
 }
 
 impl DrawnPlaces {
-    /// Draws places on a map; the epoch is the seed.
+    /// Draws places on a map. The epoch is the seed, so equal maps give equal places.
     pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
         let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
@@ -84,7 +88,7 @@ impl DrawnPlaces {
         Self { columns, one, several, softening }
     }
 
-    /// Whether the agent is a landmark of the map, so that its measurement counts.
+    /// Whether the agent is a landmark of the map; other agents' measurements are ignored.
     pub(super) fn knows(&self, agent: AgentId) -> bool {
         self.columns.contains_key(&agent)
     }

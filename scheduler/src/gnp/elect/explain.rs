@@ -1,9 +1,9 @@
-//! Describes how useful a set of landmarks is. Uses only the mesh and the set, so it works for
-//! every election and for landmarks that an operator chose.
+//! Describes how useful a set of landmarks is. The description uses only the mesh and the set, so
+//! it also works for landmarks that an operator chose.
 //!
 //! An agent is covered by its nearest landmark. The worth of a landmark is how much farther the
-//! nearest landmark would be without it, on average over all agents. This is the part of the
-//! election's cost that depends on distance.
+//! nearest landmark would be without it, on average over all agents. It corresponds to the part of
+//! the election's cost that depends on distance.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,19 +19,19 @@ const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 pub struct Explanation {
     /// Number of agents that are not landmarks.
     pub others: usize,
-    /// Number of those agents with a landmark within each distance, in ascending order.
+    /// Number of those agents with a landmark within each distance, the shortest distance first.
     pub coverage: Vec<Coverage>,
     /// Median of those agents' distances to the nearest landmark; `None` if none was measured.
     pub median: Option<Rtt>,
     /// The agent that is farthest from its nearest landmark, and that distance.
     pub farthest: Option<(AgentId, Rtt)>,
-    /// Agents without a measured distance to any landmark.
+    /// Agents that have no measured distance to any landmark.
     pub uncovered: Vec<AgentId>,
     /// The fleet's cities with and without a landmark.
     pub cities: Diversity,
     /// The fleet's carriers with and without a landmark.
     pub carriers: Diversity,
-    /// The worth of each landmark, in the order given.
+    /// The worth of each landmark, in the order of the argument `landmarks`.
     pub landmarks: Vec<LandmarkWorth>,
 }
 
@@ -53,10 +53,10 @@ pub struct Diversity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandmarkWorth {
     pub landmark: AgentId,
-    /// Number of other agents to which it is the nearest landmark.
+    /// Number of other agents for which it is the nearest landmark.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without it: the mean over all agents with a
-    /// measured distance to another landmark.
+    /// How much farther the nearest landmark would be without this one: the mean over all agents
+    /// with a measured distance to another landmark.
     pub adds: Duration,
 }
 
@@ -89,7 +89,7 @@ pub fn explain_election(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId]) -
     }
 }
 
-/// The nearest landmark of an agent, except `without`.
+/// The nearest landmark of an agent; `without` is not considered.
 fn nearest_of(mesh: &Mesh, agent: AgentId, landmarks: &[AgentId], without: Option<AgentId>) -> Option<(Rtt, AgentId)> {
     let others = landmarks.iter().filter(|landmark| Some(**landmark) != without);
     others.filter_map(|&landmark| Some((mesh.distance(agent, landmark)?, landmark))).min()
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::gnp::fixture::{agent, line, nominees, rtt};
 
-    /// Six agents on a line at 0, 4, 8 and 60, 64, 90 ms, and one that nobody measured.
+    /// Six agents on a line at 0, 4, 8, 60, 64 and 90 ms, and one agent without measurements.
     fn fleet() -> (Mesh, Vec<Nominee>) {
         let fleet = nominees(&[
             ("Beijing", "Telecom"),

@@ -1,11 +1,11 @@
-//! Elects landmarks by k-medoids, then swaps landmarks to predict better for held-out agents, which
-//! are treated like sites.
+//! Elects landmarks by k-medoids, then swaps landmarks so that the map predicts better for held-out
+//! agents, which are treated like sites.
 //!
 //! A non-landmark agent is located like a site, and its predicted distances to other agents are
-//! compared with the measured ones. This error alone would choose landmarks far from all agents.
-//! But the agent nearest to a site is often a landmark, whose distance is then measured, not
-//! predicted. So the cost also includes that of k-medoids: the distance to the nearest landmark,
-//! and the penalties.
+//! compared with the measured ones. Minimising this error alone would choose landmarks far from all
+//! agents. But the agent nearest to a site is often a landmark, and a landmark's distance to a site
+//! is measured, not predicted. So the cost also includes the cost of k-medoids: the distance to the
+//! nearest landmark, and the penalties.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -15,11 +15,11 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Maximum number of swap passes: a second one finds swaps that the first made possible, a third
-/// hardly any.
+/// Maximum number of swap passes. A second pass finds swaps that the first one made possible; a
+/// third pass finds hardly any.
 const MOST_PASSES: usize = 2;
-/// The weight of the cost of k-medoids against the error. That cost is divided by the mean distance
-/// to the nearest other agent.
+/// The weight of the k-medoids cost against the prediction error. The cost is divided by the mean
+/// distance to the nearest other agent, so that the weight has no unit.
 const NEARNESS: f64 = 0.06;
 
 /// Elects as [`elect`] does, then improves the choice. The landmarks are in the order of their
@@ -35,7 +35,8 @@ pub fn elect_held_out(
     if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
-    // If the mesh does not connect the landmarks, no agent can be held out, so k-medoids decides.
+    // If the mesh does not connect the landmarks, no agent can be held out, so the result of
+    // k-medoids stays.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
@@ -49,9 +50,9 @@ pub fn elect_held_out(
 struct HeldOutCost<'a> {
     ballot: &'a Nominees<'a>,
     held_out: HeldOut<'a>,
-    /// Per nominee, its index in the measured mesh.
+    /// The index of each nominee in the measured mesh; `None` if the mesh does not connect it.
     measured: Vec<Option<usize>>,
-    /// Mean distance to the nearest other agent, in milliseconds.
+    /// Mean distance of an agent to its nearest other agent, in milliseconds.
     nearest: f64,
 }
 

@@ -1,13 +1,13 @@
-//! Elects one landmark to replace a lost one; the others stay. Uses the cost of the election, so
-//! that after many replacements the landmarks differ as little as possible from a fresh election.
+//! Elects one landmark to replace a lost one while the others stay. The cost is that of the
+//! election, so that after many replacements the landmarks still resemble a fresh election.
 
 use crate::model::AgentId;
 
 use super::{ElectedLandmark, Nominees};
 use crate::gnp::{Mesh, Nominee};
 
-/// Elects the candidate that lowers the cost most together with the kept landmarks; `None` if no
-/// candidate is eligible. `fleet` contains the kept landmarks and the candidates; the kept ones
+/// Elects the candidate that, together with the kept landmarks, has the lowest cost; `None` if no
+/// candidate is eligible. `fleet` contains the kept landmarks and the candidates. A kept landmark
 /// need not be reachable now.
 pub fn replace_landmark(
     mesh: &Mesh,

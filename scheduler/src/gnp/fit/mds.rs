@@ -5,9 +5,9 @@ use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats;
 
-/// Returns points in `dimensions` whose inner products are nearest to those that `distances` D
-/// (square, symmetric, milliseconds) imply: the largest eigenvalues of `B = -J D² J / 2` and their
-/// vectors.
+/// Returns points in `dimensions` dimensions whose inner products are nearest to those implied by
+/// `distances` D (square, symmetric, milliseconds). The points come from the largest eigenvalues of
+/// `B = -J D² J / 2` and their eigenvectors.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
@@ -28,8 +28,7 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
 
 /// Rotates points about their mean so that their variance is greatest along the first axis, then
 /// along the second, and so on. Distances do not change, and the first two components are the best
-/// two-dimensional picture. Other components of a point (the height) come after the first
-/// `dimensions`.
+/// two-dimensional picture. Components after the first `dimensions` (the height) do not change.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {
@@ -47,8 +46,8 @@ pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions
     }
 }
 
-/// Eigenvalues and eigenvectors of a symmetric matrix, largest eigenvalue first; the largest
-/// component of each vector is positive.
+/// Eigenvalues and eigenvectors of a symmetric matrix, largest eigenvalue first. Signs are chosen
+/// so that the largest component of each vector is positive.
 fn principal(matrix: DMatrix<f64>) -> Vec<(f64, Vec<f64>)> {
     let eigen = SymmetricEigen::new(matrix);
     let mut axes: Vec<(f64, Vec<f64>)> = eigen

@@ -7,12 +7,12 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Embedding, align};
 use super::{Descent, Measured, mds};
 
-/// Number of disturbed copies of the scaled start.
+/// Number of disturbed copies of the start by classical scaling.
 const RESTARTS: usize = 1;
 /// Size of the disturbance, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
-/// Classical scaling of the distances without heights, and disturbed copies of it.
+/// Returns the classical scaling of the distances without heights, and disturbed copies of it.
 pub(super) fn starts(
     measured: &Measured,
     dimensions: usize,
@@ -45,7 +45,9 @@ pub(super) fn starts(
     all
 }
 
-/// A first estimate of each agent's height: half of what the shortest detour through it adds.
+/// A first estimate of each agent's height: a quarter of the least time that a detour through
+/// the agent adds. A detour adds the agent's height twice, so this is half of the greatest
+/// possible height.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -56,7 +58,7 @@ fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     (0..count).map(detour).collect()
 }
 
-/// Places the landmarks where phase 1 put them, and every other agent at its nearest landmark.
+/// Places the landmarks where phase 1 placed them, and every other agent at its nearest landmark.
 pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let nearest = |row: &Vec<f64>| {
         let (best, _) = row[..landmarks.len()]
@@ -69,8 +71,9 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Places every agent of the former embedding at its place there, and each new agent at the nearest
-/// of these agents; `None` if the former embedding has none of the agents.
+/// Starts from the former embedding: each of its agents at its former place, and each new agent
+/// at the nearest agent of the former embedding. Returns `None` if the former embedding has none
+/// of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

@@ -3,9 +3,9 @@
 //! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944;
 //! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
 //! solves the model of [`Host::model`] with its diagonal multiplied by 1 plus the damping. The
-//! damping falls after a successful step and rises after a failed one. Heights are at least zero: a
-//! height that a step would make negative becomes zero, and a step does not change a zero height
-//! that it would lower (positive gradient).
+//! damping falls after a successful step and rises after a failed one. Heights stay at least zero.
+//! A step that would make the height negative makes it zero, and a step that would lower a zero
+//! height (positive gradient) does not change it.
 
 use super::host::{Host, Model, Point};
 
@@ -15,10 +15,10 @@ const MOST_STEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// The damping of the first step, as a share of the diagonal.
 const DAMPING: f64 = 1e-3;
-/// The factors on the damping after a successful and after a failed step.
+/// The factors by which the damping is multiplied after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// Damping above which no step can be expected to succeed.
+/// The search ends at this damping, because no step can be expected to succeed.
 const MOST_DAMPING: f64 = 1e6;
 
 /// Returns the local minimum reached from `start` and its cost, which never exceeds the cost of
@@ -60,7 +60,8 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
 
 /// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
 ///
-/// A component without curvature does not move; those beyond the embedding's dimensions have none.
+/// A component without curvature does not move. The padding beyond the embedding's dimensions has
+/// no curvature.
 fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
     let mut lower = model.curvature;
     let mut step = model.gradient;
@@ -87,7 +88,7 @@ fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; 
             lower[row][column] = if usable { entry } else { 0.0 };
         }
     }
-    // Below the diagonal, `lower` now contains the product `L D` of the decomposition `L D L'`.
+    // Below the diagonal, `lower` now contains the product `L D`.
     for row in 0..N {
         for k in 0..row {
             step[row] -= lower[row][k] * inverse[k] * step[k];

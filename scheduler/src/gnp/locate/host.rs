@@ -1,4 +1,4 @@
-//! One host and the fixed hosts around it: the cost that both solvers minimise, its local quadratic
+//! One host and the agents around it: the cost that both solvers minimise, its local quadratic
 //! model, and the starting points.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
@@ -9,16 +9,16 @@
 //! ```
 //!
 //! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position, and `r`
-//! the prior's reach. The cost is computed some hundred times per host. So everything is on the
-//! stack, components are in lanes that compile to vector instructions, and `N`, the number of
-//! components, is a compile-time constant. A point consists of its dimensions, then zeros that no
-//! solver changes if the embedding has fewer dimensions, then its height.
+//! the prior's reach. The cost is computed some hundred times per host, so the code is made for
+//! speed: points are on the stack, components are in lanes that compile to vector instructions, and
+//! the number `N` of components is a compile-time constant. A point consists of its dimensions,
+//! then zeros that no solver changes if the embedding has fewer dimensions, then its height.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
 use crate::gnp::objective::{HUBER, WORST};
 
-/// Number of hosts per block.
+/// Number of agents in a block, which vector instructions process together.
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
@@ -28,10 +28,10 @@ pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 /// A possible location of a host.
 pub(in crate::gnp) type Point<const N: usize> = [f64; N];
 
-/// Four hosts, component by component. Unused lanes are infinitely far.
+/// Four agents, component by component. Unused lanes are infinitely far away.
 pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
 
-/// Groups hosts into blocks, with the heights as last components.
+/// Groups agents into blocks, with the heights as last components.
 fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     let block = |points: &[Point<N>]| {
         let mut block = [[f64::INFINITY; LANES]; N];
@@ -45,7 +45,7 @@ fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     points.chunks(LANES).map(block).collect()
 }
 
-/// Pads a coordinate to `N` components.
+/// Pads a coordinate with zeros to `N` components; the height stays last.
 fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
     let mut point = [0.0; N];
     point[..dimensions].copy_from_slice(&coordinate[..dimensions]);
@@ -53,7 +53,7 @@ fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
     point
 }
 
-/// The squared straight-line distances from a point to the hosts of a block.
+/// The squared straight-line distances from a point to the agents of a block.
 #[inline]
 pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>) -> [f64; LANES] {
     let mut squares = [0.0; LANES];
@@ -83,8 +83,8 @@ pub(in crate::gnp) struct Ground<const N: usize> {
 }
 
 impl<const N: usize> Ground<N> {
-    /// `agents` are coordinates: one component per dimension, then the height. `scale` is in
-    /// milliseconds, `restart` in squared log errors.
+    /// Prepares the agents of a map. `agents` are coordinates: one component per dimension, then
+    /// the height. `scale` is in milliseconds, `restart` in squared log errors.
     pub(in crate::gnp) fn new<'a>(
         agents: impl Iterator<Item = &'a [f64]>,
         dimensions: usize,
@@ -109,8 +109,8 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its measurements: the index of each agent, and the round trip in
-    /// milliseconds.
+    /// Builds a host from its measurements: an agent's index and the round trip in
+    /// milliseconds each.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -135,7 +135,7 @@ impl<const N: usize> Ground<N> {
         for (index, block) in self.blocks.iter().enumerate() {
             let squares = squares(point, block);
             for lane in 0..LANES {
-                // Branch-free selections, which compile to a comparison and a mask.
+                // Selections without branches, which compile to a comparison and a mask.
                 let nearer = squares[lane] < nearest[lane];
                 nearest[lane] = if nearer { squares[lane] } else { nearest[lane] };
                 which[lane] = if nearer { index } else { which[lane] };
@@ -151,7 +151,7 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// Up to four of a host's anchors: coordinates and measurements.
+/// Up to four anchors of a host: the agents' coordinates and the measured round trips.
 #[derive(Debug)]
 struct Anchors<const N: usize> {
     at: Block<N>,
@@ -159,11 +159,11 @@ struct Anchors<const N: usize> {
     measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],
-    /// Number of lanes in use; they come first.
+    /// Number of lanes in use, which are the first ones.
     count: usize,
 }
 
-/// The distances between a place and up to four anchors.
+/// The distances and errors of a place towards up to four anchors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
     /// The straight-line distance, in milliseconds.
@@ -174,7 +174,7 @@ struct Errors {
     error: [f64; LANES],
 }
 
-/// The distances between a place and everything that its cost depends on.
+/// The distances on which the cost of a place depends.
 #[derive(Debug)]
 pub(in crate::gnp) struct View {
     errors: Vec<Errors>,
@@ -206,8 +206,8 @@ impl<const N: usize> Anchors<N> {
         for lane in 0..LANES {
             let size = errors.error[lane].abs();
             let near = if size < HUBER { size } else { HUBER };
-            // Branch-free: the square of the error up to the limit, plus a linear part for the
-            // rest.
+            // The square of the error up to the limit, plus a linear part beyond it,
+            // without a branch.
             losses[lane] = near * near + 2.0 * HUBER * (size - near);
         }
         losses.iter().sum()
@@ -223,12 +223,12 @@ pub(in crate::gnp) struct Host<'a, const N: usize> {
     measured: Vec<(usize, f64)>,
 }
 
-/// The quadratic that touches the cost at a place and is at least as large everywhere: half its
-/// gradient and half its second derivative.
+/// The quadratic function that equals the cost at a place and is nowhere smaller. Stored are half
+/// its gradient and half its second derivative.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
-    /// Only the lower triangle.
+    /// Only the lower triangle is used.
     pub(in crate::gnp) curvature: [[f64; N]; N],
 }
 
@@ -276,8 +276,8 @@ impl<const N: usize> Host<'_, N> {
     /// least squares). For the prior it has the weight `P / (r^2 + rho^2)` and is centred at the
     /// agent nearest to the place. The error is linearised (Gauss and Newton), except that the
     /// distance has a kink at an anchor: where the computed distance is too long, the straight line
-    /// `l` is bounded by a square with the weight `w e / (g l)` (Weiszfeld). Without this, every
-    /// step overshoots an anchor that the host is close to.
+    /// `l` is bounded by a square with the weight `w e / (g l)` (Weiszfeld). Without this bound,
+    /// every step overshoots an anchor that the host is close to.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];
@@ -290,7 +290,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // At the anchor itself, no direction leads away from it.
+                // At the anchor itself, the direction away from it is undefined.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -318,8 +318,8 @@ impl<const N: usize> Host<'_, N> {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The `K` agents whose position, with the remaining height, explains the measurements best;
-    /// best first. If the embedding has fewer agents, the best one fills the remaining entries.
+    /// The `K` agents whose positions, with the height that fits best, explain the measurements
+    /// best; best first. If the embedding has fewer agents, the best one fills the other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -338,9 +338,10 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements, each with the mean
-    /// remaining height. Approximates the log error by the first term of its series in `(g - d) /
-    /// (g + d)`, which is exact enough for ranking. `lines` is a buffer.
+    /// How badly the positions of four agents explain the measurements, if the height of each is
+    /// the mean of what the distances leave unexplained. The log error is approximated by the
+    /// first term of its series in `(g - d) / (g + d)`, which is exact enough for ranking. `lines`
+    /// is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -367,7 +368,8 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position with the median of the remaining heights.
+    /// An agent's position, with a height that is the median of what the distances leave
+    /// unexplained.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

@@ -1,9 +1,10 @@
-//! The possible points of a site: drawn once per epoch for all sites, then weighted for each site.
+//! The possible points of a site. They are drawn once per epoch for all sites, then weighted
+//! for each site.
 //!
-//! Hosts are roughly where agents are. So a point is an agent's place plus a normal step whose
-//! width is drawn log-uniformly, from much shorter than the distance to the next agent to far
-//! outside the map. Because points are drawn once, their distances to all agents are precomputed,
-//! and a site costs a few microseconds per landmark.
+//! Hosts are roughly where agents are. So a point is an agent's place plus a normally distributed
+//! step. The width of the step is drawn log-uniformly, from much shorter than the distance to the
+//! next agent to far outside the map. The points are the same for all sites, so their distances to
+//! all agents are precomputed, and a site costs a few microseconds per landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -16,52 +17,52 @@ use super::layout::{LaidOut, reach};
 
 /// Least and greatest width of the step from an agent, as shares of the scale.
 const WIDTH: (f64, f64) = (0.02, 1.2);
-/// A site's height is an agent's height times a factor drawn uniformly from this range ...
+/// A point's height is an agent's height times a factor drawn uniformly from this range ...
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// ... plus an exponential variable with this mean, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One point in this many is far from all agents: its height is most of its distance to every
-/// agent, as for a host behind a slow link. Without far points, no point would fit a host that all
-/// landmarks measure at seconds, and its prediction would be the edge of the map.
+/// One point in this many is far from all agents. Its distance to every agent is mostly its height,
+/// as for a host behind a slow link. Without far points, no point would fit a host to which all
+/// landmarks measure seconds, and the prediction would be the edge of the map.
 const ONE_FAR_IN: usize = 30;
-/// Least and greatest height of far points, as shares of the scale; drawn log-uniformly. The
-/// heights are closer together than measurements are precise.
+/// Least and greatest height of far points, as shares of the scale; drawn log-uniformly.
+/// Neighbouring heights differ by less than the precision of measurements.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
-/// Far points have their own random stream, so the other points are the same with and without them.
+/// Far points have their own random stream, so that they do not change the other points.
 const FAR_STREAM: u64 = 1;
 
-/// Points, and the distances that each predicts.
+/// The points, stored as the distances that each point predicts.
 #[derive(Debug, Clone)]
 pub(super) struct Cloud {
-    /// Per agent, the corrected log of the softened distance to each point.
+    /// For each agent, the corrected logs of the softened distances to all points.
     logs: Vec<Vec<f64>>,
 }
 
-/// Points before correction, from which several sets of weights can make a cloud.
+/// Points before correction. Different correction weights make different clouds from them.
 #[derive(Debug)]
 pub(super) struct UncorrectedPoints {
-    /// Per point, the agent around which it was drawn.
+    /// For each point, the agent around which it was drawn.
     around: Vec<usize>,
-    /// Per point, the log of the softened distance to every agent.
+    /// For each point, the logs of the softened distances to all agents.
     logs: Vec<Vec<f64>>,
-    /// Per point, the kernel with every agent; empty without kriging.
+    /// For each point, the kernel with every agent; empty without kriging.
     near: Vec<Vec<f64>>,
 }
 
 impl Cloud {
-    /// Per point, the log of the softened distance to this agent.
+    /// For each point, the log of the softened distance to this agent.
     pub(super) fn towards(&self, agent: usize) -> &[f64] {
         &self.logs[agent]
     }
 
-    /// The number of agents for which it predicts.
+    /// The number of agents for which the cloud predicts distances.
     pub(super) fn agents(&self) -> usize {
         self.logs.len()
     }
 }
 
 impl UncorrectedPoints {
-    /// Draws `particles` points, and the far points in addition.
+    /// Draws `particles` points around agents, and far points in addition.
     pub(super) fn draw(mesh: &LaidOut<'_>, kriging: Option<&Kriging>, particles: usize) -> Self {
         let LaidOut { measured, layout, softening, seed } = *mesh;
         let scale = measured.scale();
@@ -84,19 +85,19 @@ impl UncorrectedPoints {
         bare
     }
 
-    /// The cloud, corrected by the residuals of the mesh if `kriging` is given.
+    /// Returns the cloud, corrected by the residuals of the mesh if `kriging` is given.
     pub(super) fn corrected(&self, kriging: Option<&Kriging>) -> Cloud {
         self.weighed(kriging.map(Kriging::weights), |_| true)
     }
 
-    /// The cloud as drawn from a mesh without `agent`, corrected by `kriging` without that agent's
-    /// pairs.
+    /// Returns the cloud as if drawn from a mesh without `agent`: without the points around it, and
+    /// corrected by `kriging` without its pairs.
     pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }
 
-    /// The points drawn around the agents that `keeps` selects, corrected with these weights: one
-    /// row per near agent, one column per predicted agent.
+    /// Returns the points drawn around the agents that `keeps` accepts, corrected with these
+    /// weights. `weights` has one row per near agent and one column per predicted agent.
     fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
         let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
         let agents = self.logs.first().map_or(0, Vec::len);

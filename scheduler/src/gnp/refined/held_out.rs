@@ -1,7 +1,7 @@
 //! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
-//! They serve to choose constants, the penalty and landmarks. Sites cannot, because their true
-//! distances are unknown.
+//! Held-out agents serve to choose constants, the penalty and landmarks. Sites cannot serve for
+//! this, because their true distances to agents are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -12,18 +12,20 @@ use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{LaidOut, Layout};
 use super::posterior::WeightedPoints;
 
-/// Points of a held-out agent's cloud: fewer than a site's suffice to compare choices.
+/// Points of a held-out agent's cloud. Comparing choices needs fewer points than
+/// predicting for sites.
 const PARTICLES: usize = 600;
-/// The share of the errors, smallest first, whose mean is the score. The other errors come from odd
-/// pairs, which no choice can improve.
+/// The share of the errors, smallest first, that enter the score. The largest errors come from
+/// unusual pairs, which no choice can improve.
 const SCORED: f64 = 0.8;
 
-/// Maximum number of agents for holding agents out: each has its own cloud, 0.5 MB with a hundred
-/// agents, and the work grows with the cube of their number. With more agents, the first constants
-/// in the list are used, there is no penalty, and k-medoids elects.
+/// Maximum number of agents for holding agents out. Each agent has its own cloud (0.5 MB with a
+/// hundred agents), and the work grows with the cube of the number of agents. With more agents, the
+/// first constants in the list are used, there is no penalty, and landmarks are elected by
+/// k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
-/// Everything that an election needs for holding agents out, computed once.
+/// The data that an election needs for holding agents out, computed once.
 #[derive(Debug)]
 pub(in crate::gnp) struct Prepared<'a> {
     measured: &'a Measured,
@@ -35,7 +37,7 @@ pub(in crate::gnp) struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// Lays out all agents of `measured`. The first `landmarks` of them are the landmarks for
-    /// choosing the constants. `None` if the kriging cannot be solved.
+    /// choosing the constants. Returns `None` if the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
         let softening = super::SOFTENING * measured.scale();
@@ -45,15 +47,15 @@ impl<'a> Prepared<'a> {
         Some(Self { measured, layout, kriging, softening, seed })
     }
 
-    /// Holds out every agent; `None` if there are too many.
+    /// Holds out every agent; `None` if there are too many agents.
     pub(in crate::gnp) fn held_out(&self) -> Option<HeldOut<'_>> {
         let Self { measured, layout, kriging, softening, seed } = self;
         HeldOut::new(&LaidOut { measured, layout, softening: *softening, seed: *seed }, kriging, true)
     }
 }
 
-/// The kriging constants that predict held-out agents best. The first `landmarks` agents of the
-/// mesh are the landmarks.
+/// Chooses the kriging constants that predict held-out agents best. The first `landmarks` agents of
+/// the mesh are the landmarks.
 pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &RefinedSwitches) -> Constants {
     if !ingredients.constants || !can_hold_out(mesh.measured) {
         return CONSTANTS[0];
@@ -79,7 +81,7 @@ pub(in crate::gnp) struct HeldOut<'a> {
     kriging: &'a Kriging,
     residuals: bool,
     softening: f64,
-    /// Per agent, the cloud from a mesh without it.
+    /// For each agent, the cloud from a mesh without that agent.
     clouds: Vec<Cloud>,
 }
 
@@ -95,9 +97,9 @@ impl<'a> HeldOut<'a> {
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
-    /// The score if the agents at these indices are the landmarks: the mean of the smaller relative
-    /// errors, over pairs of a held-out agent and another non-landmark agent. `None` if no such
-    /// pair was measured.
+    /// The score of the agents at these indices as landmarks: the mean relative error of the
+    /// predictions for pairs of a held-out agent and another non-landmark agent, without the
+    /// largest errors. `None` if no such pair was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (row, weighed) in self.sites(landmarks) {
@@ -120,7 +122,7 @@ impl<'a> HeldOut<'a> {
     }
 
     /// Treats each held-out agent as a site that the landmarks at these indices measured, and
-    /// returns the candidates for it.
+    /// returns the two candidates for each site.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
         let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
             let mut choice = HeldOutChoice::none();
@@ -140,8 +142,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// All non-landmark agents that a landmark has measured: their row of the mesh, and their
-    /// posterior from the landmarks' measurements.
+    /// All non-landmark agents that a landmark measured: an agent's row of the mesh, and the
+    /// posterior of its place from the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
@@ -156,22 +158,22 @@ impl<'a> HeldOut<'a> {
     }
 }
 
-/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the agent
-/// with the smallest expected distance among the others.
+/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the other
+/// agent with the smallest expected distance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HeldOutChoice {
     /// The distance of the nearest landmark.
     pub(super) landmark: f64,
-    /// The smallest expected distance of another agent.
+    /// The smallest expected distance among the agents that are not landmarks.
     pub(super) expected: f64,
-    /// The true distance of that other agent.
+    /// The true distance of the agent with that expected distance.
     pub(super) truth: f64,
     /// The distance of the truly nearest agent.
     pub(super) nearest: f64,
 }
 
 impl HeldOutChoice {
-    /// No candidate at all.
+    /// No candidates.
     const fn none() -> Self {
         let far = f64::INFINITY;
         Self { landmark: far, expected: far, truth: far, nearest: far }

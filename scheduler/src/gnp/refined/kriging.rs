@@ -1,13 +1,13 @@
-//! Kriging: the map's error for a pair of agents predicts its error for pairs of hosts near them.
+//! Kriging: the map's errors for pairs of agents predict its errors for pairs of hosts near them.
 //!
 //! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over
 //! *pairs* of places. The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with
 //! `K(i,i) = 1`. The covariance of the pairs (i,k) and (j,l) is `v (K_ij K_kl + K_il K_kj)`,
 //! because a pair has no direction. The part that places do not explain has the variance `n max(1,
-//! |y| / 0.25)`: a large residual is more likely odd than informative. Sources: Krige 1951;
-//! Rasmussen and Williams, "Gaussian processes for machine learning", 2006, section 2.2. Wong,
-//! Slivkins and Sirer also correct distances by residuals, but keep the corrections per node, not
-//! per pair.
+//! |y| / 0.25)`, because a large residual is more likely an outlier than information. Sources:
+//! Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning", 2006, section
+//! 2.2. Wong, Slivkins and Sirer also correct distances by residuals, but keep the corrections per
+//! node, not per pair.
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
@@ -18,16 +18,16 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A larger residual counts as odd: its noise grows with its size.
+/// A residual larger than this is treated as an outlier: its noise grows with its size.
 const ODD: f64 = 0.25;
-/// Maximum number of pairs used, drawn by the seed if there are more: the work grows with their
-/// cube.
+/// Maximum number of pairs used. If there are more, the seed draws this many, because the work
+/// grows with the cube of their number.
 const MOST_PAIRS: usize = 1_000;
 
 /// The constants of the covariance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Constants {
-    /// `v`: the variance of a log residual that the places of both ends explain.
+    /// `v`: the part of a log residual's variance that the places of both ends explain.
     pub(super) variance: f64,
     /// `c`: the correlation of two hosts at one place.
     pub(super) likeness: f64,
@@ -37,8 +37,8 @@ pub(super) struct Constants {
     pub(super) noise: f64,
 }
 
-/// Several sets, from smooth to sharp, because networks differ in how far similarity reaches and in
-/// how much of a residual is noise.
+/// Sets of constants to choose from, from smooth to sharp. Networks differ in how far similarity
+/// reaches and in how much of a residual is noise.
 pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
     Constants { variance: 0.02, likeness: 0.9, length: 0.45, noise: 0.005 },
@@ -57,18 +57,18 @@ pub(super) struct Kriging {
     points: Vec<Vec<f64>>,
     /// `K`: the kernel between agents.
     kernel: DMatrix<f64>,
-    /// `v A K`, where `A` has the solved residuals of the pairs. The correction of a place towards
-    /// an agent is the place's kernel row times the agent's column.
+    /// `v A K`, where `A` contains the solved residuals of the pairs. The correction of a place
+    /// towards an agent is the place's kernel row times the agent's column.
     weights: DMatrix<f64>,
     pairs: Vec<(usize, usize)>,
-    /// The inverse of the covariance, and its product with the residuals.
+    /// The inverse of the covariance of the pairs.
     inverse: DMatrix<f64>,
     solved: DVector<f64>,
 }
 
 impl Kriging {
-    /// Solves for these constants; `None` if the covariance is singular, which its noise prevents
-    /// except after an overflow.
+    /// Solves the process for these constants; `None` if the covariance is singular. Because of the
+    /// noise, it is singular only after an overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -96,13 +96,14 @@ impl Kriging {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// What one unit of kernel adds to the log distance: one row per near agent, one column per
-    /// predicted agent.
+    /// The amount that one unit of kernel adds to the log distance: one row per near agent, one
+    /// column per predicted agent.
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }
 
-    /// The weights as if no pair of `agent` had been measured, by the block inverse.
+    /// Returns the weights as if no pair of `agent` had been measured. Uses the block inverse, so
+    /// that the process need not be solved again.
     pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
         let (mut block, mut rest) = (Vec::new(), Vec::new());
         for (p, &(i, j)) in self.pairs.iter().enumerate() {
@@ -124,9 +125,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The gains with which one site's residuals towards the agents `from` correct its distance to
-    /// every agent: one row per agent. Two residuals of one site have the covariance `v K` of their
-    /// agents; a residual's own variance includes its noise.
+    /// The factors with which one site's residuals towards the agents `from` correct its distance
+    /// to every agent: one row per agent. Two residuals of one site have the covariance `v K` of
+    /// their agents; the variance of a residual also includes its noise.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
@@ -142,8 +143,8 @@ impl Kriging {
     }
 }
 
-/// The noise variance of one measurement of a site; it replaces `n`, because the place is
-/// uncertain.
+/// The noise variance of one measurement of a site. It takes the place of `n`, because a site's
+/// place is uncertain.
 const SITE_NOISE: f64 = 0.005;
 
 fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {

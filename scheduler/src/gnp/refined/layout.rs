@@ -1,9 +1,9 @@
 //! Places the agents in one number of dimensions: minimises the robust log error over the whole
 //! mesh by Gauss–Newton.
 //!
-//! Moves one agent at a time while the others are fixed, as the plain fit does, but by damped
-//! Gauss–Newton steps with analytic derivatives. This finds the same optimum as the simplex for a
-//! fraction of the work.
+//! The method moves one agent at a time while the others are fixed, as the plain fit does, but by
+//! damped Gauss–Newton steps with analytic derivatives. It finds the same optimum as the simplex
+//! with a fraction of the work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -14,25 +14,27 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::RefinedSwitches;
 
-/// Maximum number of sweeps with squared errors, after which all starts are near one optimum and
-/// odd pairs can be discounted.
+/// Maximum number of sweeps with squared errors. After them, all starts are near one optimum, so
+/// that unusual pairs can be recognised and count less.
 const SQUARE_SWEEPS: usize = 60;
 /// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
-/// Sweeps end when one lowers the cost by less than this share.
+/// Sweeping ends when a sweep lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-5;
 /// The height of all agents at the start, as a share of the scale.
 const HEIGHT: f64 = 0.02;
-/// Size of the disturbance of the second start, as a share of the scale.
+/// Size of the random disturbance of the second start, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
 /// The damping of the first step, and its bounds, as shares of the diagonal.
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Maximum number of steps tried per agent and sweep, each with five times the damping.
+/// Maximum number of steps tried per agent and sweep, each with five times the damping of
+/// the one before.
 const STEP_TRIES: usize = 6;
-/// Places nearer than this, in milliseconds, coincide: no direction leads from one to the other.
+/// Places nearer than this, in milliseconds, count as equal: the direction between them
+/// is undefined.
 const NO_DISTANCE: f64 = 1e-9;
 
 /// A measured mesh and its layout.
@@ -50,7 +52,7 @@ pub(super) struct LaidOut<'a> {
 pub(super) struct Layout {
     /// Without the height.
     pub(super) dimensions: usize,
-    /// Per agent, one component per dimension, then the height; in milliseconds.
+    /// For each agent, one component per dimension, then the height; in milliseconds.
     pub(super) points: Vec<Vec<f64>>,
 }
 
@@ -94,7 +96,7 @@ struct LayoutProblem<'a> {
     measured: &'a Measured,
     /// In milliseconds.
     softening: f64,
-    /// A larger error counts linearly in the last sweeps.
+    /// The limit of Huber's loss in the last sweeps.
     huber: f64,
     heights: bool,
 }
@@ -126,8 +128,8 @@ impl LayoutProblem<'_> {
         log_error(computed, distance, self.softening)
     }
 
-    /// Moves one agent by one damped step (Levenberg 1944, Marquardt 1963; Huber's loss by
-    /// weights); returns the agent's cost afterwards.
+    /// Moves one agent by one damped step (Levenberg 1944, Marquardt 1963), with weights that give
+    /// Huber's loss. Returns the agent's cost afterwards.
     fn improve(&self, agent: usize, points: &mut [Vec<f64>], huber: f64, damping: &mut f64) -> f64 {
         let (normal, gradient) = self.linearise(agent, points, huber);
         let cost = self.cost(agent, &points[agent], points, huber);
@@ -183,7 +185,7 @@ impl LayoutProblem<'_> {
     }
 }
 
-/// The computed distance of two points, and its straight-line part.
+/// The computed distance between two points, and its straight-line part.
 pub(super) fn reach(a: &[f64], b: &[f64]) -> (f64, f64) {
     let last = a.len() - 1;
     let square: f64 = a[..last].iter().zip(&b[..last]).map(|(p, q)| (p - q) * (p - q)).sum();

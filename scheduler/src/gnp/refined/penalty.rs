@@ -1,11 +1,12 @@
-//! The penalty on predictions: an agent that has not measured a site is preferred to a landmark
-//! that has measured it only if the agent's expected distance is smaller by at least this penalty.
+//! The penalty on predictions. An agent that did not measure a site is preferred to a landmark that
+//! did only if the agent's expected distance is shorter by at least the penalty.
 //!
-//! The shortest of many predictions is chosen, and it is usually too short (the winner's curse:
-//! Capen, Clapp and Campbell 1971); the nearest landmark's distance is measured and has no such
-//! error. The cost of such wrong choices depends on the network. It is found with agents held out
-//! as sites, for the present landmarks and for sets of landmarks drawn from the agents, because
-//! more choices depend less on chance.
+//! The agent with the shortest of many predictions is chosen, and the shortest prediction is
+//! usually too short (the winner's curse: Capen, Clapp and Campbell 1971). The nearest landmark's
+//! distance is measured and has no such error. The cost of such wrong choices depends on the
+//! network. It is estimated with agents held out as sites, for the present landmarks and for sets
+//! of landmarks drawn from the agents. The drawn sets add choices, so that the estimate depends
+//! less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -15,18 +16,18 @@ use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// The candidate penalties, as shares of the scale. Above the last one the nearest landmark would
-/// always win.
+/// The penalties to choose from, as shares of the scale. With a greater penalty, the nearest
+/// landmark would always be chosen.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
 /// Number of drawn sets of landmarks, besides the present one.
 const DRAWN_SETS: usize = 30;
-/// A difference between penalties counts as chance if it is below this share of the distance to the
-/// truly nearest agents. Of equally good penalties the smallest is taken, so that a map that
-/// predicts well is used.
+/// A difference between the costs of penalties counts as chance if it is below this share of the
+/// distance to the truly nearest agents. The smallest of equally good penalties is chosen, so that
+/// a map that predicts well is used.
 const BY_CHANCE: f64 = 0.01;
 
-/// The penalty in milliseconds; 0 if no agent can be held out. The first `landmarks` agents of this
-/// mesh are the landmarks.
+/// Returns the penalty in milliseconds; 0 if no agent can be held out. The first `landmarks` agents
+/// of the mesh are the landmarks.
 pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
     if !can_hold_out(mesh.measured) {
         return 0.0;
@@ -43,8 +44,8 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// The smallest penalty whose choices are not clearly farther than those of the best, as a share of
-/// the scale.
+/// Returns the smallest penalty whose choices are not clearly farther than the best penalty's, as a
+/// share of the scale.
 fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);

@@ -10,17 +10,17 @@ use super::kriging::Kriging;
 use super::{Layer, Refined};
 
 /// Scale of the error of a log measurement. The error has a Student density with three degrees of
-/// freedom, so that one odd measurement among nine hardly affects the result.
+/// freedom, so that one outlier among nine measurements hardly affects the result.
 const ERROR_SCALE: f64 = 0.06;
 /// Squared errors are capped at this value, which keeps products finite.
 const MOST_SQUARED: f64 = 2_500.0;
-/// Points with less than this share of the greatest weight are dropped.
+/// Points whose weight is below this share of the greatest weight are dropped, to save work.
 const LIGHTEST: f64 = 1e-4;
 
-/// The share by which a confirmer must lower the expected distance to the nearest agent. Below it
-/// the confirmer is nearer at no point of the cloud, so according to the map its measurement cannot
-/// change the choice. Larger values save probes, but in measurements the chosen agents were farther
-/// away (`docs/gnp.md`, 7).
+/// The share by which a confirmer must lower the expected distance to the nearest agent. A
+/// confirmer that lowers it by less is nearer at no point of the cloud, so according to the map its
+/// measurement cannot change the choice. Larger values save probes, but in measurements the chosen
+/// agents were then farther away (`docs/gnp.md`, 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// The predicted distance of one agent from the site.
@@ -28,8 +28,8 @@ const LEAST_GAIN: f64 = 1e-6;
 pub struct Prediction {
     /// The true distance is equally likely to be longer or shorter.
     pub median: Rtt,
-    /// The value that is ranked against measurements: the mean over the cloud, because an agent
-    /// that might be far is a risk, plus the map's penalty.
+    /// The value by which agents are ranked against measurements: the mean over the cloud plus the
+    /// map's penalty. It is the mean, not the median, because an agent that might be far is a risk.
     pub expected: Rtt,
     /// Standard deviation of the distance's logarithm: 0.1 is about 10 %.
     pub spread: f64,
@@ -40,21 +40,21 @@ pub struct Prediction {
 pub struct Posterior<'a> {
     map: &'a Refined,
     layers: Vec<WeightedPoints>,
-    /// The index of each measuring agent, and its measured softened distance.
+    /// The index of each agent that measured the site, and its softened measurement.
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that are not dropped.
+/// The points of one layer that have a considerable weight.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
-    /// Their sum is 1.
+    /// The sum of the weights is 1.
     weights: Vec<f64>,
-    /// Per agent and then per point: the log of the softened distance.
+    /// For each agent, the logs of the softened distances to all points.
     logs: Vec<Vec<f64>>,
 }
 
 impl<'a> Posterior<'a> {
-    /// Weights the points of every layer; `known` contains the index of each measuring agent and
+    /// Weights the points of every layer. `known` contains the index of each measuring agent, and
     /// the log of its softened measurement.
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
@@ -82,9 +82,9 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
-    /// Selects up to `k` of `candidates` to measure the site once, to minimise the expected
-    /// distance of the nearest agent among them and the agents that have already measured. Greedy:
-    /// one after another, until no remaining candidate might be nearer.
+    /// Selects up to `k` of `candidates` to measure the site once, so that the expected distance of
+    /// the nearest agent that measured it becomes least. Agents are selected one after another
+    /// (greedy), until no remaining candidate might be nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
@@ -118,8 +118,8 @@ impl<'a> Posterior<'a> {
 
 impl WeightedPoints {
     /// Weights the points of a cloud by the measurements. With `kriging`, the residuals of the
-    /// measurements correct the distances to the other agents. Without `all`, only the point with
-    /// the greatest weight counts.
+    /// measurements correct the distances to the other agents. If `all` is false, only the point
+    /// with the greatest weight is used.
     pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
         let (kept, weights) = heaviest(likelihoods(cloud, known), all);
         let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
@@ -146,8 +146,7 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Halves the points repeatedly instead of sorting all of them: sorting took most of the
-        // time of a prediction.
+        // Selects in linear time instead of sorting: sorting took most of the time of a prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));
@@ -186,8 +185,8 @@ impl WeightedPoints {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
-    /// For each point, the lesser of this agent's distance and the value in `least`; returns the
-    /// mean over the points.
+    /// The mean, over the points, of the lesser of this agent's distance and the point's
+    /// value in `least`.
     fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
         let points = self.logs[agent].iter().zip(&self.weights).zip(least);
         points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
@@ -195,7 +194,7 @@ impl WeightedPoints {
 }
 
 /// For each point, the product of `1 + z² / 3` over all measurements, where z is the standardised
-/// error. The likelihood (Student's t, three degrees of freedom) is this product to the power -2.
+/// error. The likelihood (Student's t, three degrees of freedom) is the power -2 of this product.
 fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     let Some(&(first, _)) = known.first() else { return Vec::new() };
     let mut products = vec![1.0; cloud.towards(first).len()];

@@ -1,31 +1,32 @@
-//! Claims: a site's round trip reported by an agent that is not a landmark. The agent may get the
-//! site because of it.
+//! Claims: round trips to a site reported by agents that are not landmarks. Because of a short
+//! claim, the agent may get the site.
 //!
-//! An agent that reports one millisecond would be chosen for every site that it measures. So its
-//! claim is checked against the speed of light, and against the refined map's prediction from the
-//! landmarks' measurements. Only claims that are too short are rejected, because a claim that is
-//! too long does not win a site.
+//! An agent that claims one millisecond for every site would be chosen for every site. So a claim
+//! is checked against the speed of light, and against the refined map's prediction from the
+//! landmarks' measurements. Only claims that are too short are rejected, because an agent does not
+//! get a site by a claim that is too long.
 
 use crate::gnp::{Position, Prediction, least_round_trip};
 use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// A claim is rejected if it is below the predicted log distance by more standard deviations than
-/// this.
+/// A claim is rejected if its logarithm is below the predicted one by more than this many
+/// standard deviations.
 const FAR: f64 = 6.0;
 /// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
 /// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured
-/// matrices; its agent is then ranked by its predicted distance.
+/// matrices. The agent of a rejected claim is ranked by its predicted distance.
 const LEAST_SPREAD: f64 = 0.3;
 
-/// Whether the claim is compatible with the prediction from other agents' measurements.
+/// Whether the claim is compatible with the prediction that was made from other agents'
+/// measurements.
 pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)
 }
 
-/// Whether the sum of the claim and a landmark's round trip to the site is at least the round trip
-/// of light between the two agents.
+/// Whether the claim plus a landmark's round trip to the site is at least as long as light in fibre
+/// needs between the two agents.
 pub fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }

@@ -1,9 +1,9 @@
 //! Collusion: agents report that they are near each other, while other agents see them far apart.
 //!
-//! If two hosts are d apart, a third host's round trips to them differ by at most d (except on odd
-//! paths). The two hosts' measurements of each other are only their own claim; other agents'
-//! measurements of them are independent. One contradicted pair may be an odd path. But an agent
-//! with several such partners lies, because honest partners would not confirm its claim.
+//! If two hosts are d apart, a third host's round trips to them differ by at most d, except on
+//! unusual paths. The two hosts' measurements of each other are only their own claim, while other
+//! agents' measurements of them are independent. One contradicted pair may be an unusual path. But
+//! an agent with several such partners lies, because honest partners would not confirm its claim.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,24 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// Minimum number of partners for a quarantine: fewer may be odd paths.
+/// Minimum number of partners for a quarantine. A single contradicted pair may be an unusual path.
 const FEWEST_PARTNERS: usize = 2;
-/// Minimum number of witnesses for a quarantine.
+/// Minimum number of agents that measured both ends of a pair (witnesses).
 const FEWEST_WITNESSES: usize = 4;
-/// Maximum number of witnesses per pair: their median is precise enough, and a large fleet has a
-/// million pairs.
+/// Maximum number of witnesses per pair. The median over these is precise enough, and a large fleet
+/// has a million pairs.
 const MOST_WITNESSES: usize = 32;
-/// The factor by which witnesses must see the pair farther apart than it claims.
+/// The factor by which the distance that witnesses see must exceed the distance that the
+/// pair claims.
 const DENIED_BY: f64 = 4.0;
-/// Two agents agree about each other if their log ratio is at most this.
+/// The two agents' measurements of each other agree if their log ratio is at most this.
 const AGREED: f64 = 0.35;
 
-/// The distance that a pair claims, and the distance by which at least half of the witnesses see
-/// the two apart, in milliseconds.
+/// The distance that a pair claims, and the distance between the two agents according to at least
+/// half of the witnesses, in milliseconds.
 type DisputedPair = (f64, f64);
 
-/// The agents with several colluding partners, each with the reason for display.
+/// Returns the agents with several colluding partners, each with the reason for display.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
     let mut partners: BTreeMap<AgentId, Vec<DisputedPair>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();
@@ -46,19 +47,20 @@ pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, St
     partners.into_iter().map(|(agent, partners)| (agent, reason(&partners))).collect()
 }
 
-/// Each agent's measurement of a target, in milliseconds.
+/// Other agents' measurements of a target, in milliseconds.
 fn witnesses(mesh: &Mesh, agents: &[AgentId], target: AgentId) -> BTreeMap<AgentId, f64> {
     agents.iter().filter_map(|&witness| Some((witness, millis(mesh.measured(witness, target)?)))).collect()
 }
 
-/// The distance that two agents claim to each other, in milliseconds; `None` if they disagree.
+/// The distance that two agents claim between them, in milliseconds; `None` if their
+/// measurements disagree.
 fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     let (there, back) = (mesh.measured(a, b)?, mesh.measured(b, a)?);
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Returns the pair if the agents that measured both ends contradict its claim. The two ends are no
-/// witnesses, because no agent has measured itself.
+/// Returns the pair if the agents that measured both ends contradict the pair's claim. The ends
+/// themselves are never witnesses, because no agent measures itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();

@@ -9,11 +9,11 @@ use crate::model::{AgentId, Rtt};
 use super::size::{ReportBias, TypicalSize};
 use super::{FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind, TrustEvidence};
 
-/// Milliseconds added to both sides of a ratio: differences below a millisecond come from the
-/// hosts, not from the network.
+/// Milliseconds added to both sides of a ratio, because differences below a millisecond come from
+/// the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Number of agents besides the landmarks whose measurements make the map that judges: enough to
-/// place each landmark well, few enough to judge a large fleet within a second.
+/// Number of agents, besides the landmarks, whose measurements make the map of a judgement. These
+/// are enough to place each landmark well, and few enough to judge a large fleet within a second.
 const MOST_JURORS: usize = 32;
 
 /// `ln(reported / expected)`, softened.
@@ -21,15 +21,15 @@ pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
     ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
 }
 
-/// The agents whose measurements make the map that judges: the landmarks, and some others.
+/// The agents whose measurements make the map of a judgement: the landmarks, and some others.
 pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
     landmarks.iter().copied().chain(others).collect()
 }
 
 /// Returns a reason, as text for the operator, if the agent reports round trips that are shorter
-/// than light needs, and the other end of the pair does not. If both ends do, a position is wrong,
-/// which does not affect the map.
+/// than light needs, and the other agents of these pairs do not. If both agents of a pair do, a
+/// position is wrong, which does not affect the map.
 pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option
     })
 }
 
-/// The reason why an agent is doubted, as text for the operator.
+/// The reason for doubting an agent, as text for the operator.
 pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, landmarks: usize) -> String {
     let rows = size.rows;
     let against = match kind {
@@ -82,7 +82,7 @@ pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, land
     )
 }
 
-/// The reason why an agent's claims are doubted, as text for the operator.
+/// The reason for doubting an agent's claims, as text for the operator.
 pub(super) fn claims(size: &ReportBias, landmarks: usize) -> String {
     let (factor, rows) = ((-size.bias).exp(), size.rows);
     format!(

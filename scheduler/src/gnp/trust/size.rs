@@ -1,37 +1,41 @@
 //! The size of an agent's error: bias and spread of its log ratios, and the limits for them.
 //!
-//! An agent that scales its measurements has a *bias*: its ratios are close together, but far from
-//! one. An agent that reports arbitrary values, or values of another location, has a *spread*. The
-//! two are judged separately, because a bias can be estimated more precisely than a spread: some
-//! thirty paths say little about the noise of a network, but much about one agent's deviation from
-//! all others.
+//! An agent that multiplies its measurements by a factor has a *bias*: its ratios are close
+//! together, but far from one. An agent that reports arbitrary values, or values of another
+//! location, has a *spread*. The two are judged separately, because a bias can be estimated more
+//! precisely than a spread. Some thirty paths say little about the noise of a network, but much
+//! about one agent's deviation from all others.
 
 use super::{Kind, Trust};
 use crate::model::stats::{count, median};
 
-/// Scales the median absolute deviation (MAD) of normal values to their standard deviation.
+/// Factor that converts the median absolute deviation (MAD) of normal values to their
+/// standard deviation.
 const MAD_SCALE: f64 = 1.4826;
-/// The standard error of a median is this times the standard deviation over the root of the count.
+/// The standard error of a median is this factor times the standard deviation, divided by the root
+/// of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// Minimum of the standard deviation assumed among honest agents, as a log ratio: in a network
-/// without noise, a deviation of a tenth must not quarantine.
+/// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without it, a
+/// deviation of a tenth would quarantine an agent in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Standard deviations of bias at which an agent is set aside. With normal errors this would happen
-/// to one honest agent in fifteen thousand, and the limits below require even more.
+/// Number of standard deviations of the bias at which an agent is quarantined. With normal
+/// errors this would happen to one honest agent in fifteen thousand, and the limits below
+/// require even more.
 const FAR_BIAS: f64 = 4.0;
-/// Standard deviations of bias at which an agent is suspect and counts towards the alarm: a third
-/// of the landmarks never reach it by chance.
+/// Number of standard deviations of the bias at which an agent is suspect and counts towards the
+/// alarm. It never happens by chance that a third of the landmarks reach it.
 const ODD_BIAS: f64 = 3.0;
-/// The same for spreads: greater, because honest agents' paths differ much in noise (heavy tails).
+/// The same numbers for spreads. They are greater, because the noise of honest agents' paths
+/// differs much (heavy tails).
 const FAR_SPREAD: f64 = 5.0;
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// Limits above which an agent is doubtful.
+/// The limits above which an agent gets the verdict `trust`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
-    /// Minimum log of the factor, and minimum standard deviations; both must be reached.
+    /// Minimum log ratio, and minimum number of standard deviations. A bias must reach both.
     bias: (f64, f64),
-    /// The same for the spread.
+    /// The same two limits for the spread.
     spread: (f64, f64),
     trust: Trust,
 }
@@ -40,10 +44,10 @@ impl Kind {
     /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // These kinds have no size: offences are counted.
+            // These two kinds count offences, so they have no limits of size.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
             // A bias of 15 % (0.14 as a logarithm) changes a map no more than the usual differences
-            // among twelve honest landmarks.
+            // among twelve honest landmarks do.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -59,45 +63,47 @@ impl Kind {
 /// The deviation of an agent's reports from the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ReportBias {
-    /// The median log ratio: positive if the agent reports too much.
+    /// The median log ratio: positive if the agent reports too long round trips.
     pub(super) bias: f64,
-    /// The median distance of the log ratios from the bias.
+    /// The median distance between the log ratios and the bias.
     pub(super) spread: f64,
-    /// Two thirds of the ratios are this close to the bias: one standard deviation if normal.
+    /// The distance from the bias that two thirds of the ratios do not exceed: one standard
+    /// deviation if the ratios are normal.
     deviation: f64,
     /// Number of ratios.
     pub(super) rows: usize,
 }
 
 impl ReportBias {
-    /// `None` if there are fewer than `fewest` ratios.
+    /// Computes the bias and the spread; `None` if there are fewer than `fewest` ratios.
     pub(super) fn of(ratios: &[f64], fewest: usize) -> Option<Self> {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // Not the scaled median distance: it is zero if half of the ratios are equal, as with
+        // The scaled median distance would be zero if half of the ratios were equal, as with
         // coarse clocks.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// The bias without the part that the control has too; the spread is kept.
+    /// Removes from the bias the part that the control has too. The spread stays.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
         Self { bias: self.bias - shared, ..self }
     }
 
-    /// The greater, the earlier the agent is set aside.
+    /// The size of the whole error. The agent with the greatest value is set aside first.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread
     }
 }
 
-/// The centre and the deviation of the sizes of the agents not set aside.
+/// The typical bias and spread of the agents that are not set aside, and how much agents
+/// deviate from them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TypicalSize {
-    /// Medians, and scaled MADs.
+    /// `bias`, `spread` and `deviation` are medians; the other two are scaled MADs.
     bias: f64,
     bias_deviation: f64,
     pub(super) spread: f64,
@@ -114,8 +120,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations, which combine those of the trusted agents' biases and of
-    /// its own estimate.
+    /// The bias in standard deviations. These combine the deviation among trusted agents' biases
+    /// with the standard error of this agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
@@ -136,7 +142,7 @@ impl TypicalSize {
         reached.map_or(Trust::Trusted, |limits| limits.trust)
     }
 
-    /// Whether the bias is the outlier, not the spread.
+    /// Whether the agent's bias is larger than its spread, so that the bias explains the finding.
     pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }

@@ -1,4 +1,4 @@
-//! Judges synthetic networks in which it is known which agents lie.
+//! Judges synthetic networks in which the lying agents are known.
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use rand::{RngExt, SeedableRng};
@@ -11,8 +11,7 @@ fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
 }
 
-/// Points in a square of 150 ms with heights, and the distances between them, which are longer
-/// between carriers.
+/// Points in a square of 150 ms, with heights. Distances between carriers are longer.
 struct TestNetwork {
     points: Vec<[f64; 3]>,
     carriers: Vec<usize>,
@@ -38,7 +37,7 @@ impl TestNetwork {
         (x - u).hypot(y - v) + h + k + between
     }
 
-    /// The mesh of the first `agents`, whose reports `lie` changes.
+    /// The mesh of the first `agents` agents; `lie` changes their reports.
     fn mesh(&self, agents: usize, lie: impl Fn(usize, f64) -> f64) -> Mesh {
         let mut mesh = Mesh::new();
         for a in 0..agents {
@@ -49,8 +48,8 @@ impl TestNetwork {
         mesh
     }
 
-    /// The first `landmarks` agents' reports of every point after the first `agents`, changed by
-    /// `lie`.
+    /// The reports by the first `landmarks` agents about every point after the first `agents`;
+    /// `lie` changes them.
     fn sites(&self, agents: usize, landmarks: usize, lie: impl Fn(usize, f64) -> f64) -> Vec<Vec<(AgentId, Rtt)>> {
         let site = |s: usize| (0..landmarks).map(|l| (agent(l), rtt(lie(l, self.millis(l, s))))).collect();
         (agents..self.points.len()).map(site).collect()
@@ -94,8 +93,8 @@ fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
 
 #[test]
 fn landmarks_that_stand_together_do_not_quarantine_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
-    // Three towns, 16, 18 and 28 ms apart, a fourth one without agents, and four carriers. Three of
-    // the four landmarks are in the second town.
+    // Three towns with agents, 16, 18 and 28 ms apart, a fourth town without agents, and four
+    // carriers. Three of the four landmarks are in the second town.
     let towns = [[0.0, 0.0], [16.0, 0.0], [22.4, 16.8], [-14.0, -8.0]];
     let agents = [(0, 1), (1, 0), (1, 1), (1, 3), (0, 0), (0, 2), (0, 3), (1, 2), (2, 0), (2, 1)];
     let sites = (0..20).map(|site| ([0, 3, 0, 2][site % 4], [0, 1, 3][site % 3]));
@@ -121,7 +120,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
     let full = net.mesh(12, |agent, millis| if agent == 4 { 3.0 * millis } else { millis });
     for a in 0..12 {
         for b in (0..12).filter(|&b| b != a) {
-            // The agents that measured the liar are not the agents that the liar measured.
+            // The agents that measure agent 4 (the liar) differ from the agents that it measures.
             let one_way = (a == 4 && b < 6) || (b == 4 && a >= 6);
             if (a != 4 && b != 4) || one_way {
                 mesh.insert(agent(a), agent(b), full.measured(agent(a), agent(b)).unwrap());
@@ -138,7 +137,8 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
     let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
-    // Every path of agent 6 is off by a fifth: every other one too long, the rest too short.
+    // Every path of agent 6 is off by a fifth: half of the paths are too long, the
+    // others too short.
     for target in (0..16).filter(|&target| target != 6) {
         let factor = if target % 2 == 0 { 1.2 } else { 1.0 / 1.2 };
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));
@@ -149,7 +149,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
-    // The last agent is honest and right beside agent 0, which lies only about its partners.
+    // The last agent is honest and very near agent 0, which lies only about its partners.
     let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
@@ -180,7 +180,7 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
 #[test]
 fn a_round_trip_faster_than_light_quarantines_whose_pair_denies_it() {
     let net = TestNetwork::new(8, 2);
-    // A lie so small that neither asymmetry nor the map would quarantine.
+    // This lie is so small that neither asymmetry nor the map would quarantine the agent.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
     for a in 0..8 {

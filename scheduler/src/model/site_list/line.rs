@@ -1,4 +1,4 @@
-//! Parses one line of a site list: comment, columns and position.
+//! Parses one line of a site list: its comment, columns and position.
 
 use crate::gnp::Position;
 
@@ -12,7 +12,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns named by a header; `None` if the line is not a header.
+    /// The order of columns in a header; `None` if the line is not a header.
     pub(super) fn named(line: &str) -> Option<Self> {
         let names: Vec<String> = line.split(',').map(|name| name.trim().to_ascii_lowercase()).collect();
         let at = |wanted: &str| names.iter().position(|name| name == wanted);
@@ -26,9 +26,9 @@ pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, O
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let columns = match columns {
         Some(columns) => columns,
-        // The comma is part of the URL's path, and paths are dropped.
+        // The comma is part of a URL's path, and paths are dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
-        // The first field must be a rank, because a number is not a valid site name.
+        // The first field must be the rank, because a number is not a valid site name.
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
         None => {
@@ -60,7 +60,7 @@ fn has_path(name: &str) -> bool {
     rest.split_once(['/', '?', '#']).is_some_and(|(_, path)| !path.is_empty())
 }
 
-/// The line without its comment; may be empty.
+/// The line without its comment. The result may be empty.
 pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
     let text = std::str::from_utf8(line).map_err(|error| InvalidName {
         text: shown(&String::from_utf8_lossy(line)),
@@ -69,8 +69,8 @@ pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
     Ok(without_comment(text).trim())
 }
 
-/// Removes a comment: a `#` at the start of the line or after white space. In `a.cn/#top` the `#`
-/// is part of the URL.
+/// Removes a comment, which begins with a `#` at the start of the line or after white space. In
+/// `a.cn/#top`, the `#` is part of the URL.
 fn without_comment(line: &str) -> &str {
     let mut before = ' ';
     for (at, character) in line.char_indices() {

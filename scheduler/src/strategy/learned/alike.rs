@@ -1,4 +1,4 @@
-//! Learns from crawls of one site about similar sites.
+//! Learns from the crawls of one site about similar sites.
 //!
 //! Two sites that every prober measured at about the same distance are in about the same place, so
 //! the map's error for an agent's path to one site probably holds for the other. The log residuals
@@ -10,8 +10,8 @@
 //! has its own process: its crawls do not affect other agents' predictions.
 //!
 //! An agent was chosen because its prediction was short. This selection biases a plain mean, but
-//! not the process: it takes the predictions into account, and transfers an error only to sites
-//! with the same wrong prediction.
+//! not the process. The process takes the predictions into account, and transfers an error only to
+//! sites with the same wrong prediction.
 
 use std::collections::HashMap;
 
@@ -24,24 +24,24 @@ use crate::model::{AgentId, Rtt, SiteId};
 use super::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square of log round trips: at this difference similarity
-/// is 0.6, at three times this difference 0.01. Repeated measurements of one host by one prober
-/// differ by five per cent.
+/// is 0.6, at three times this difference 0.01. The value matches repeated measurements of one host
+/// by one prober, which differ by five per cent.
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites at one place; below 1 because their last miles
-/// differ.
+/// The correlation of the residuals of two sites at one place. It is below 1 because the sites'
+/// last miles differ.
 const LIKENESS: f64 = 0.9;
-/// Milliseconds added to round trips before taking logarithms, because differences between short
-/// round trips come from the last mile.
+/// Milliseconds added to round trips before their logarithms are taken, because differences between
+/// short round trips come from the last mile.
 const SOFTENING_MS: f64 = 5.0;
-/// Maximum crawls of similar sites used for a pair, the most similar first; limits the work for a
-/// pair.
+/// Maximum number of crawls of similar sites used for a pair, the most similar first, to limit the
+/// work per pair.
 const MOST_CRAWLS: usize = 8;
-/// Maximum crawls kept per agent, the newest; limits the work for a site.
+/// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// A site's measurements by probers, by which it is compared with other sites.
+/// A site's measurements by probers. Sites are compared by these.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
     /// The logarithm of the round trip in milliseconds plus [`SOFTENING_MS`], by prober.
@@ -57,8 +57,8 @@ impl Signature {
         Self { logs }
     }
 
-    /// The similarity of two sites: 1 if their measurements are equal, 0 if they differ too much or
-    /// too few probers measured both.
+    /// The similarity of two sites: 1 if their measurements are equal; 0 if the measurements differ
+    /// too much, or too few probers measured both sites.
     fn alike(&self, other: &Self) -> f64 {
         let nearly = (FARTHEST * WIDTH).powi(2);
         let (mut mine, mut theirs) = (self.logs.iter().peekable(), other.logs.iter().peekable());
@@ -85,7 +85,7 @@ impl Signature {
     }
 }
 
-/// The log residual of a crawl for whose pair there was a prediction.
+/// The log residual of a crawl whose pair had a prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) agent: AgentId,
@@ -96,7 +96,7 @@ pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) weight: f64,
 }
 
-/// A crawled site with its residuals by agent.
+/// A crawled site with the residuals of its crawls.
 #[derive(Debug, Clone, PartialEq)]
 struct CrawledSite {
     signature: Signature,
@@ -123,7 +123,8 @@ struct Neighbour {
 }
 
 impl Alike {
-    /// Keeps the newest crawl of each pair, and the newest [`MOST_OF_AN_AGENT`] per agent.
+    /// Keeps the newest crawl of each pair, and at most the newest [`MOST_OF_AN_AGENT`]
+    /// crawls per agent.
     pub(in crate::strategy) fn of(
         mut told: Vec<CorrectedResidual>,
         measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>,
@@ -154,7 +155,7 @@ impl Alike {
         Self { sites }
     }
 
-    /// The crawls of sites similar to a site with these measurements in this network.
+    /// Returns the crawls of similar sites, for a site with these measurements in this network.
     pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Prefix>) -> SimilarCrawls {
         let mut near = SimilarCrawls::default();
         if self.sites.is_empty() {
@@ -179,8 +180,8 @@ impl Alike {
         near
     }
 
-    /// The expected log residual of a prediction with this spread, and the remaining spread; `None`
-    /// if the agent crawled no similar site. `near` must come from the same `Alike`.
+    /// The expected log residual of a prediction with this spread, and the spread that remains;
+    /// `None` if the agent crawled no similar site. `near` must come from the same `Alike`.
     pub(in crate::strategy) fn expects(&self, near: &SimilarCrawls, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
         let near = near.by_agent.get(&agent)?;
         let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&CrawledSite>>>()?;
@@ -195,9 +196,9 @@ impl Alike {
         let here = DVector::from_iterator(near.len(), near.iter().map(|one| variance * one.likeness));
         let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
         let gains = factor.solve(&here);
-        // Similarity by network and by measurements together may not give a valid covariance. The
-        // bounds keep the result within the residuals of the crawls, and keep the part of the
-        // variance that only crawls of the site itself can remove.
+        // Similarity by network and similarity by measurements together may not give a valid
+        // covariance. The bounds keep the result within the crawls' residuals. They also keep the
+        // part of the variance that only crawls of the site itself can remove.
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

@@ -1,17 +1,17 @@
-//! Decides how far distances can be trusted. Pure.
+//! Decides how far distances can be trusted.
 //!
 //! If the uncertainty exceeds the differences between the nearest agents, distances barely rank
-//! them. Then load counts for more (`gnp-balanced`), and if the site has to wait anyway, a few
+//! these agents. Then load gets more weight (`gnp-balanced`). If the site has to wait anyway, a few
 //! agents measure it meanwhile.
 
 use std::time::Duration;
 
 use crate::strategy::Candidate;
 
-/// The difference between the nearest agents' distances, as a standard deviation of their
-/// logarithms: a quarter if the fifth is twice as far as the first. Values from 0.2 to 0.4 were
-/// tried for confirmation (docs/method.md); the excess distance that a probe removes hardly
-/// changes.
+/// The usual difference between the nearest agents' distances, as a standard deviation of their
+/// logarithms: a quarter if the fifth nearest agent is twice as far as the nearest. Values from
+/// 0.2 to 0.4 were tried for confirmation (docs/method.md), and the distance that a probe saves
+/// hardly changed.
 pub const DIFFER: f64 = 0.25;
 
 /// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance
@@ -21,17 +21,17 @@ pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether it is uncertain which agent is nearest: the first in rank is only predicted, and its
-/// spread exceeds [`DIFFER`].
+/// Whether it is uncertain which agent is nearest: the distance of the first agent is only
+/// predicted, and its spread exceeds [`DIFFER`].
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
 }
 
-/// The time of a confirmation by `agents` agents, each with `samples` samples and one request to
-/// warm the connection up. Usually an upper bound: most sites are measured by fewer than `agents`
-/// agents. A site that waits at least this long anyway loses no time.
+/// The duration of a confirmation by `agents` agents, each with `samples` samples and one request
+/// to warm up the connection. It is usually an upper bound, because fewer agents measure most
+/// sites. A site that waits at least this long anyway loses no time.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

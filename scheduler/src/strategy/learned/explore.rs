@@ -1,12 +1,12 @@
-//! Exploration: an agent other than the best known one crawls the site, if the expected benefit
+//! Exploration: an agent other than the best known one crawls the site if the expected benefit
 //! exceeds the cost.
 //!
 //! One trial shows an agent's distance. The gain is the expected improvement of the agent's
 //! lognormal prediction over the best known round trip (Jones, Schonlau and Welch, "Efficient
 //! global optimization of expensive black-box functions", 1998, equation 15), in each of the next
 //! [`HORIZON`] crawls. The cost is the expected extra round trip of the trial. The agent with the
-//! highest gain minus cost, if positive, is tried in some choices ([`one_in`]), drawn with the
-//! choice's seed.
+//! highest gain minus cost is tried if this difference is positive. Only some choices explore
+//! ([`one_in`]), drawn with the choice's seed.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,10 +15,10 @@ use crate::strategy::Candidate;
 
 /// Number of further crawls that benefit from a nearer agent.
 const HORIZON: f64 = 5.0;
-/// After `crawls` crawls of the site, one choice in this many may explore; `None`: no choice does.
-/// The first crawl may be the only one, and the second uses the results of the first. Then much is
-/// still unknown, and a nearer agent is used for long. Later most is known, and rare trials suffice
-/// to find a better agent.
+/// After `crawls` crawls of the site, one choice in this many may explore; `None` if no choice may.
+/// The first crawl may be the only one, and the second should use the result of the first. After
+/// these, much is still unknown, and a nearer agent would be used for long. Later most is known,
+/// and rare trials suffice to find a better agent.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -27,13 +27,15 @@ const fn one_in(crawls: usize) -> Option<u32> {
     }
 }
 
-/// Minimum spread; smaller ones count as this.
+/// Minimum spread used in the computation, which divides by the spread.
 const LEAST_SPREAD: f64 = 0.01;
-/// The random stream of exploration, separate so that it is independent of the strategy's own draw.
+/// The random stream of exploration. It is separate from the strategy's stream, so that exploring
+/// does not change the strategy's draw.
 const STREAM: u64 = 1;
 
-/// The agent to try instead of `chosen`, the best of `candidates`, for a site with this many
-/// crawls. `None` if this choice does not explore or no agent is worth a trial.
+/// Returns the agent to try instead of `chosen`, for a site with this many crawls. `chosen` is
+/// the best of `candidates`. Returns `None` if this choice does not explore or no agent is
+/// worth a trial.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],
@@ -45,7 +47,8 @@ pub fn explored<'a>(
     if rng.random_range(0..one_in(crawls)?) > 0 {
         return None;
     }
-    // If the chosen agent's distance is only predicted, the crawl there already shows it.
+    // If the chosen agent's distance is only predicted, its own crawl will show the distance, so no
+    // other agent is tried.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()
@@ -56,7 +59,7 @@ pub fn explored<'a>(
         .map(|(_, one)| one)
 }
 
-/// The gain of trying an agent in [`HORIZON`] crawls minus its cost, in milliseconds.
+/// The gain of trying an agent over [`HORIZON`] crawls, minus the cost, in milliseconds.
 fn worth(one: &Candidate, best: f64) -> Option<f64> {
     let mean = one.distance()?.as_millis_f64();
     let spread = one.doubt.or(one.spread)?.ratio().max(LEAST_SPREAD);

@@ -1,23 +1,27 @@
 //! Rebalancing: moves tasks that wait at one agent to another eligible agent.
 //!
 //! The agent is chosen when a task is located, but loads change later. No task should wait while a
-//! candidate has a free slot, so a task that is assigned but has not begun moves
+//! candidate has a free slot. So a task that is assigned but has not begun moves
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there. It then
-//!    begins at once, which helps unless the candidate is so slow that waiting is quicker.
-//! 2. to a candidate where it ends sooner by a whole crawl. If more than one task per slot would
-//!    then wait there, it must also end within three quarters of the time. So a fast agent has its
-//!    next task when it ends one. Long queues are levelled by time, not by number, before any agent
-//!    idles: otherwise a slow agent could end late, with tasks that only it may have.
-//! 3. to an agent that became available after the choice and is clearly nearer, if it ends no later
-//!    there.
+//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there. It
+//!    begins at once, so it ends sooner unless the candidate is very slow.
+//! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
+//!    would then wait there, the task must also end within three quarters of the time. So a fast
+//!    agent has its next task ready when it ends one. Long queues are levelled by time, not by
+//!    number, before any agent idles: otherwise a slow agent could end late with tasks that no
+//!    other agent may have.
+//! 3. to an agent that became available after the choice and is clearly nearer, if the task ends no
+//!    later there.
 //!
-//! The end of a task is predicted from the tasks before it and the agent's pace. Tasks do not move
-//! back and forth. After rule 1 the former agent has no free slot, so the task cannot move back
-//! until it has one. After rule 2 the end at the former agent is a whole crawl later, so loads must
-//! change by two, or paces by a third. Rule 3 makes the newcomer a candidate, so it is no longer a
-//! newcomer. Tasks are taken from the end of the queue that ends last, because its front will soon
-//! be leased, and go where they end first.
+//! The end of a task is predicted from the tasks before it and the agent's pace.
+//!
+//! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
+//! cannot move back until a slot is free there. After rule 2, the task would end a whole crawl
+//! later at the former agent, so loads must change by two, or paces by a third, before it moves
+//! back. Rule 3 makes the newcomer a candidate, so the rule does not apply to it again.
+//!
+//! Tasks are taken from the end of the queue that ends last, because the front of the queue will
+//! soon be leased. They move to where they end first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,20 +34,20 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// Number of waiting tasks per slot up to which a task moves if it ends sooner by a whole crawl:
-/// the next task of each slot.
+/// Number of waiting tasks per slot up to which a task moves if it ends sooner by a whole crawl.
+/// These are the next tasks of the slots.
 const AHEAD: i64 = 1;
-/// If more tasks wait, the time to the end must be at most this share. An agent's pace is known to
-/// about 15 %, and two paces are compared.
+/// With more waiting tasks, the time to the end must fall to at most this share. It is well below 1
+/// because an agent's pace is known to about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
-/// A newcomer is clearly nearer if its distance is below this share of the present agent's. Nine in
-/// ten predictions err by less than a third (docs/accuracy.md), so it is then probably nearer in
-/// fact.
+/// A newcomer is clearly nearer if its distance is below this share of the present agent's
+/// distance. Nine in ten predictions err by less than a third (docs/accuracy.md), so the newcomer
+/// is then probably nearer in fact.
 const NEARER_SHARE: f64 = 0.67;
-/// Minimum improvement by a newcomer: a smaller one has no effect on a crawl.
+/// Minimum improvement by a newcomer, because a smaller one has no effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
-/// An agent that may take a task that waits elsewhere.
+/// An agent that may get a task that waits at another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
@@ -56,7 +60,7 @@ pub struct BalanceTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovableTask {
     pub at: AgentId,
-    /// The other agents that may take the task, best first.
+    /// The other agents that may get the task, best first.
     pub takers: Vec<BalanceTarget>,
 }
 
@@ -67,13 +71,13 @@ pub struct TaskMove {
     pub gain: Gain,
 }
 
-/// The agents that may take a task from its chosen agent, where it waits: the other candidates, and
-/// those of `newcomers` that would be candidates. `available` are all agents that take work, with
-/// their distances to the site.
+/// Returns the agents that may get a task from its chosen agent, where it waits: the other
+/// candidates, and the newcomers that would be candidates. `available` are all agents that accept
+/// work, with their distances to the site.
 ///
-/// For `random` every agent is a candidate, for `gnp-confirmed` only agents as near as the best,
-/// and for strategies that use only the name no other agent. Newcomers must be nearer, so only
-/// `gnp-topK` and `gnp-balanced` accept them.
+/// For `random`, every agent is a candidate. For `gnp-confirmed`, only agents as near as the best
+/// are. Strategies that use only the site's name have no other candidates. Newcomers must be
+/// nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -109,8 +113,8 @@ fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
     distance <= than.mul_f64(NEARER_SHARE) && distance + NEARER_BY <= than
 }
 
-/// The candidates of a task that moves to `to`: those stored, or, if `to` is a newcomer, those with
-/// it inserted by rank and without the last.
+/// The candidates of a task that moves to `to`: the stored ones, and for `random` only `to`. A
+/// newcomer is inserted by rank, and the last candidate is dropped.
 pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
     let mut listed = former.candidates(available);
     if former.strategy == Strategy::Random {
@@ -125,8 +129,8 @@ pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]
     listed
 }
 
-/// The moves of queued tasks, at most `most`. `available` are all agents that take work; tasks that
-/// wait at other agents do not move.
+/// Plans at most `most` moves of queued tasks. `available` are all agents that accept work; tasks
+/// that wait at other agents do not move.
 pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec<TaskMove> {
     let mut states: BTreeMap<AgentId, AgentQueue> = available
         .iter()
@@ -142,8 +146,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), states.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &states) else {
-            // No move from this queue becomes possible later in this pass, because the targets only
-            // get fuller.
+            // No move from this queue becomes possible later in this pass, because the queues of
+            // possible targets only grow.
             queues.remove(&at);
             continue;
         };
@@ -166,12 +170,12 @@ struct AgentQueue {
 }
 
 impl AgentQueue {
-    /// Time until the agent's last task ends, with `more` tasks added.
+    /// Time until the agent's last task ends, after `more` tasks are added.
     fn ends(&self, more: i64) -> Duration {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// What a task gains by moving from this agent to `there`; `None` if it may not move.
+    /// The gain of a task that moves from this agent to `there`; `None` if it may not move.
     fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;
@@ -189,7 +193,7 @@ impl AgentQueue {
     }
 }
 
-/// The best move from one queue: the index of the task in the queue, the target and the gain.
+/// Finds the best move from one queue: the index of the task in the queue, the target and the gain.
 fn best(
     from: AgentQueue,
     tasks: &[usize],

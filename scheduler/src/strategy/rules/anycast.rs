@@ -1,10 +1,10 @@
-//! Sites with several locations (anycast) go to the near agent with the most room.
+//! Sites with several locations (anycast) go to the near agent with the most free slots.
 //!
 //! Such a site is near to many agents, and its coordinate is a compromise between its locations.
-//! The order of near agents therefore means little, and load decides. *Near* are the three nearest
-//! agents, and every agent within [`NEAR_FACTOR`] times the shortest distance or within
-//! [`NEAR_MORE`] of it, up to [`MOST_NEAR`] agents. The one with the lowest load level is chosen,
-//! ties at random.
+//! The order of near agents therefore means little, and load decides. *Near* agents are the three
+//! nearest, and every agent within [`NEAR_FACTOR`] times the shortest distance or within
+//! [`NEAR_MORE`] of it, up to [`MOST_NEAR`] agents. The near agent with the lowest load level is
+//! chosen. Ties are decided at random.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::strategy::{Candidate, Choice, ordered};
 
 /// An agent is near if its distance is within this factor of the shortest ...
 const NEAR_FACTOR: u32 = 2;
-/// ... or longer by at most this time, which costs little per page.
+/// ... or longer by at most this time, which adds little per page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
 /// Minimum number of near agents, whatever their distance.
 const LEAST_NEAR: usize = 3;
-/// Maximum number of near agents; more do not improve the choice.
+/// Maximum number of near agents. More agents do not improve the choice.
 const MOST_NEAR: usize = 10;
 
-/// Chooses an agent for a site with several locations, under this strategy. `None` if no agent's
-/// distance is known; the strategy then chooses as usual.
+/// Chooses an agent for a site with several locations. `strategy` is recorded with the choice.
+/// Returns `None` if no agent's distance is known; the caller then applies the strategy as usual.
 pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let mut ranked = least(&ordered(candidates), MOST_NEAR, Candidate::distance);
     ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
@@ -37,8 +37,8 @@ pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64
     Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
-/// Number of agents in `ranked`, nearest first, that are near: a page takes about as long from each
-/// as from the nearest.
+/// Number of near agents in `ranked`, which is sorted by distance. A page takes about as long from
+/// each near agent as from the nearest.
 pub(in crate::strategy) fn near(ranked: &[Candidate]) -> Option<usize> {
     let nearest = ranked.first()?.distance()?.as_duration();
     let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);

@@ -1,12 +1,16 @@
-//! `gnp-balanced`: one of the nearest agents, drawn with weights: free share times nearness.
+//! `gnp-balanced`: draws one of the nearest agents, with weights for free slots and nearness.
 //!
-//! An agent's weight is its free share (free slots over slots) times the ratio of the shortest
-//! distance to its own. Equally near agents thus get work in proportion to their room, and of two
-//! equally free agents, one at a third of the distance gets three times as many sites, if distances
-//! are measured. The less certain the distances, the more load counts: the logarithm of the ratio
-//! is shrunk towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean:
-//! Gelman et al., "Bayesian data analysis", 2013, 2.5). While any of the [`NEAREST`] has room, full
-//! agents have weight 0. If all are full, the task goes where it ends first.
+//! An agent's weight is its free share (free slots over all slots) times the ratio of the shortest
+//! distance to its own. Equally near agents thus get work in proportion to their free slots. Of two
+//! equally free agents, one at a third of the distance gets three times as many sites, if the
+//! distances are measured.
+//!
+//! The less certain the distances are, the more load decides: the logarithm of the ratio is shrunk
+//! towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean: Gelman et
+//! al., "Bayesian data analysis", 2013, 2.5).
+//!
+//! While any of the [`NEAREST`] agents has a free slot, full agents have weight 0. If all are full,
+//! the task goes to the agent where it ends first.
 
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -17,12 +21,13 @@ use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Ranked};
 
-/// Number of agents in the draw. In maps of thirty agents and nine landmarks the fifth nearest is
-/// about twice as far as the nearest. With more agents, many sites would go far away for the sake
-/// of room that the next crawl to end makes anyway.
+/// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth nearest
+/// agent is about twice as far as the nearest. With more agents in the draw, many sites would
+/// go far away only because of a free slot, although a near slot becomes free with the next
+/// crawl that ends.
 const NEAREST: usize = 5;
 
-/// Draws one of the nearest of `ordered`.
+/// Draws one of the nearest agents of `ordered`.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = least(ordered, NEAREST, Candidate::distance);
     let first = ranked.first().copied().ok_or(NoDistance)?;
@@ -32,7 +37,7 @@ pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -
         one.distance().map_or(0.0, |own| (nearest.as_millis_f64() / own.as_millis_f64()).powf(believed))
     };
     let weighted = ranked.choose_weighted(rng, |one| free_share(one) * closeness(one)).ok();
-    // All weights are 0: every agent is full.
+    // `None` if all weights are 0, because every agent is full.
     let agent = match weighted {
         Some(drawn) => drawn.agent,
         None => draw(&ranked, rng).ok_or(NoDistance)?.agent,

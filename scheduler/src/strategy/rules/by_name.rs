@@ -1,4 +1,4 @@
-//! The strategies by the site's name: `hash`, `kademlia` and `domain`. They ignore load and
+//! The strategies that use the site's name: `hash`, `kademlia` and `domain`. They ignore load and
 //! network, except that `kademlia` skips full agents, and `domain` prefers agents in the suffix's
 //! country. An agent's key is derived from its number, so it is the same on every scheduler.
 
@@ -14,16 +14,17 @@ use crate::strategy::load::first_with_room;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::{Candidate, NOBODY, Ranked, Site, first};
 
-/// `hash`: the agent with the highest hash of site name and agent number (rendezvous hashing:
-/// Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). If an agent
-/// leaves, only its sites move; a new agent gets an equal share.
+/// `hash`: chooses the agent with the highest hash of site name and agent number (rendezvous
+/// hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). If an
+/// agent leaves, only its sites move; a new agent gets an equal share.
 pub(in crate::strategy) fn hash(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     first(rendezvous(site.host, ordered, |_| true), NOBODY)
 }
 
-/// `domain`: all sites of a suffix go to one agent (the paper 1, "by the suffix of the domain
-/// name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. If the suffix is a country's and
-/// the country has agents, the agent is one of these. Loads are as uneven as suffixes.
+/// `domain`: all sites of a suffix go to one agent (the paper 1, "by the suffix of the
+/// domain name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. If the suffix
+/// belongs to a country with agents, one of these agents is chosen. Suffixes differ much in
+/// size, so loads are uneven.
 pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);
@@ -32,16 +33,17 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     first(if compatriots.is_empty() { rendezvous(suffix, ordered, |_| true) } else { compatriots }, NOBODY)
 }
 
-/// `kademlia`: the agent whose key has the smallest XOR distance to the site's key; both are
-/// numbers of 160 bits (papers 000, 1.2, and 003, 1.1). As in the papers, work of a full agent goes
-/// to its neighbours: of the three nearest, the first with room, or the nearest if all are full.
+/// `kademlia`: chooses the agent whose key has the smallest XOR distance to the site's key. Both
+/// keys are numbers of 160 bits (papers 000, 1.2, and 003, 1.1). As in the papers, a full agent's
+/// work goes to its neighbours: of the three nearest agents, the first with a free slot is chosen,
+/// or the nearest if all are full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let digest = digest(site.host);
     let key = (word(&digest, 0), word(&digest, 8), high(word(&digest, 16)));
     let apart = |candidate: &Candidate| {
         let one = spread(candidate.agent.get().cast_unsigned());
         let two = spread(one);
-        // 160 bits, most significant first.
+        // The XOR distance of 160 bits, most significant bits first.
         (key.0 ^ one, key.1 ^ two, key.2 ^ high(spread(two)))
     };
     let ranked = least(ordered, LISTED, |candidate| Some(apart(candidate)));
@@ -49,7 +51,7 @@ pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> R
     Ok((agent, ranked))
 }
 
-/// The candidates that pass `may` and have the highest hashes for this name.
+/// The candidates with the highest hashes for this name, among those that `may` accepts.
 fn rendezvous(name: &str, ordered: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
     let key = word(&digest(name), 0);
     let height = |candidate: &Candidate| spread(key ^ spread(candidate.agent.get().cast_unsigned()));
@@ -75,11 +77,12 @@ fn suffix(host: &str) -> Option<&str> {
     if is_address { None } else { psl::suffix_str(host) }
 }
 
-/// The country of a suffix, from its last label: every label of two letters stands for a country.
+/// The country of a suffix, from its last label: every top-level label of two letters is
+/// a country's.
 fn country(suffix: &str) -> Option<[u8; 2]> {
     let last = suffix.rsplit('.').next()?.to_ascii_uppercase();
     let country: [u8; 2] =
         last.as_bytes().try_into().ok().filter(|two: &[u8; 2]| two.iter().all(u8::is_ascii_uppercase))?;
-    // The only country whose label differs from its code.
+    // The label of the United Kingdom is the only one that differs from the country's code.
     Some(if country == *b"UK" { *b"GB" } else { country })
 }

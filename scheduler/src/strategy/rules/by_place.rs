@@ -1,5 +1,5 @@
-//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are drawn at
-//! random, among candidates with room if there are any.
+//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are decided at
+//! random, among candidates with a free slot if there are any.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, Nothin
 use crate::strategy::load::draw;
 use crate::strategy::{Candidate, Ranked, Site};
 
-/// Positions are those of cities, so differences within a city mean nothing.
+/// Distances that differ by less than this count as equal, because positions are those of cities.
 const SAME_PLACE_KM: f64 = 25.0;
 
-/// `geographic`: the geographically nearest agent (the paper 1, "by geographic position"), or one
-/// that is at most [`SAME_PLACE_KM`] farther.
+/// `geographic`: chooses the geographically nearest agent (the paper 1, "by geographic position"),
+/// or one that is at most [`SAME_PLACE_KM`] farther.
 pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = Direction::from(site.position.ok_or(NoPosition)?);
     let cosine = |candidate: &Candidate| candidate.home.direction.map(|direction| direction.cosine(site));
@@ -27,8 +27,8 @@ pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rn
     Ok((drawn, ranked))
 }
 
-/// `prefix`: the agent whose address has the longest common prefix with the site's (the paper 1,
-/// "by IP address"). Addresses of different families have no common prefix.
+/// `prefix`: chooses the agent whose address has the longest common prefix with the site's address
+/// (the paper 1, "by IP address"). Addresses of different families have no common prefix.
 pub(in crate::strategy) fn prefix(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = site.address.ok_or(NoAddress)?.to_canonical();
     let shared =

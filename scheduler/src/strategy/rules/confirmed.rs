@@ -1,9 +1,9 @@
-//! `gnp-confirmed`: the agent with the shortest measured distance. The measuring agents were
-//! selected before: landmarks and confirmers.
+//! `gnp-confirmed`: chooses the agent with the shortest measured distance. Landmarks and confirmers
+//! have measured the site before.
 //!
-//! There is no draw, because a draw spreads load, and this strategy is for batches where distance
-//! matters most. If the best agent is full, the next one with room gets the task if it is as near;
-//! otherwise the task waits for the best agent.
+//! The agent is not drawn. A draw would spread load, but this strategy is for batches where
+//! distance matters most. If the best agent is full, the next one with a free slot gets the task if
+//! it is about as near. Otherwise the task waits for the best agent.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -15,9 +15,9 @@ use crate::strategy::{Candidate, Choice, nearest, random};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
-/// If some agents have no distance and none has a predicted one, no confirmers could be selected.
-/// Then this is `gnp-top1` over measured distances, with a fallback. If no candidate measured, it
-/// is `gnp-top3`, with a fallback.
+/// If some agents have no distance and no agent has a predicted one, no confirmers could be
+/// selected. Then the choice is that of `gnp-top1` over measured distances, with a fallback. If no
+/// candidate measured the site, the choice is that of `gnp-top3`, with a fallback.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut measured: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();
@@ -46,7 +46,7 @@ mod tests {
     use crate::strategy::fixture::candidate;
     use crate::strategy::{Site, choose};
 
-    /// Agents 1, 2 and so on with these predicted and measured round trips in milliseconds.
+    /// Agents numbered from 1, with these predicted and measured round trips in milliseconds.
     fn agents(distances: &[(Option<f64>, Option<f64>)]) -> Vec<Candidate> {
         (1..).zip(distances).map(|(agent, (predicted, measured))| candidate(agent, *predicted, *measured)).collect()
     }

@@ -1,7 +1,8 @@
-//! The next candidate gets a task that its agent handed back, or lost before beginning it.
+//! The next candidate gets a task that its agent handed back, or that its agent lost before the
+//! crawl began.
 //!
 //! A stored choice lists its candidates. A new choice would draw again and could choose an agent
-//! that was never among the nearest, so the task goes to the best of the remaining candidates.
+//! that was never among the nearest. So the task goes to the best of the remaining candidates.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub struct RecordedCandidate {
 }
 
 impl RecordedChoice {
-    /// The listed candidates with their present loads from `now`. Candidates that are not in `now`
+    /// The stored candidates with their present loads, from `now`. Candidates that are not in `now`
     /// count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &RecordedCandidate| {
@@ -50,9 +51,10 @@ impl RecordedChoice {
     }
 }
 
-/// The best available other candidate of a former choice; candidates with room have priority.
-/// `None` if none is available; the caller then makes a new choice. Also `None` if the strategy
-/// allows only one agent for the site and this agent is available.
+/// Chooses the best available other candidate of a former choice. Candidates with a free slot have
+/// priority. Returns `None` if no other candidate is available; the caller then makes a new
+/// choice. Also returns `None` if the strategy allows only one agent for the site and this agent
+/// is available.
 pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {

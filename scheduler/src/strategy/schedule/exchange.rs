@@ -1,19 +1,20 @@
 //! Improves a plan: moves a site to another slot, or swaps two sites, if that lowers the sum of the
 //! fourth powers of the slots' ends.
 //!
-//! The first plan places one site after another and never revises a placement. In the slots that
-//! end last, some sites would be better at other agents; jumps and swaps find these (Schuurman and
-//! Vredeveld, "Performance guarantees of local search for multiprocessor scheduling", 2007).
+//! The first plan places one site after another and never revises a placement. Some sites in the
+//! slots that end last would be better at other agents. Moves (jumps) and swaps find these
+//! (Schuurman and Vredeveld, "Performance guarantees of local search for multiprocessor
+//! scheduling", 2007).
 
 use std::time::Duration;
 
 use super::{affordable, fourth_power};
 
-/// Maximum number of placements tried. For thirty agents and two hundred sites this suffices for
+/// Maximum number of placements tried. For thirty agents and two hundred sites, this suffices for
 /// several rounds over all sites, until nothing improves. For five hundred sites and a thousand
-/// agents it is less than one round, so planning hardly takes longer.
+/// agents, it ends the search within the first round, so that planning takes hardly longer.
 const MOST_LOOKS: usize = 150_000;
-/// Minimum gain as a share of the affected slots' cost, because sums of floats are not exact.
+/// Minimum gain, as a share of the affected slots' cost. Smaller gains may be rounding errors.
 const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
@@ -36,7 +37,7 @@ impl<'a> SlotAssignment<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and swaps sites, taking them in this order, until nothing improves.
+    /// Moves and swaps sites until nothing improves. Each round takes the sites in this order.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
@@ -67,7 +68,7 @@ impl<'a> SlotAssignment<'a> {
         let mut longest = affordable(best.0);
         for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
             let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
-            // An agent's slots are alike for a site, so only the one that ends first matters.
+            // All slots of an agent suit a site equally, so only the slot that ends first matters.
             let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
                 continue;
             };
@@ -139,8 +140,8 @@ mod tests {
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // A site that no agent may have stays unplaced, and a site that only one agent may have
-        // stays at that agent.
+        // A site that no agent may have stays unplaced. A site that only one agent may have
+        // stays there.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places =
@@ -182,7 +183,7 @@ mod tests {
                 }
                 ends
             };
-            // Each site starts in the first slot of the first agent that may have it.
+            // Each site begins in the first slot of the first agent that may have it.
             let of: Vec<Option<(usize, usize)>> =
                 takes.iter().map(|takes| takes.iter().position(Option::is_some).map(|agent| (agent, 0))).collect();
             let mut places = SlotAssignment::new(&takes, of.clone(), ends_of(&of));

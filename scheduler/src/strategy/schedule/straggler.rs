@@ -1,14 +1,13 @@
-//! Stragglers: running crawls that another agent would end sooner, and that are therefore
-//! preempted.
+//! Stragglers: running crawls that are preempted because another agent would end them sooner.
 //!
-//! Only for idle slots: the caller has checked that no site waits for them. A crawl resumes
-//! elsewhere where it stopped, so only the remaining work is compared. The remaining time at the
-//! present agent follows from the speed that it reported, or from the prediction if it reported
-//! none; the time at another agent is predicted. Whether a crawl is slower than predicted because
-//! of its agent or its site is unknown, so half of the factor, on the logarithmic scale, is
-//! attributed to the site.
+//! Stragglers are moved only to idle slots, and the caller has checked that no site waits for these
+//! slots. A crawl resumes where it stopped, so only the remaining work is compared. The remaining
+//! time at the present agent follows from the speed that the agent reported, or else from the
+//! prediction. The time at another agent is predicted. A crawl may be slower than predicted because
+//! of its agent or because of its site. Which one is unknown, so half of the factor, on the
+//! logarithmic scale, is attributed to the site.
 //!
-//! A handover takes time and estimates err, so a crawl is moved only if the gain is clear.
+//! A handover takes time and estimates have errors, so a crawl is moved only if the gain is clear.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,17 +18,17 @@ use super::work::{HELD_BACK, OPENING_TRIPS, PreparedWork};
 use crate::strategy::{Candidate, Work, schedule};
 
 /// No lease is preempted within this time of its grant. The first seconds (connection, robots.txt,
-/// sitemaps) do not show the crawl's speed, and a crawl that ends soon gains little.
+/// sitemaps) do not show the crawl's speed, and moving a crawl that ends soon gains little.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Maximum preemptions at once: all rest on estimates, and the result of these should be known
-/// before the next.
+/// Maximum number of preemptions at once. All depend on estimates, so the result of these should be
+/// known before more follow.
 const MOST_AT_ONCE: usize = 4;
-/// The time of a handover in addition to the site's interval and the round trips before the first
-/// page: the aborted request, two passes of the scheduler, and the delivery of two orders.
+/// The duration of a handover: the aborted request, two passes of the scheduler, and the delivery
+/// of two orders. The site's interval and the round trips before the first page come on top.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is preempted if its time at the other agent is less than this share of its remaining
-/// time. Sizes, speeds and distances err by about ten per cent each (`accuracy.md`, `method.md`),
-/// so their combined error rarely looks like a gain of a third.
+/// time. Estimates of sizes, speeds and distances err by about ten per cent each (`accuracy.md`,
+/// `method.md`), so their combined error rarely looks like a gain of a third.
 const SHARE: f64 = 0.7;
 
 /// A running crawl.
@@ -37,25 +36,25 @@ const SHARE: f64 = 0.7;
 pub struct UnderWay {
     /// How long the lease has lasted so far.
     pub took: Duration,
-    /// The predicted duration.
+    /// The predicted duration of the crawl.
     pub takes: Duration,
     /// The time limit of the crawl.
     pub at_most: Duration,
     /// The page limit of the crawl.
     pub most_pages: u32,
-    /// All work of the site; typical work if its size is unknown.
+    /// All work of the site, including fetched pages; typical work if the site's size is unknown.
     pub work: Work,
     pub sized: bool,
-    /// Number of fetched pages and the time for them, by the agent's last report; `None` if
-    /// unknown.
+    /// Number of fetched pages and the time for them, from the agent's last report;
+    /// `None` if unknown.
     pub fetched: Option<(u32, Duration)>,
     pub here: Candidate,
-    /// The agents that may take the crawl: not those that its batch excludes, nor those where the
-    /// site's crawl crashed.
+    /// The agents that may get the crawl: not the agents that its batch excludes, nor those where a
+    /// crawl of the site crashed.
     pub elsewhere: Vec<Candidate>,
 }
 
-/// A preempted crawl and the agent that should take it.
+/// A preempted crawl, and the agent that should continue it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CrawlMove {
     /// The index of the crawl.
@@ -67,8 +66,8 @@ pub struct CrawlMove {
     pub there: Duration,
 }
 
-/// The crawls to preempt, those with the longest remaining time first. `free` has the number of
-/// idle slots per agent.
+/// Returns the crawls to preempt, the crawl with the longest remaining time first. `free` contains
+/// the number of idle slots per agent.
 pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<CrawlMove> {
     let mut free = free.clone();
     let mut lasting: Vec<(usize, &UnderWay, RemainingWork)> = crawls
@@ -104,7 +103,7 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<CrawlMov
 struct RemainingWork {
     /// The remaining time at the present agent, in seconds.
     here_s: f64,
-    /// The remaining pages, by the remaining time and the speed so far.
+    /// The remaining pages, estimated from the remaining time and the speed so far.
     pages: f64,
     /// The factor by which a page is assumed to take longer than predicted at any other agent.
     slower: f64,
@@ -120,10 +119,11 @@ impl UnderWay {
         let (page_s, remaining, slower) = match self.fetched {
             Some((pages, took)) if pages > 0 => {
                 let page_s = took.as_secs_f64() / f64::from(pages);
-                // The page limit may end the crawl before all pages of the site are fetched.
+                // The crawl may reach its page limit before all pages of the site are fetched.
                 let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
                 let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
-                // The time per page does not show the agent's speed if politeness limits it.
+                // If politeness limits the time per page, this time does not show the
+                // agent's speed.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
                 (page_s, schedule::remaining(left, self.took.saturating_sub(took)), slower)
@@ -132,13 +132,13 @@ impl UnderWay {
         };
         let rest =
             RemainingWork { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower, counted };
-        // The time limit may end the crawl before its pages are fetched.
+        // The crawl may reach its time limit before all its pages are fetched.
         let here_s = rest.here_s.min(self.at_most.saturating_sub(self.took).as_secs_f64());
         (rest.pages.is_finite() && rest.slower.is_finite()).then_some(RemainingWork { here_s, ..rest })
     }
 
-    /// The agent with an idle slot where the remaining work would end first, and after how many
-    /// seconds. Of several, the first agent.
+    /// The agent with an idle slot where the remaining work would end first, and the seconds until
+    /// then. Ties go to the first agent.
     fn first_end(&self, rest: &RemainingWork, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
         let interval_s = self.work.interval.as_secs_f64();
         let mut first: Option<(f64, AgentId)> = None;
@@ -155,8 +155,8 @@ impl UnderWay {
 }
 
 impl RemainingWork {
-    /// The time that an agent would need, in seconds, with the handover; `None` if its distance is
-    /// unknown.
+    /// The seconds that an agent would need, including the handover; `None` if its
+    /// distance is unknown.
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
@@ -181,7 +181,7 @@ mod tests {
         measured(number, f64::from(millis))
     }
 
-    /// A crawl of 1,000 pages, each of one round trip, at an agent 200 ms away: 200 s.
+    /// A crawl of 1,000 pages, each of one round trip, at an agent 200 ms away. It takes 200 s.
     fn far() -> UnderWay {
         let work = Work { pages: 1000, bytes: 1_000_000, interval: Duration::ZERO };
         let (here, elsewhere, most_pages) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)], u32::MAX);
@@ -210,8 +210,8 @@ mod tests {
     fn what_another_ends_clearly_sooner_is_asked_for_and_nothing_else() {
         let moved = moves(&[far()], &idle(&[(2, 1), (3, 1)]));
         assert_eq!(to(&moved), [(0, 2)]);
-        // 180 s remain for 900 pages. The other agent is at a tenth of the distance; the handover
-        // is added.
+        // 180 s remain for 900 pages. The other agent is at a tenth of the distance, so it needs 18
+        // s, and the handover.
         assert_eq!(moved[0].here, secs(180));
         assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 18.0)).abs() < 0.01, "{:?}", moved[0].there);
         assert_eq!(to(&moves(&[far()], &idle(&[(3, 1)]))), [(0, 3)], "half as far is worth it");
@@ -236,8 +236,8 @@ mod tests {
         let work = Work { interval: secs(1), ..far().work };
         let polite = UnderWay { work, takes: secs(1000), fetched: Some((20, secs(20))), ..far() };
         assert!(moves(&[polite], &idle(&[(2, 1)])).is_empty());
-        // Nine times slower than predicted, and the other agent is as near: three times slower is
-        // assumed there.
+        // The crawl is nine times slower than predicted, and the other agent is as near, so the
+        // crawl is assumed to be three times slower than predicted there.
         let slow = |times: u64| UnderWay {
             took: secs(100),
             fetched: Some((u32::try_from(500 / times).expect("small"), secs(100))),
@@ -249,8 +249,8 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
-        // The agent is so far that it requests at half the rate of the answers, so it is as slow as
-        // predicted.
+        // The agent is so far that it requests at half the rate of the answers, and its crawl is as
+        // slow as predicted.
         let late = UnderWay {
             here: agent(1, 1200),
             took: secs(96),
@@ -273,7 +273,7 @@ mod tests {
         assert!(moves(&many, &idle(&[(1, 9), (2, 0)])).is_empty(), "it has it, and the others have no slot");
     }
 
-    /// Generates crawls of every kind.
+    /// Generates crawls of all kinds.
     fn crawls() -> impl Strategy<Value = Vec<UnderWay>> {
         let near = prop_oneof![Just(0_u32), 1_u32..1000];
         let fetched = prop::option::of((0_u32..5000, 0_u64..5000));

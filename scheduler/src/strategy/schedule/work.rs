@@ -1,10 +1,11 @@
-//! The duration of a crawl: round trips for its pages, and bytes over a rate, if these are known.
+//! The duration of a crawl: the round trips for its pages, plus the transfer of its bytes if the
+//! agent's rate is known.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
 //! doubled each round: RFC 6928), plus its bytes over the agent's rate, but at least the request
 //! interval. If answers take a second or more, the agent assumes trouble and requests at half the
-//! rate of the answers. The [`Speed`] of an agent is learned from its crawls: a factor on the round
-//! trips (losses, slow servers), and the rate.
+//! rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the round
+//! trips (which includes losses and slow servers), and the rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,23 +13,24 @@ use std::time::Duration;
 use crate::model::{AgentId, Rtt};
 use crate::strategy::{Candidate, schedule};
 
-/// Bytes of the first window: ten segments of 1,460 bytes (RFC 6928, section 2).
+/// Bytes of TCP's first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: for the connection, its first request, and robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// As in the agent's politeness: the time to first byte from which requests become rarer, and the
-/// multiple of this time between requests then.
+/// The agent's rules of politeness: from this time to first byte on, it waits this multiple of the
+/// time between requests.
 const LATE_S: f64 = 1.0;
 const LATE_TIMES: f64 = 2.0;
-/// A crawl whose pages took less than this many intervals each was limited by politeness, so it
+/// A crawl whose pages took less than this many intervals each was slowed down by politeness, so it
 /// does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior in crawls, so that a single lucky or unlucky crawl has little effect.
+/// The weight of the prior, as a number of crawls, so that a single lucky or unlucky crawl has
+/// little effect.
 const PRIOR_CRAWLS: f64 = 4.0;
-/// Maximum predicted time in seconds; differences beyond it do not matter.
+/// Maximum predicted time in seconds. Differences beyond it do not matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of factors. An agent ten times slower than its round trips allow is broken, not
-/// far.
+/// The valid range of factors. An agent that is ten times slower than its round trips allow is
+/// broken, not far.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
 /// The size of a crawl, and the interval between its requests.
@@ -41,7 +43,7 @@ pub struct Work {
 }
 
 impl Default for Work {
-    /// A small site at the default interval, assumed before any site was crawled.
+    /// A small site at the default interval, which is assumed before any site was crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
@@ -56,7 +58,7 @@ pub struct Speed {
     byte_s: f64,
 }
 
-/// All values are finite, so equality is reflexive.
+/// Equality is reflexive, because all values are finite.
 impl Eq for Speed {}
 
 impl Default for Speed {
@@ -78,14 +80,14 @@ pub struct Crawl {
 }
 
 impl Work {
-    /// The time that an agent at this distance needs. For many agents, call [`Work::counted`]
-    /// first.
+    /// The time that an agent at this distance needs. For many agents, compute [`Work::counted`]
+    /// once instead.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         self.counted().takes(distance, speed)
     }
 
     /// The remaining work after `fetched` pages. If the size is unknown (not `sized`) or exceeded,
-    /// at least as many more pages as an overdue crawl is assumed to have.
+    /// the crawl is assumed to continue like an overdue one: for a share of its pages so far.
     pub fn left(&self, fetched: u32, sized: bool) -> Self {
         let pages = self.pages.max(1);
         let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
@@ -103,24 +105,24 @@ impl Work {
         PreparedWork { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
     }
 
-    /// Round trips of slow start for one page.
+    /// The round trips of slow start for one page.
     fn rounds(&self) -> f64 {
         (self.page_bytes() / FIRST_WINDOW + 1.0).log2().max(1.0)
     }
 
     fn page_bytes(&self) -> f64 {
-        // Sizes above 2^52 lose their last digits, which do not matter.
+        // Sizes above 2^52 lose their last digits, which do not matter here.
         let bytes = Duration::from_micros(self.bytes).as_secs_f64() * 1e6;
         bytes / f64::from(self.pages.max(1))
     }
 
-    /// The time of the round trips for one page, in seconds.
+    /// The time of one page's round trips, in seconds.
     fn trips_s(&self, distance: Rtt) -> f64 {
         self.rounds() * distance.as_duration().as_secs_f64()
     }
 }
 
-/// Work with precomputed values that do not depend on the agent.
+/// Work with precomputed values that are the same for all agents.
 #[derive(Debug, Clone, Copy)]
 pub struct PreparedWork {
     pages: f64,
@@ -140,7 +142,7 @@ impl PreparedWork {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
-    /// The time for one page at an agent, in seconds, without the wait for the next page.
+    /// The time for one page at an agent, in seconds, without the wait before the next request.
     pub(in crate::strategy) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.page_at_s(distance.as_duration().as_secs_f64(), speed)
     }
@@ -166,7 +168,8 @@ impl PreparedWork {
 }
 
 impl Speed {
-    /// From a factor and a rate in bytes per second, both limited to their valid range.
+    /// Builds a speed from a factor and a rate in bytes per second, both limited to their
+    /// valid range.
     pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
         let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
         Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
@@ -182,9 +185,9 @@ impl Speed {
         (self.byte_s > 0.0).then(|| self.byte_s.recip())
     }
 
-    /// The speed learned from these crawls, with `self` as the prior: the factor and the time per
-    /// byte that fit the relative times best (least squares), together with `PRIOR_CRAWLS` crawls
-    /// that match the prior.
+    /// The speed learned from these crawls, with `self` as the prior. The factor and the time per
+    /// byte fit the relative times best (least squares), together with `PRIOR_CRAWLS` crawls that
+    /// match the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
@@ -193,7 +196,7 @@ impl Speed {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
-            // Relative to the prior, so that long and short crawls have equal weight.
+            // Times are relative to the prior's, so that long and short crawls have equal weight.
             let believed = self.factor * trips + self.byte_s * bytes;
             sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
         }
@@ -229,13 +232,15 @@ impl RegressionSums {
         self.zy += weight * z * y;
     }
 
-    /// The factor and the time per byte, shrunk towards `prior` as by [`PRIOR_CRAWLS`] more crawls.
+    /// The factor and the time per byte, shrunk towards `prior` as if by [`PRIOR_CRAWLS`]
+    /// more crawls.
     fn solve(&self, prior: Speed) -> Speed {
         if self.weight <= 0.0 {
             return prior;
         }
         let per_crawl = PRIOR_CRAWLS / self.weight;
-        // Each unknown is regularised by the mean square of its column, so units do not matter.
+        // Each unknown is regularised by the mean square of its column, so that units
+        // do not matter.
         let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
         let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
         let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);
@@ -252,7 +257,7 @@ impl RegressionSums {
     }
 }
 
-/// Converts with a precision of a nanosecond. A plan of five hundred sites for a thousand agents
+/// Converts with a precision of a nanosecond. Planning five hundred sites for a thousand agents
 /// calls this half a million times, and took half as long again with `Duration`'s conversion.
 #[expect(
     clippy::cast_possible_truncation,
@@ -301,7 +306,7 @@ mod tests {
         let opening = OPENING_TRIPS * 0.1;
         let takes = |work: Work| work.takes(rtt(100.0), Speed::default()).as_secs_f64() - opening;
         assert!((takes(work(10, 1000, 0)) - 1.0).abs() < 1e-6);
-        // 43,800 bytes are the first window plus one of twice its size.
+        // 43,800 bytes are the first window plus a second one of twice its size.
         assert!((takes(work(10, 43_800, 0)) - 2.0).abs() < 1e-6);
         assert!((takes(work(10, 43_800, 500)) - 5.0).abs() < 1e-6, "the interval is longer");
         let slow = Speed::new(1.0, Some(43_800.0));
@@ -320,7 +325,7 @@ mod tests {
         let sizes = [2_000_u64, 8_000, 20_000, 50_000];
         let crawls: Vec<Crawl> =
             (0..200).map(|i| crawl(10, sizes[i % 4], 10.0 + 17.0 * f64::from(u8::try_from(i % 7).unwrap()))).collect();
-        // If the prior is the truth, the estimate does not change.
+        // If the prior is the truth, the estimate stays the same.
         let kept = truth.learned(&crawls);
         assert!((kept.factor - 2.0).abs() < 1e-6 && (kept.bytes_per_s().unwrap() - 1e5).abs() < 1.0, "{kept:?}");
         let learned = Speed::default().learned(&crawls);
@@ -330,7 +335,7 @@ mod tests {
         }
         let lucky = Crawl { took: crawls[0].took / 10, ..crawls[0] };
         let after = truth.learned(&[lucky]);
-        // A crawl in a tenth of the time lowers the factor by three tenths.
+        // A crawl in a tenth of the time lowers the factor by about three tenths.
         assert!(after.factor > 1.3, "{after:?}");
     }
 

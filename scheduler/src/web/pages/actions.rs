@@ -1,4 +1,4 @@
-//! What an operator can do on a page: buttons, and the requests that they send.
+//! The actions that an operator can take on a page: the buttons, and the requests that they send.
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,7 @@ use crate::web::{Web, layout};
 
 use super::PageName;
 
-/// The buttons of a page; `done` is the action that led here.
+/// The buttons of a page. `done` is the action that led to this page, if any.
 pub(super) fn of(name: &PageName, form: &FormCode, done: &str) -> Markup {
     let actions: (&str, &str, &[(&str, &str, &str)]) = match name {
         PageName::Agent(name) => (
@@ -53,7 +53,7 @@ pub(super) fn of(name: &PageName, form: &FormCode, done: &str) -> Markup {
     }
 }
 
-/// Runs an action on an agent, then shows it.
+/// Performs an action on an agent, then shows the agent's page.
 pub(in crate::web) async fn agent(State(web): State<Web>, Path((name, action)): Path<(String, String)>) -> Response {
     let fleet = &web.desks.fleet;
     let acted = match action.as_str() {
@@ -65,7 +65,7 @@ pub(in crate::web) async fn agent(State(web): State<Web>, Path((name, action)): 
     outcome(acted, &layout::path("/agents/", &name), &action)
 }
 
-/// Runs an action on a batch, then shows it.
+/// Performs an action on a batch, then shows the batch's page.
 pub(in crate::web) async fn batch(State(web): State<Web>, Path((name, action)): Path<(String, String)>) -> Response {
     let sites = &web.desks.sites;
     let acted = match action.as_str() {

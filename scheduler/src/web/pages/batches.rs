@@ -1,4 +1,4 @@
-//! The batches, and one batch.
+//! The page of all batches, and the page of one batch.
 
 use landfall_proto::v1::site_service_server::SiteService as _;
 use landfall_proto::v1::{BatchProgress, Ending, ListBatchesRequest, ShowBatchRequest};
@@ -13,7 +13,7 @@ use crate::web::layout::{self, Page, section, table};
 
 use super::trends;
 
-/// Number of batches on the page.
+/// Maximum number of batches on the page.
 const MOST: u64 = 200;
 
 pub(super) async fn page(web: &Web) -> Result<Page, PageError> {

@@ -1,4 +1,4 @@
-//! The fleet, and one agent.
+//! The page of the fleet, and the page of one agent.
 
 use landfall_proto::v1::fleet_service_server::FleetService as _;
 use landfall_proto::v1::{Agent, ListAgentsRequest, ShowAgentRequest};
@@ -11,7 +11,7 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, section, table};
 
-/// Number of agents on the page, of some 450 bytes each.
+/// Maximum number of agents on the page. Each takes some 450 bytes.
 const MOST: u64 = 500;
 
 pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
@@ -28,7 +28,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     Ok(Page { title: "Fleet".to_owned(), section: "/fleet", actions: html! {}, live })
 }
 
-/// The used slots of an agent.
+/// A bar that shows how many of an agent's slots are used.
 fn load(agent: &Agent) -> maud::Markup {
     let share = if agent.capacity == 0 { 0.0 } else { f64::from(agent.leased) / f64::from(agent.capacity) };
     let text = format!("{} of {} slots, {} waiting", agent.leased, agent.capacity, agent.waiting);
@@ -54,7 +54,7 @@ pub(super) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
     Ok(Page { title: agent.name, section: "/fleet", actions: html! {}, live })
 }
 
-/// What the list of agents does not show.
+/// The facts about an agent that the list of agents leaves out.
 fn facts(agent: &Agent, view: &View) -> Vec<(&'static str, String)> {
     let facts = [
         ("Place", [&agent.city, &agent.carrier, &agent.country].map(String::as_str).join(", ")),

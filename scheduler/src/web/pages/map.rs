@@ -1,4 +1,4 @@
-//! The map: the embedding in a plane, or the known positions on the globe.
+//! The page of the map: the embedding in a plane, or the known positions on the globe.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,30 +22,30 @@ use crate::web::layout::{Page, section};
 
 mod drawing;
 
-/// Maximum number of agents and sites that are drawn: more would cover each other, and make the page
-/// heavy. At least so many sites are drawn whatever the number of agents.
+/// Maximum number of agents and sites that are drawn. More marks would cover each other and make
+/// the page large. At least [`LEAST_SITES`] sites are drawn, even if there are many agents.
 const MARKS: usize = 1_500;
 const LEAST_SITES: usize = 300;
-/// For this time the errors of an epoch are not computed again: few measurements change meanwhile, and
-/// of a thousand agents they take half a second.
+/// Time for which the errors of an epoch are not computed again. Few measurements change meanwhile,
+/// and computing the errors of a thousand agents takes half a second.
 const FRESH: Duration = Duration::from_secs(60);
-/// Number of pairs with the largest errors that an agent's tooltip names.
+/// Number of pairs that an agent's tooltip names: those with the largest errors.
 const WORST: usize = 3;
 
-/// What is drawn.
+/// The data from which the map is drawn.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::web) struct MapData {
-    /// The epoch; null before the first.
+    /// The epoch of the embedding; null before the first embedding.
     epoch: Option<i64>,
     /// The epochs that can be shown, in order.
     epochs: Vec<i64>,
     fitted_at: Option<DateTime<Utc>>,
     dimensions: usize,
-    /// The share of the variance that the plane shows, 0 to 1.
+    /// The share of the variance that remains visible in the plane, 0 to 1.
     explained: f64,
     agents: Vec<MapAgent>,
     sites: Vec<MapSite>,
-    /// About how many sites are placed in all epochs.
+    /// The approximate number of placed sites, over all epochs.
     placed_sites: u64,
 }
 
@@ -55,13 +55,13 @@ struct MapAgent {
     city: String,
     carrier: String,
     landmark: bool,
-    /// Place in the plane, and the height, in milliseconds.
+    /// The place in the plane, and the height, in milliseconds.
     x_ms: f64,
     y_ms: f64,
     height_ms: f64,
-    /// Median of |ln(predicted / measured)| over its pairs; null without measurements.
+    /// The median of |ln(predicted / measured)| over the agent's pairs; null without measurements.
     median_error: Option<f64>,
-    /// Its pairs with the largest errors.
+    /// The agent's pairs with the largest errors.
     worst: Vec<MapResidual>,
     latitude: Option<f64>,
     longitude: Option<f64>,
@@ -84,13 +84,14 @@ struct MapSite {
     longitude: Option<f64>,
 }
 
-/// The embedding of an epoch, the newest if `epoch` is empty, with a sample of its sites.
+/// Reads the embedding of an epoch, or the newest one if `epoch` is empty, with a sample
+/// of its sites.
 pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, PageError> {
     let wanted = match epoch {
         "" => None,
         text => Some(text.parse().map(EmbeddingEpoch::new).map_err(|_| unknown_epoch(text))?),
     };
-    // One map is read at a time, and those who wait hold no connection to the database.
+    // Only one map is read at a time. Requests that wait for it hold no database connection.
     let mut known_errors = web.map_errors.lock().await;
     let mut tx = store::begin_snapshot(&web.scheduler.pool).await?;
     let epochs = embeddings::stored_epochs(&mut tx).await?.into_iter().map(EmbeddingEpoch::get).collect();
@@ -160,7 +161,7 @@ fn unknown_epoch(epoch: &str) -> PageError {
 
 type AgentErrors = BTreeMap<AgentId, (Option<f64>, Vec<MapResidual>)>;
 
-/// The errors of one epoch, and when they were computed.
+/// The errors of one epoch, and the time at which they were computed.
 #[derive(Debug)]
 pub(in crate::web) struct EpochErrors {
     epoch: EmbeddingEpoch,
@@ -168,7 +169,7 @@ pub(in crate::web) struct EpochErrors {
     errors: Arc<AgentErrors>,
 }
 
-/// The errors of an epoch, at most [`FRESH`] old.
+/// The errors of an epoch. They are computed again if they are older than [`FRESH`].
 async fn errors(
     last: &mut Option<EpochErrors>,
     conn: &mut PgConnection,
@@ -183,7 +184,7 @@ async fn errors(
     Ok(errors)
 }
 
-/// The errors of each agent's pairs, by the present measurements.
+/// Computes the errors of each agent's pairs from the present measurements.
 async fn residuals(
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,
@@ -198,7 +199,7 @@ async fn residuals(
     for agent in quality.agents().iter().filter(|agent| agent.distances > 0) {
         errors.insert(agent.agent, (Some(agent.median_error), Vec::new()));
     }
-    // The largest errors come first.
+    // The residuals are sorted, the largest errors first.
     for residual in quality.residuals() {
         for (agent, other) in [(residual.from, residual.to), (residual.to, residual.from)] {
             let Some((_, worst)) = errors.get_mut(&agent).filter(|(_, worst)| worst.len() < WORST) else { continue };

@@ -1,4 +1,4 @@
-//! The overview: how the whole system stands, and what needs attention.
+//! The overview page: the state of the whole system, and what needs attention.
 
 use landfall_proto::v1::status_service_server::StatusService as _;
 use landfall_proto::v1::{Attention, BatchStatus, ShowStatusRequest, ShowStatusResponse};
@@ -48,7 +48,7 @@ fn attention(found: &[Attention]) -> Markup {
     }
 }
 
-/// A batch's share of ended sites, with its text.
+/// A bar that shows the share of a batch's sites that have ended, with a text.
 pub(super) fn progress(batch: &BatchStatus) -> Markup {
     let share = if batch.sites == 0 { 1.0 } else { layout::float(batch.ended) / layout::float(batch.sites) };
     let text = format!("{} of {}", number(batch.ended), number(batch.sites));

@@ -1,4 +1,4 @@
-//! One site: what is known about it, and why its agents were chosen.
+//! The page of one site: what is known about it, and why its agents were chosen.
 
 use landfall_proto::json::{milliseconds, moment, rfc3339};
 use landfall_proto::v1::site_service_server::SiteService as _;
@@ -14,7 +14,7 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, section, table};
 
-/// Number of choices that are drawn; the rest is in `landfall explain`.
+/// Maximum number of choices shown. `landfall explain` shows all.
 const MOST_CHOICES: usize = 5;
 
 pub(super) async fn page(web: &Web, name: &str) -> Result<Page, PageError> {
@@ -52,7 +52,7 @@ fn explanation(explained: &ExplainResponse) -> Markup {
     }
 }
 
-/// A choice as a sentence, with the distances of its candidates as bars.
+/// Explains a choice by a sentence, and by bars for the distances of its candidates.
 fn drawn(choice: &ExplainedChoice) -> Markup {
     let distance = |one: &ExplainedCandidate| milliseconds(one.measured.or(one.predicted));
     let most = choice.candidates.iter().filter_map(distance).fold(1.0, f64::max);
@@ -72,7 +72,7 @@ fn drawn(choice: &ExplainedChoice) -> Markup {
     }
 }
 
-/// Events as a list, the newest first.
+/// A list of events, the newest first.
 pub(super) fn events(events: &[Event]) -> Markup {
     html! {
         @if events.is_empty() { p { "There are no events." } }

@@ -1,4 +1,4 @@
-//! Throughput and the map's accuracy over time.
+//! The page of trends: throughput and the map's accuracy over time.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, float, section, table};
 
-/// The shown time, and the length of the stretches into which it is divided.
+/// The time span of the chart of rates, and the length of its parts (stretches).
 const PAST: Duration = Duration::from_secs(6 * 3600);
 const STRETCH: Duration = Duration::from_secs(180);
-/// Number of epochs in the chart and in the table.
+/// Maximum number of epochs in the chart, and in the table.
 const EPOCHS: u32 = 200;
 const LISTED_EPOCHS: usize = 20;
 
-/// Crawls per minute within a stretch of time.
+/// The mean number of crawls, pages and megabytes per minute in a stretch of time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(in crate::web) struct Rate {
     from: DateTime<Utc>,
@@ -34,7 +34,8 @@ pub(in crate::web) struct Rate {
     megabytes_per_minute: f64,
 }
 
-/// The rates of a batch, or of all, over the last hours; stretches without a crawl are zero.
+/// The rates of a batch, or of all batches, over the last hours. Stretches without crawls
+/// have zero rates.
 pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Vec<Rate>, PageError> {
     let mut conn = store::acquire(&web.scheduler.pool).await?;
     let batch = match batch {
@@ -47,13 +48,14 @@ pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Ve
     Ok(rates(&crawled(&mut conn, batch, PAST, STRETCH).await?, now()))
 }
 
-/// Fills the stretches between the first crawl and now.
+/// Computes the rates of all stretches between the first crawl and now, including stretches
+/// without crawls.
 fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
     let minutes = STRETCH.as_secs_f64() / 60.0;
     let Some(first) = stretches.first() else { return Vec::new() };
     let length = TimeDelta::from_std(STRETCH).unwrap_or(TimeDelta::minutes(1));
     let (mut from, mut filled, mut rest) = (first.from, Vec::new(), stretches.iter().peekable());
-    // The last stretch has not ended, so its rate would be too low.
+    // The present stretch is left out: it has not ended, so its rate would be too low.
     while from + length <= now && filled.len() <= 2 * usize::try_from(PAST.as_secs() / STRETCH.as_secs()).unwrap_or(0) {
         let crawls = rest.next_if(|stretch| stretch.from <= from);
         filled.push(Rate {
@@ -67,7 +69,7 @@ fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
     filled
 }
 
-/// Rates over time as a chart.
+/// Draws rates over time as a chart.
 pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
     let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
         return html! { p {
@@ -108,7 +110,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
 }
 
-/// The median error of each epoch's map over the round trips between agents.
+/// Draws the median error of each epoch's map over the round trips between agents.
 fn accuracy(epochs: &[Epoch]) -> Markup {
     let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
     let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index, per_cent(epoch)?)));

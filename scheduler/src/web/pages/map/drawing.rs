@@ -11,7 +11,7 @@ use crate::web::layout::{self, float};
 
 use super::{MapAgent, MapData};
 
-/// The choice of the epoch and of the view; works without a script.
+/// The controls for the epoch and the view. They also work without scripts.
 pub(super) fn controls(map: &MapData, globe: bool) -> Markup {
     let epoch = map.epoch.unwrap_or_default();
     let at = map.epochs.iter().position(|known| *known == epoch).unwrap_or_default();
@@ -31,7 +31,7 @@ pub(super) fn controls(map: &MapData, globe: bool) -> Markup {
     }
 }
 
-/// Agents of the same city and carrier have one colour.
+/// Groups agents by city and carrier. Each group has one colour.
 fn groups(map: &MapData) -> Groups {
     let mut sites: BTreeMap<&str, usize> = BTreeMap::new();
     for agent in map.sites.iter().filter_map(|site| site.agent.as_deref()) {
@@ -90,7 +90,7 @@ fn caption(map: &MapData, plane: Plane, drawn: usize, outside: usize) -> Markup 
     }
 }
 
-/// The name, the place and the errors of an agent, a line each.
+/// The text of an agent's tooltip: its name, place and errors, in several lines.
 fn tooltip(agent: &MapAgent) -> String {
     let landmark = if agent.landmark { ", landmark" } else { "" };
     let mut text =
