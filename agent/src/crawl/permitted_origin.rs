@@ -16,7 +16,7 @@ use crate::net::origin::Origin;
 use crate::probe::ProbeError;
 use crate::probe::settle::settle;
 
-/// Finds the site's origin if it is unknown, after the permit for the site's address has arrived.
+/// Waits for the permit for the site's address; then finds the site's origin if it is unknown.
 /// `limit` is the time limit for each request. Sets `settled_at` if the search sent requests.
 pub(super) async fn find_origin(
     job: &Job,
