@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Size of an outbox's disk in bytes: enough for thousands of outcomes.
+/// Size of an outbox's disk in bytes. It has room for thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
-/// The agents' `min_free_bytes`: with less free space, an agent accepts no lease.
+/// The agents' setting `min_free_bytes`. With less free space, an agent accepts no lease.
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
 
@@ -64,7 +64,7 @@ impl SmallDisks {
 impl Drop for SmallDisks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // An ending agent may still have an open file, so unmount lazily.
+            // An agent that is ending may still have a file open, so unmount lazily.
             if let Err(error) = run("umount", &["--lazy"], folder) {
                 tracing::warn!(%error, "a small disk stays mounted");
             }
