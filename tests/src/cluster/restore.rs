@@ -1,4 +1,4 @@
-//! Restores a cluster from a backup after the loss of its scheduler and database. The agents
+//! Restores a cluster from a backup, as after the loss of its scheduler and database. The agents
 //! continue to run.
 
 use std::path::Path;

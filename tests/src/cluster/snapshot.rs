@@ -1,8 +1,9 @@
-//! Freezes a cluster and restarts it from the frozen state, so that every run begins with the same
-//! map and measurements and learns nothing from other runs.
+//! Freezes a cluster, and restarts it from the frozen state. So every run begins with the same map
+//! and measurements, and learns nothing from other runs.
 //!
-//! The frozen state consists of files: the schedulers' data directories with their database, and
-//! the agents' folders. The memory of the processes (robots.txt, resolved names) is lost.
+//! The frozen state consists of files: the schedulers' data directories, which contain their
+//! databases, and the agents' folders. What processes have only in memory (robots.txt, resolved
+//! names) is lost.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,8 @@ const SNAPSHOT: &str = "snapshot";
 const AGENTS: &str = "agents";
 
 impl Cluster {
-    /// Stops every process and copies the files. The cluster stays stopped until `begin_again`.
+    /// Stops every process, and copies the files. The cluster is stopped until `begin_again` is
+    /// called.
     ///
     /// # Errors
     /// When a process does not end, the schedulers share a database, or copying fails.
@@ -52,8 +54,8 @@ impl Cluster {
         answer
     }
 
-    /// Restarts the frozen cluster in another emulated network with the same nodes and addresses,
-    /// with `capacity` slots per agent.
+    /// Restarts the frozen cluster with `capacity` slots per agent. The emulated network is a new
+    /// one with the same nodes and addresses.
     ///
     /// # Errors
     /// When the addresses differ, or a process does not start.
@@ -95,8 +97,8 @@ impl Cluster {
     }
 }
 
-/// Copies a folder with owners and modes, because Postgres runs as another user if the lab runs as
-/// root.
+/// Copies a folder and keeps owners and modes, because Postgres runs as another user if the lab
+/// runs as root.
 async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
     let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).output().await.context("run cp")?;
     let said = String::from_utf8_lossy(&copied.stderr);
