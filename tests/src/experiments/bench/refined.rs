@@ -1,8 +1,8 @@
-//! Measures the speed of the refined tier: of electing landmarks, fitting a map, and predicting
+//! Measures the speed of the refined tier: how fast it elects landmarks, fits a map, and predicts
 //! every agent's distance to a site.
 //!
-//! Times are processor time of one thread, so that other work has little effect. Figures are
-//! medians of the rounds.
+//! Times are processor time of one thread, so that other work on the machine has little effect.
+//! Figures are medians of all rounds.
 
 use std::hint::black_box;
 
