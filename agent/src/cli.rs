@@ -240,7 +240,7 @@ impl Cli {
     }
 }
 
-/// Writes a page of the manual for each command into a folder.
+/// Writes a manual page for each command into a folder.
 fn write_manual(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command(), folder))

@@ -309,7 +309,7 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint, and then returns the lease, after which no report is allowed.
+    /// Sends the checkpoint before the lease is returned: no report is allowed afterwards.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);

@@ -153,7 +153,7 @@ impl LeaseTimes {
 /// Runs the test. Cleans up even after a failure or an interrupt.
 ///
 /// # Errors
-/// When a step fails, or the judge finds a violation.
+/// Returns an error if a step fails, or the judge finds a violation.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;

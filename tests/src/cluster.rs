@@ -94,7 +94,7 @@ impl Binaries {
     /// Finds the binaries.
     ///
     /// # Errors
-    /// When a binary is missing because the workspace was not built.
+    /// Returns an error if a binary is missing because the workspace was not built.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         // Test executables are one folder deeper, in `deps`.
@@ -114,7 +114,8 @@ impl Cluster {
     /// connected.
     ///
     /// # Errors
-    /// When a binary is missing or fails. The message ends with the last lines of its log.
+    /// Returns an error if a binary is missing or fails. The message ends with the last lines of
+    /// its log.
     pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
@@ -125,7 +126,7 @@ impl Cluster {
     /// Starts only the schedulers.
     ///
     /// # Errors
-    /// When a binary is missing or fails.
+    /// Returns an error if a binary is missing or fails.
     pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
         let directory = database::accessible_folder("landfall-lab-")?;
@@ -173,7 +174,7 @@ impl Cluster {
     /// Starts every agent and waits until all are connected.
     ///
     /// # Errors
-    /// When an agent does not start or connect.
+    /// Returns an error if an agent does not start or connect.
     pub async fn start_agents(&mut self) -> anyhow::Result<()> {
         for index in 0..self.world.scenario().agents.len() {
             let agent = self.spawn_agent(index)?;
@@ -221,7 +222,7 @@ impl Cluster {
     /// Waits until a query returns at least `count`.
     ///
     /// # Errors
-    /// When the time limit has passed, or a process has ended.
+    /// Returns an error if the time limit has passed, or a process has ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -319,7 +320,7 @@ impl Cluster {
     /// Stops the agents, the schedulers and the emulated network, in this order.
     ///
     /// # Errors
-    /// When a process did not end in time and was killed.
+    /// Returns an error if a process did not end in time and was killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }

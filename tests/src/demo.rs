@@ -133,7 +133,7 @@ impl DemoArgs {
 /// Runs the demo. Cleans up even after a failure or an interrupt.
 ///
 /// # Errors
-/// When a step or a check fails.
+/// Returns an error if a step or a check fails.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     args.validate()?;
     let scenario = args.scenario()?;

@@ -75,7 +75,7 @@ impl World {
     /// Starts the network of a scenario in the rootless grade. Agents are not started.
     ///
     /// # Errors
-    /// When no lane is free, or one of its addresses is in use.
+    /// Returns an error if no lane is free, or one of its addresses is in use.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
         Self::start_on(Grade::Rootless, scenario).await
     }
@@ -83,7 +83,8 @@ impl World {
     /// Starts the network of a scenario. Agents are not started.
     ///
     /// # Errors
-    /// When this machine does not support the grade, no lane is free, or an address is in use.
+    /// Returns an error if this machine does not support the grade, no lane is free, or an address
+    /// is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -140,7 +141,7 @@ impl World {
     /// The network namespace for an agent's processes.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn namespace(&self, agent: usize) -> &NetNamespace {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }

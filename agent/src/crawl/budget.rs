@@ -1,7 +1,8 @@
 //! The limits of a crawl, and the ledger that counts what the crawl has spent.
 //!
-//! Pure. The outcome reports the ledger's counts, so a crawl that ends in the middle of a page
-//! still reports the bytes it received. The caller reads the clock and enforces the time limit.
+//! This module is pure. The outcome reports the ledger's counts, so a crawl that ends in the middle
+//! of a page still reports the bytes it received. The caller reads the clock and enforces the time
+//! limit.
 
 use std::time::Duration;
 

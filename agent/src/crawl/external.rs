@@ -2,9 +2,10 @@
 //!
 //! The agent finds the site's origin and waits for the permit for its address. Then it runs the
 //! operator's command once per lease, with the details of the crawl in environment variables. The
-//! agent limits the time. When the lease ends, it stops the program and every process of it. It
-//! makes the outcome from the program's exit status and statistics. The program sends the requests,
-//! so politeness is its duty. A crawl cannot resume: each lease starts it anew.
+//! agent limits the time. When the lease ends, the agent stops the program and all its processes.
+//! The agent makes the outcome from the program's exit status and statistics. The program itself
+//! sends the requests, so it must itself be polite. A crawl cannot resume: each lease starts it
+//! anew.
 
 use std::io;
 use std::net::IpAddr;
@@ -51,7 +52,8 @@ mod verdict;
 /// left the crawler's process group can still have the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
-/// from being restarted at once, and gives the agent time to notice a signal that stopped both.
+/// from being restarted at once, and gives the agent time to notice a signal that ended both the
+/// crawler and the agent.
 const CRASH_REST: Duration = Duration::from_secs(1);
 /// Upper bound of a policy's time limit, within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

@@ -74,7 +74,7 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // The lengths of the queued paths, because a frame does not contain the path whose visit it
+        // Keep the lengths of the queued paths: a frame does not contain the path whose visit it
         // records.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {

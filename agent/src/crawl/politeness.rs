@@ -1,8 +1,8 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! Pure: the caller passes the time and the random numbers. This module paces every request of a
-//! crawl, including those for robots.txt, and counts every response. In addition, requests are
-//! sequential: each waits for the previous response.
+//! This module is pure: the caller passes the time and the random numbers. This module paces every
+//! request of a crawl, including those for robots.txt, and counts every response. In addition,
+//! requests are sequential: each waits for the previous response.
 //!
 //! Two requests are at least the interval apart, or the site's crawl-delay if that is longer. A
 //! crawl becomes slower if the first bytes of responses arrive late, or if the scheduler is
@@ -43,8 +43,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// Too many errors are: at least `LEAST_REQUESTS` requests within the time window, and a larger
-/// share of errors than `MAX_ERROR_SHARE`.
+/// There are too many errors if the time window has at least `LEAST_REQUESTS` requests, and the
+/// fraction of errors exceeds `MAX_ERROR_SHARE`.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
@@ -77,7 +77,7 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
 /// The result of a request, as it affects the pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
-    /// Any other response.
+    /// Any response that is not listed below.
     Good,
     /// 403, a status of 500 and above, no response in time, or a broken connection.
     Bad,

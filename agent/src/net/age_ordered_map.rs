@@ -1,5 +1,5 @@
 //! A map that finds its oldest entry without a scan. So a map of limited size can cheaply evict old
-//! entries. Pure.
+//! entries. This module is pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

@@ -18,8 +18,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// The warning about a network that the operator allows. It is printed for each before any
-/// connection is made.
+/// The warning about a network that the operator allows. It is printed for each such network before
+/// any connection is made.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
 pub fn parse_network(text: &str) -> Result<IpNet, String> {

@@ -1,10 +1,10 @@
 //! A site's origin (scheme, host, port). Derives origins from submitted names, and decides which
 //! redirects move a site to another origin.
 //!
-//! Pure. For a bare host, https is tried before http. If the first response redirects inside the
-//! registrable domain (public suffix list), the site moves to the origin of the redirect's target.
-//! A redirect that leaves the domain does not move the site. [`crate::probe::settle`] follows
-//! redirects and vets their targets.
+//! This module is pure. For a bare host, https is tried before http. If the first response
+//! redirects inside the registrable domain (public suffix list), the site moves to the origin of
+//! the redirect's target. A redirect that leaves the domain does not move the site.
+//! [`crate::probe::settle`] follows redirects and vets their targets.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Decides a prober's next step: warm a connection up, take a sample, or stop. Pure.
+//! Decides a prober's next step: warm a connection up, take a sample, or stop. This module is pure.
 //!
 //! Samples are taken on a warm connection. If the server closes the connection between two samples,
 //! the prober opens another one. This does not count as a lost sample, but it happens only a

@@ -1,11 +1,11 @@
-//! Decides whether one site's measurement also holds for another site. Pure.
+//! Decides whether one site's measurement also holds for another site. This module is pure.
 //!
 //! All sites at one address have the same network path, and the round trip measures this path. So a
 //! prober reuses a recent measurement with the same address, port, scheme and metric. Every prober
 //! resolves names itself and shares only its own measurements. So sharing is correct even if a name
 //! resolves to different addresses in different places.
 //!
-//! A server may however take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
+//! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
 //! of the sites that could share a measurement is measured anyway, and the two are compared. If
 //! they disagree, nothing at this address is shared for `OFF_FOR`.
 
@@ -24,7 +24,7 @@ use crate::net::origin::Scheme;
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
 /// Each has a standard error of 2 % (`stopping`), so two correct measurements differ by more only
-/// once in some thousand times.
+/// about once in some thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference up to this is always tolerated, because even at a nearby server the response times
 /// of pages differ by this much.

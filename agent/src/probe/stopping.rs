@@ -1,4 +1,4 @@
-//! Decides when there are enough samples. Pure.
+//! Decides when there are enough samples. This module is pure.
 //!
 //! The rule is checked after each answered sample: stop if the standard error of the result is at
 //! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is

@@ -1,4 +1,4 @@
-//! The statistical weighted mean of a host's samples (the paper, 2.2.1). Pure.
+//! The statistical weighted mean of a host's samples (the paper, 2.2.1). This module is pure.
 //!
 //! The published rule: choose a bin width from the distribution of the samples, divide each sample
 //! by it, round down, and average all samples in the three most frequent bins. Applied literally,

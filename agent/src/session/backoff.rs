@@ -1,4 +1,4 @@
-//! The delay before the next attempt. Pure.
+//! The delay before the next attempt. This module is pure.
 //!
 //! The delay doubles with each attempt, from a floor up to a ceiling. The actual delay is random,
 //! between half of it and all of it. So agents that were disconnected at the same moment do not

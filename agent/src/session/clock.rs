@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Interval of the checks whether a deadline has passed. A timer does not suffice, because the
+/// Interval between checks whether a deadline has passed. A timer does not suffice, because the
 /// runtime's timers stop while the machine is suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 

@@ -4,9 +4,9 @@
 use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
-/// Fraction of the time to the deadline after which crawls count as disconnected. With a
-/// connection, the next heartbeat is sent earlier, within 0.6 of that time: a lease lives for at
-/// least two heartbeat intervals, and an interval varies by a fifth.
+/// Fraction of the time to the deadline after which crawls count as disconnected. If the connection
+/// works, the next heartbeat is sent earlier, within 0.6 of that time: a lease lives for at least
+/// two heartbeat intervals, and an interval varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
 /// The deadline of all leases. There is none before the first welcome, and none after it has

@@ -1,4 +1,4 @@
-//! Converts between the messages of the protocol and the agent's types. Pure.
+//! Converts between the messages of the protocol and the agent's types. This module is pure.
 
 use std::net::IpAddr;
 use std::time::Duration;

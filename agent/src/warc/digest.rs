@@ -1,4 +1,4 @@
-//! Computes digests of stored content with SHA-256. SHA-1 would not do, because a site's operator
+//! Computes digests of stored content with SHA-256. SHA-1 is not used, because a site's operator
 //! could make two pages with the same SHA-1.
 
 use data_encoding::BASE32;

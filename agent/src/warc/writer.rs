@@ -95,8 +95,8 @@ impl VolumeSeries {
         Ok(())
     }
 
-    /// Stores the exchanges at the front of `batch` until the file is full, but at least one.
-    /// Returns how many it stored.
+    /// Stores the exchanges at the front of `batch` until the file is full, but at least one if
+    /// there is any. Returns how many it stored.
     fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
         let mut stored = 0;
         for message in batch {

@@ -22,7 +22,7 @@ impl SmallDisks {
     /// Mounts a disk of `bytes` bytes at each folder.
     ///
     /// # Errors
-    /// When mounting is not permitted.
+    /// Returns an error if mounting is not permitted.
     pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
         let mut disks = Self { folders: Vec::new() };
         for folder in folders {
@@ -37,7 +37,7 @@ impl SmallDisks {
     /// Fills a disk completely.
     ///
     /// # Errors
-    /// When writing fails for a reason other than a full disk.
+    /// Returns an error if writing fails for a reason other than a full disk.
     pub fn fill(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
@@ -54,7 +54,7 @@ impl SmallDisks {
     /// Removes the data that `fill` wrote.
     ///
     /// # Errors
-    /// When the ballast file cannot be removed.
+    /// Returns an error if the ballast file cannot be removed.
     pub fn free(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))

@@ -343,7 +343,7 @@ impl Injector {
     /// Waits until every operator's command has succeeded and the database runs.
     ///
     /// # Errors
-    /// When the database cannot be started.
+    /// Returns an error if the database cannot be started.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.commands.running.join_next().await {
             ended.context("a command panicked")??;

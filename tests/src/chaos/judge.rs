@@ -1,7 +1,7 @@
 //! The judge of a run. From independent sources it finds out what was lost or done twice.
 //!
-//! Pure. Each rule checks a [`History`] and returns its violations. Safety rules must hold at all
-//! times; liveness rules must hold only after healing.
+//! This module is pure. Each rule checks a [`History`] and returns its violations. Safety rules
+//! must hold at all times; liveness rules must hold only after healing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -28,7 +28,7 @@ pub struct JudgeArgs {
 /// Reads a recorded run.
 ///
 /// # Errors
-/// When the file cannot be read or is not a record.
+/// Returns an error if the file cannot be read or is not a record.
 pub fn read(file: &Path) -> anyhow::Result<History> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
@@ -37,7 +37,7 @@ pub fn read(file: &Path) -> anyhow::Result<History> {
 /// Prints the violations. The exit code is not 0 if there are violations.
 ///
 /// # Errors
-/// When the record cannot be read, or the excerpt cannot be written.
+/// Returns an error if the record cannot be read, or the excerpt cannot be written.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
     let violations = judge::judge(&history);

@@ -1,6 +1,6 @@
 //! The schedule of faults. It is drawn from a seed, so that a run can be repeated.
 //!
-//! Pure. Faults have a start and a duration, and can overlap.
+//! This module is pure. Faults have a start and a duration, and can overlap.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ impl AgentCopies {
     /// Copies an agent's credential, and starts a second process with it.
     ///
     /// # Errors
-    /// When the copy cannot be made or started.
+    /// Returns an error if the copy cannot be made or started.
     pub fn begin(&mut self, cluster: &Cluster, agent: usize) -> anyhow::Result<()> {
         let (original, copy) = (cluster.agent_folder(agent), self.folder.join(agent.to_string()));
         copy_settings(&original, &copy).with_context(|| format!("copy {}", original.display()))?;

@@ -77,7 +77,7 @@ impl Cluster {
     /// Restarts an agent with an external command that crawls its sites.
     ///
     /// # Errors
-    /// When the agent does not start or connect.
+    /// Returns an error if the agent does not start or connect.
     pub async fn crawl_with(&mut self, index: usize, command: &[&str]) -> anyhow::Result<()> {
         let exec = toml::Table::from_iter([("command".to_owned(), toml::Value::from(command.to_vec()))]);
         self.configure_agent(index, |config| {

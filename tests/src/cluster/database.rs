@@ -39,7 +39,7 @@ impl SharedPostgres {
     /// Starts a server with an empty database in `directory`.
     ///
     /// # Errors
-    /// When Postgres cannot be started.
+    /// Returns an error if Postgres cannot be started.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         let running = PrivatePostgres::start(directory).await?;
@@ -58,7 +58,7 @@ impl SharedPostgres {
     }
 
     /// # Errors
-    /// When the server does not stop, start or accept a signal.
+    /// Returns an error if the server does not stop, start or accept a signal.
     pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
             DatabaseAction::Restart => self.restart().await,
@@ -106,7 +106,7 @@ impl SharedPostgres {
     /// Stops the server.
     ///
     /// # Errors
-    /// When the server did not stop in time and was killed.
+    /// Returns an error if the server did not stop in time and was killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -138,7 +138,7 @@ pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDi
 /// Makes the URL of a private Postgres.
 ///
 /// # Errors
-/// When the path of the server's socket has unusual characters.
+/// Returns an error if the path of the server's socket has unusual characters.
 pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     let socket = options.get_socket().context("the private Postgres has no socket")?;
     let folder = socket.to_str().context("the socket's path is not text")?;

@@ -54,7 +54,7 @@ impl Process {
     /// Fails if the process has ended.
     ///
     /// # Errors
-    /// When the process has ended. The message contains the end of its log.
+    /// Returns an error if the process has ended. The message contains the end of its log.
     pub fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().with_context(|| format!("ask after {}", self.name))? {
             Some(status) => bail!("{} ended by itself ({status})\n{}", self.name, self.tail()),
@@ -123,7 +123,8 @@ pub async fn interrupted() {
 /// Polls until `poll` returns a result.
 ///
 /// # Errors
-/// When polling fails, or `patience` is over without a result. The message contains `awaited`.
+/// Returns an error if polling fails, or `patience` is over without a result. The message contains
+/// `awaited`.
 pub async fn until<T>(
     awaited: &str,
     patience: Duration,

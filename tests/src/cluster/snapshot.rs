@@ -24,7 +24,8 @@ impl Cluster {
     /// called.
     ///
     /// # Errors
-    /// When a process does not end, the schedulers share a database, or copying fails.
+    /// Returns an error if a process does not end, the schedulers share a database, or copying
+    /// fails.
     pub async fn freeze(&mut self) -> anyhow::Result<()> {
         ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
         self.halt().await?;
@@ -39,7 +40,7 @@ impl Cluster {
     /// Reads the frozen database.
     ///
     /// # Errors
-    /// When Postgres does not start or stop, or reading fails.
+    /// Returns an error if Postgres does not start or stop, or reading fails.
     pub async fn read_frozen<T>(&self, read: impl AsyncFnOnce(&PgPool) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
@@ -58,7 +59,7 @@ impl Cluster {
     /// one with the same nodes and addresses.
     ///
     /// # Errors
-    /// When the addresses differ, or a process does not start.
+    /// Returns an error if the addresses differ, or a process does not start.
     pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
         let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
         let (now, then) = (addresses(&world), addresses(&self.world));

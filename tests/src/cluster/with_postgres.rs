@@ -19,7 +19,7 @@ const TEMPLATE: &str = "template1";
 /// Runs the command and returns its exit code.
 ///
 /// # Errors
-/// When Postgres or the command cannot be started.
+/// Returns an error if Postgres or the command cannot be started.
 pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = words.split_first().context("no command was given after --")?;
     let directory = accessible_folder("landfall-lab-")?;

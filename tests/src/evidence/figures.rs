@@ -1,5 +1,5 @@
 //! Compares a run's results with its targets. The results come from the database, and the true
-//! round trips from the scenario. Pure.
+//! round trips from the scenario. This module is pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -82,8 +82,8 @@ impl Figures {
     /// What is wrong with the measurements. If the run's timing is `void`, nothing counts as wrong.
     ///
     /// # Errors
-    /// When the mesh or the sites have fewer than `fewest` measurements, even if the timing is
-    /// void.
+    /// Returns an error if the mesh or the sites have fewer than `fewest` measurements, even if the
+    /// timing is void.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {

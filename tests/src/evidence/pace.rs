@@ -1,4 +1,4 @@
-//! Checks in the servers' logs whether requests kept the rate limits. Pure.
+//! Checks in the servers' logs whether requests kept the rate limits. This module is pure.
 //!
 //! A host may have one crawl at a time, and this crawl sends one request per interval. An address
 //! may have a limited number of concurrent crawls. So a window from one request to a later one

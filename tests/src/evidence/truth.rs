@@ -83,7 +83,7 @@ impl Accuracy {
 /// measurements.
 ///
 /// # Errors
-/// When no run was accurate. The message says what was wrong in each run.
+/// Returns an error if no run was accurate. The message says what was wrong in each run.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut violations = Vec::new();
     for _ in 0..RUNS {

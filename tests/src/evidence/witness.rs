@@ -157,7 +157,7 @@ pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedC
 /// Reads the time in seconds from a batch's first grant to the end of its last lease.
 ///
 /// # Errors
-/// When the query fails, or nothing was crawled.
+/// Returns an error if the query fails, or nothing was crawled.
 pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     let query = "
         select extract(epoch from max(l.ended_at) - min(l.granted_at))::float8

@@ -43,7 +43,7 @@ impl BeaconProxies {
     /// Binds one proxy for each agent. All proxies have the same port.
     ///
     /// # Errors
-    /// When none of the ports is free on all addresses.
+    /// Returns an error if none of the ports is free on all addresses.
     pub async fn bind(wan: &Wan) -> anyhow::Result<Self> {
         let mut last = None;
         for port in BEACON_PORTS {

@@ -1,7 +1,7 @@
 //! An emulated country: its cities and carriers, and the rule that computes round trips from them.
 //!
-//! A layout is read from TOML. Together with its seed it fully determines a [`Scenario`]. Pure,
-//! except that it reads the file.
+//! A layout is read from TOML. Together with its seed it fully determines a [`Scenario`]. This
+//! module is pure, except that it reads the file.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -106,7 +106,7 @@ impl Layout {
     /// Parses a layout. Error messages call it `origin`.
     ///
     /// # Errors
-    /// When the text is not a layout, or is inconsistent.
+    /// Returns an error if the text is not a layout, or is inconsistent.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
         let layout: Self = toml::from_str(text).map_err(|error| {
             // Write the line's number into the message, because the error's own text would print
@@ -153,7 +153,7 @@ impl Layout {
     /// from all groups.
     ///
     /// # Errors
-    /// When more agents are wanted than the layout has.
+    /// Returns an error if more agents are wanted than the layout has.
     pub fn scenario(&self, agents: Option<usize>, sites: Option<usize>) -> anyhow::Result<Scenario> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let agents = self.draw_agents(agents)?;

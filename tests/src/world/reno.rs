@@ -1,4 +1,5 @@
-//! Computes how a body arrives, by simulating TCP Reno in rounds of one round trip each. Pure.
+//! Computes how a body arrives, by simulating TCP Reno in rounds of one round trip each. This
+//! module is pure.
 //!
 //! The first window is ten segments. In slow start, the window doubles in each round. A random loss
 //! halves the window and ends slow start; after that, the window grows by one segment per round. It

@@ -114,7 +114,7 @@ impl WebRules {
     /// Checks that sites can be drawn by these rules.
     ///
     /// # Errors
-    /// When a share is not from 0 to 1, or a mean is below 1.
+    /// Returns an error if a share is not from 0 to 1, or a mean is below 1.
     pub fn validate(&self) -> anyhow::Result<()> {
         let shares =
             [("broken_share", self.broken_share), ("slow_share", self.slow_share), ("robots_share", self.robots_share)];
@@ -143,7 +143,7 @@ impl Scenario {
     /// value between it and an agent that was drawn before.
     ///
     /// # Errors
-    /// When the matrix has too few nodes.
+    /// Returns an error if the matrix has too few nodes.
     pub fn from_matrix(matrix: &Matrix, name: &str, seed: u64, agents: usize, sites: usize) -> anyhow::Result<Self> {
         let nodes = matrix.nodes();
         ensure!(agents >= 1 && sites >= 1, "at least one agent and one site are needed");
@@ -199,7 +199,7 @@ impl Scenario {
     /// Reorders the agents. `order` lists their current indices in the new order.
     ///
     /// # Errors
-    /// When `order` is not a permutation of all agents.
+    /// Returns an error if `order` is not a permutation of all agents.
     pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
         let mut all = order.to_vec();
         all.sort_unstable();

@@ -111,7 +111,7 @@ impl SiteServers {
     /// Binds a listener for each machine. They are in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When one of the addresses is in use.
+    /// Returns an error if one of the addresses is in use.
     pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {

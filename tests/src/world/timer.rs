@@ -81,7 +81,7 @@ impl Timer {
     /// Starts the timer's thread.
     ///
     /// # Errors
-    /// When the thread cannot be created.
+    /// Returns an error if the thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });

@@ -68,7 +68,7 @@ impl Network {
     /// second.
     ///
     /// # Errors
-    /// When this machine does not support the tun grade; see [`missing`].
+    /// Returns an error if this machine does not support the tun grade; see [`missing`].
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
         // Create the namespaces in parallel, because creating one is mostly waiting for the kernel.
@@ -100,7 +100,7 @@ impl Network {
     }
 
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn agent(&self, index: usize) -> &NetNamespace {
         &self.agents[index]
     }
@@ -124,7 +124,7 @@ impl Network {
     /// effect.
     ///
     /// # Errors
-    /// When the port is in use in one of the namespaces.
+    /// Returns an error if the port is in use in one of the namespaces.
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         if !forwarded.contains(&port) {

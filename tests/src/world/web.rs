@@ -2,7 +2,7 @@
 //!
 //! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
 //! hosts, and the server delays some of them. A body is generated when it is requested, always with
-//! the same content. A site can compute which pages a polite crawler reaches. Pure.
+//! the same content. A site can compute which pages a polite crawler reaches. This module is pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;

@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(find_in(&owned(&["sh", "-c"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["/bin/sh"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["wget9"]), path), Err(NoProgram::NotInPath("wget9".to_owned())));
-        // A folder, and a file that is not executable, are no programs.
+        // A folder is not a program, and neither is a file that cannot be executed.
         for name in ["/bin", "/etc/passwd"] {
             assert_eq!(find_in(&owned(&[name]), path), Err(NoProgram::NotProgram(name.to_owned())));
         }

@@ -1,4 +1,4 @@
-//! Turns the way an external crawler ended into the outcome of its crawl. Pure.
+//! Turns the way an external crawler ended into the outcome of its crawl. This module is pure.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;

@@ -1,7 +1,7 @@
 //! The supported encodings of a body, the parser of `Content-Encoding`, and decoding errors.
 //!
-//! Pure. Only one layer of encoding is decoded. Words in the header that name no encoding (`none`,
-//! a charset) are ignored.
+//! This module is pure. Only one layer of encoding is decoded. Words in the header that name no
+//! encoding (`none`, a charset) are ignored.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub(in crate::crawl) enum DecodeError {
     /// A decompression bomb: a small input expands to a huge output.
     #[error("the {0} body expands more than {MAX_EXPANSION} times")]
     Expands(Coding),
-    /// A decoder's trap: a large input that decodes to almost nothing.
+    /// A large input decodes to almost nothing.
     #[error("the {0} body decodes to almost nothing")]
     Hollow(Coding),
 }

@@ -50,12 +50,12 @@ pub(in crate::crawl) struct CrawlResponse {
     /// The permit for the decoder's window if it is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
-    /// The crawl's deadline. If it cuts the body, the record says so.
+    /// The crawl's deadline. If the deadline cuts the body, the record says so.
     crawl_deadline: Instant,
 }
 
 enum Body {
-    /// No byte of it was read yet.
+    /// No byte of the body was read yet.
     Unread,
     Plain,
     Encoded(Box<Decoder>),

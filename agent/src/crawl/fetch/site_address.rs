@@ -105,7 +105,7 @@ pub(in crate::crawl) struct SiteAddress {
 
 #[derive(Default)]
 struct AddressState {
-    /// The site's host as last requested.
+    /// The host for which an address was last requested.
     host: String,
     held: Option<IpAddr>,
     /// The pending permit request and its address. All connections share it, so there is at most

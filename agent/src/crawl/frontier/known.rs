@@ -1,6 +1,6 @@
 //! The known paths of a site and the crawl's totals: everything in a frontier except its queue.
 //!
-//! Pure. Applying the frames of a crawl's log in order rebuilds this state.
+//! This module is pure. Applying the frames of a crawl's log in order rebuilds this state.
 
 use std::collections::HashSet;
 

@@ -1,14 +1,15 @@
 //! The set of fingerprints of a site's known paths. It is exact and small, and entries can be
 //! removed.
 //!
-//! Pure. A hash table with open addressing and linear probing. It is divided into parts, and a full
-//! part grows by a quarter. A slot holds only a fingerprint, and 72 to 90 percent of the slots are
-//! taken, so a path takes 17.9 to 22.4 bytes if there are at least a few thousand paths. A table
-//! that doubles would take up to 39 bytes per path, and half as much again while it grows. A part
-//! consists of pieces of equal size, so that other parts can reuse the pieces that one part frees
-//! when it grows. With one piece per part, the process needed another tenth of the set's size.
-//! Fingerprints are halves of a cryptographic digest, so their bits serve as the hash. The
-//! probability that any two of ten million paths have the same fingerprint is 1.5 * 10^-25.
+//! This module is pure. The set is a hash table with open addressing and linear probing. It is
+//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint, and 72
+//! to 90 percent of the slots are taken, so a path takes 17.9 to 22.4 bytes if there are at least a
+//! few thousand paths. A table that doubles would take up to 39 bytes per path, and half as much
+//! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
+//! pieces that one part frees when it grows. With one piece per part, the process needed another
+//! tenth of the set's size. Fingerprints are halves of a cryptographic digest, so their bits serve
+//! as the hash. The probability that any two of ten million paths have the same fingerprint is 1.5
+//! × 10^-25.
 
 /// Number of parts of a set. Only one part grows at a time, so at most a 64th of the set is in
 /// memory twice.

@@ -1,8 +1,8 @@
 //! Detects crawler traps: paths with repeated segments, and endless calendars.
 //!
-//! Pure. The rule against repetitions looks only at the path. The rule for calendars counts the
-//! paths that it has allowed. Neither rule forbids pages that a person would visit on an ordinary
-//! site. The outcome reports how many links the rules excluded.
+//! This module is pure. The rule against repetitions looks only at the path. The rule for calendars
+//! counts the paths that it has allowed. Neither rule forbids pages that a person would visit on an
+//! ordinary site. The outcome reports how many links the rules excluded.
 
 use std::collections::HashMap;
 

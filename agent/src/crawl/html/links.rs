@@ -1,8 +1,9 @@
 //! Finds the links of an HTML page while the page is received.
 //!
-//! Pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`) that stay inside
-//! the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page needs more memory
-//! than the limit, parsing stops; the links found so far are returned and marked as incomplete.
+//! This module is pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
+//! that stay inside the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page
+//! needs more memory than the limit, parsing stops; the links found so far are returned and marked
+//! as incomplete.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};

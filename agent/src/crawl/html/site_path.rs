@@ -1,9 +1,9 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! Pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default port, credentials,
-//! dot segments, empty query, unnecessary escapes or session identifiers. A `SitePath` is only made
-//! from a URL of the site's origin, and becomes a URL only by prepending that origin, so a path can
-//! never leave the site.
+//! This module is pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default
+//! port, credentials, dot segments, empty query, unnecessary escapes or session identifiers. A
+//! `SitePath` is only made from a URL of the site's origin, and becomes a URL only by prepending
+//! that origin, so a path can never leave the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};

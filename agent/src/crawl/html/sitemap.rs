@@ -1,8 +1,9 @@
 //! Parses a sitemap while it is received. A sitemap lists pages; a sitemap index lists sitemaps
 //! (sitemaps.org, protocol 0.9).
 //!
-//! Pure. A sitemap is XML, or text with one URL per line; either may be gzipped. An invalid sitemap
-//! has no entries. Only the entries are kept in memory, up to the protocol's limit for one sitemap.
+//! This module is pure. A sitemap is XML, or text with one URL per line; either may be gzipped. An
+//! invalid sitemap has no entries. Only the entries are kept in memory, up to the protocol's limit
+//! for one sitemap.
 
 use std::io::Write as _;
 

@@ -1,7 +1,7 @@
 //! Decides which links a crawl may follow, by the policy's path patterns, which have the syntax of
 //! robots.txt.
 //!
-//! Pure. `pattern` defines the meaning of the patterns.
+//! This module is pure. `pattern` defines the meaning of the patterns.
 
 use super::pattern::{matches, path_spelling, pattern_spelling};
 use crate::crawl::html::site_path::SitePath;

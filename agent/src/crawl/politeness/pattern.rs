@@ -1,11 +1,11 @@
 //! Patterns of paths as in robots.txt (RFC 9309, 2.2.3). A pattern matches a prefix of the path;
 //! `*` matches any text, and a final `$` matches the end of the path.
 //!
-//! Pure. Pattern and path are first converted to the same spelling, so that they can be compared
-//! literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24` and `%2A` in a
-//! pattern stay escaped. The pieces between the `*` of a pattern are matched one after another,
-//! each at the first position where it fits. This is correct because `*` is the only wildcard. The
-//! time depends only on the path's length.
+//! This module is pure. Pattern and path are first converted to the same spelling, so that they can
+//! be compared literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24`
+//! and `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one
+//! after another, each at the first position where it fits. This is correct because `*` is the only
+//! wildcard. The time depends only on the path's length.
 
 use std::borrow::Cow;
 

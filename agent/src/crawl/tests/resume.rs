@@ -108,7 +108,8 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
         .await
         .unwrap();
     assert!(early.pages < late.pages);
-    // Now the checkpoint has progressed further than the file; after this crawl the file has.
+    // Now the checkpoint has progressed further than the file. After this crawl, the file has
+    // progressed further than the checkpoint.
     crawl_until(
         &site,
         CrawlStorage { file: Some(file.clone()), checkpoint: late.bytes, ..CrawlStorage::default() },

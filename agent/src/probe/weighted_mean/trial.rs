@@ -1,9 +1,9 @@
 //! Simulates how well several estimators find a known distance.
 //!
-//! Pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20 samples around
-//! it with normal jitter of 2 %. With probability one fifth, a sample gets an additional 200 to
-//! 3,000 ms. Because the number of such spikes is random, the trial is harder than one with exactly
-//! a fifth: sometimes half of the samples are spikes.
+//! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
+//! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
+//! additional 200 to 3,000 ms. Because the number of such spikes is random, the trial is harder
+//! than one with exactly a fifth: sometimes half of the samples are spikes.
 
 use std::fmt;
 use std::time::Duration;

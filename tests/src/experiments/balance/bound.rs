@@ -1,4 +1,5 @@
-//! Lower bounds of a batch's time: by total work, by the longest site, and by candidate sets. Pure.
+//! Lower bounds of a batch's time: by total work, by the longest site, and by candidate sets. This
+//! module is pure.
 //!
 //! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
 //! a flow network (from sites over their candidates to agents, limited by the agents' rates) can

@@ -42,7 +42,7 @@ const STEPS: [Step; 8] = [
 
 const STRATEGIES: [Strategy; 3] = [Strategy::GnpTop1, Strategy::GnpTop3, Strategy::GnpConfirmed];
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {

@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let paths = CrawlerPaths::find()?;
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;

@@ -55,7 +55,7 @@ struct Run {
     peak_mib: f64,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut server = Server::start(&ServedSites::many(PLAN, SITES, LATE_MS)).await?;
     let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));

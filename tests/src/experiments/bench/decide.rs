@@ -32,7 +32,7 @@ const CRAWLS: i64 = 40_000;
 /// that the decision saves.
 const MOST_MICROS: f64 = 20.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let candidates = fleet();
     let hosts: Vec<String> = (0..SITES).map(|number| format!("www.site{number}.com.cn")).collect();

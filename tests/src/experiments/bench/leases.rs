@@ -59,7 +59,7 @@ pub(super) struct BenchScheduler {
     directory: tempfile::TempDir,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];

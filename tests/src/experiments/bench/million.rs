@@ -46,7 +46,7 @@ struct SeenUrls {
     bytes: f64,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;

@@ -25,7 +25,7 @@ const RUNS: usize = 5;
 /// Maximum time of a plan for a million located sites, in seconds.
 const MOST_SECONDS: f64 = 10.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     locate(&bench.pool).await?;

@@ -19,7 +19,7 @@ const LANDMARKS: usize = 9;
 const SEED: u64 = 0;
 const ROUNDS: usize = 5;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;

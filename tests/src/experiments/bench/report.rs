@@ -28,7 +28,7 @@ const MOST_GROWTH_MB: f64 = 30.0;
 /// Number of bytes of output after which the memory is read again.
 const MEMORY_EVERY: usize = 4 << 20;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;

@@ -33,7 +33,7 @@ const SITES: usize = 1_000_000;
 /// The landmarks' measurements of one host.
 type HostMeasurements = Vec<(AgentId, Rtt)>;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;

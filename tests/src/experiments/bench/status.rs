@@ -40,7 +40,7 @@ const VIEWERS: usize = 50;
 const VIEWED: Duration = Duration::from_secs(30);
 const MOST_VIEWERS_PERCENT: f64 = 5.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;

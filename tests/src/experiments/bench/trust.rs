@@ -208,7 +208,7 @@ impl LieResult {
     }
 }
 
-/// Runs the section on both measured matrices.
+/// Runs this section of `lab bench` on both measured matrices.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {

@@ -43,7 +43,7 @@ const FLOOD: Duration = Duration::from_secs(3);
 /// Maximum error of single echoes in milliseconds. It equals the error of the first prototype.
 const MAX_ECHO_ERROR_MS: f64 = 1.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     if let Some(reason) = missing() {
         return Ok(vec![Line::plain(format!("skipped: {reason}"), "")]);

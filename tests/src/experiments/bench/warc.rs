@@ -45,7 +45,7 @@ const WORDS: [&str; 16] = [
     "batch",
 ];
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let kinds = [
         ("4 KiB", 4 << 10, true),

@@ -1,4 +1,5 @@
-//! Figures 2 and 3: each strategy's throughput over time, and the rates of single sites. Pure.
+//! Figures 2 and 3: each strategy's throughput over time, and the rates of single sites. This
+//! module is pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

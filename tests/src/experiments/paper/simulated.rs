@@ -1,5 +1,5 @@
 //! Simulates finished cells with the same survey and the same random choices as in the lab, and
-//! compares the results with the lab's. Pure.
+//! compares the results with the lab's. This module is pure.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! A discrete-event simulation of a batch. Crawls send requests in the same order as agents do, and
-//! responses arrive as in [`crate::world::wan`]. Pure, and deterministic for a seed.
+//! responses arrive as in [`crate::world::wan`]. This module is pure, and deterministic for a seed.
 //!
 //! There is one event per request, at the time when the first byte of its response is sent. From
 //! this time on, the rounds of the body occupy the agent's access link. The next request is sent

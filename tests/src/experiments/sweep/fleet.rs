@@ -1,6 +1,6 @@
 //! The scheduler's side of a simulated batch: which sites wait and which are leased at each agent.
 //! It calls the scheduler's strategy code in the same way as the scheduler's background tasks
-//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). Pure.
+//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). This module is pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

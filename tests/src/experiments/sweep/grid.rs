@@ -1,5 +1,5 @@
 //! The results of all cells: one row per cell, medians over seeds, and ratios to the strategy
-//! random. Pure.
+//! random. This module is pure.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};

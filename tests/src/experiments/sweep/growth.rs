@@ -1,4 +1,4 @@
-//! Computes throughput over time from the arrivals of a batch's bodies. Pure.
+//! Computes throughput over time from the arrivals of a batch's bodies. This module is pure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! A list scheduler that knows every round trip, rate and size. It shows how good a plan could be.
-//! Pure.
+//! This module is pure.
 //!
 //! It takes the sites in descending order of their crawl time at the best agent, and assigns each
 //! site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim 1977). The crawl times

@@ -1,5 +1,5 @@
 //! The measurements of a layout before any crawl. They are either the emulated round trips, or the
-//! measurements of a cluster in the lab. Pure.
+//! measurements of a cluster in the lab. This module is pure.
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};

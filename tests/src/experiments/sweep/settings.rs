@@ -1,4 +1,5 @@
-//! The settings of the paper's experiments, and their cells. Pure, except that it reads matrices.
+//! The settings of the paper's experiments, and their cells. This module is pure, except that it
+//! reads matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -169,7 +170,7 @@ pub struct Cell {
     pub seed: u64,
 }
 
-/// A layout, with the matrix that it was read from.
+/// A layout, and its matrix unless it is the paper's layout.
 #[derive(Debug, Clone)]
 pub struct LayoutData {
     pub name: String,

@@ -1,5 +1,5 @@
 //! The distances that the scheduler knows before any crawl: the landmarks' round trips to each
-//! site, and the map's predictions for the other agents. Pure.
+//! site, and the map's predictions for the other agents. This module is pure.
 
 use std::time::Duration;
 

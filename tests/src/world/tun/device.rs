@@ -49,7 +49,7 @@ pub(super) enum Addresses {
 /// Creates the device, addresses and routes of a namespace. Returns the device.
 ///
 /// # Errors
-/// When `ip` or a system call fails. The message contains the output of `ip`.
+/// Returns an error if `ip` or a system call fails. The message contains the output of `ip`.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
     // Check this first, because opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");

@@ -65,13 +65,13 @@ impl LinkFaults {
     /// Cuts the link of an agent. An earlier cut is replaced.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn cut(&self, agent: usize, cut: CutDirection) {
         self.change(agent, |fault| fault.cut = Some(cut));
     }
 
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn heal(&self, agent: usize) {
         self.change(agent, |fault| *fault = LinkFault::default());
     }
@@ -85,7 +85,7 @@ impl LinkFaults {
     /// most `jitter`. An earlier slowdown is replaced.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn slow(&self, agent: usize, extra: Duration, jitter: Duration, lasting: Duration) {
         let until = Instant::now() + lasting;
         self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
@@ -94,7 +94,7 @@ impl LinkFaults {
     /// The cut of an agent's link, if any.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn cut_of(&self, agent: usize) -> Option<CutDirection> {
         self.of(agent).cut
     }

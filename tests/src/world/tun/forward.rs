@@ -38,7 +38,7 @@ struct NextHop {
 /// `shutdown` is cancelled.
 ///
 /// # Errors
-/// When the port is in use in one of the namespaces.
+/// Returns an error if the port is in use in one of the namespaces.
 pub(super) fn forward(
     port: u16,
     schedulers: Ipv4Addr,

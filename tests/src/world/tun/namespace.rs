@@ -38,7 +38,7 @@ impl NamespaceThread {
     /// Creates an empty namespace.
     ///
     /// # Errors
-    /// When the system refuses. Creating a namespace needs root.
+    /// Returns an error if the system refuses. Creating a namespace needs root.
     pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let (jobs, asked) = sync_channel(MAX_JOBS);
         let (tell, told) = sync_channel(1);

@@ -1,5 +1,5 @@
 //! Finds the path of a packet: from the packet's header it determines the destination device and
-//! the link of the scenario. Pure.
+//! the link of the scenario. This module is pure.
 //!
 //! A measured matrix is not symmetric: the round trip from agent a to agent b's beacon is the one
 //! that a measured. So between two agents, the link depends on which agent opened the exchange.

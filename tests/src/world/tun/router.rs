@@ -57,7 +57,7 @@ impl Router {
     /// Starts the router, which then carries packets between the devices.
     ///
     /// # Errors
-    /// When the thread or the event queue cannot be created.
+    /// Returns an error if the thread or the event queue cannot be created.
     pub(super) fn start(
         devices: Vec<SyncDevice>,
         switch: Switch,

@@ -166,8 +166,8 @@ async fn sites_share_measurements() -> Vec<String> {
     // On a busy machine samples vary, so agents take more of them. The expected number is an
     // eighth; the limit is half.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // Of the eight sites on a machine, an agent measures the first. It measures one in fifty of the
-    // other sites to check, and more sites if a check failed.
+    // Each agent measures one of the eight sites on a machine. Of the others it measures one in
+    // fifty as a check, and all of them after a check that failed.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
     assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);

@@ -1,8 +1,8 @@
 //! A robots.txt. It is parsed once, and can then be used for any product token.
 //!
-//! Pure. Stores the values of all known lines as one text, plus eight bytes per line. The text
-//! takes at most three times the size of the file, because each byte of a pattern may become an
-//! escape of three bytes. Common misspellings of keys are accepted.
+//! This module is pure. Stores the values of all known lines as one text, plus eight bytes per
+//! line. The text takes at most three times the size of the file, because each byte of a pattern
+//! may become an escape of three bytes. Common misspellings of keys are accepted.
 
 use std::ops::Range;
 

@@ -23,7 +23,7 @@ const CAPACITY: u32 = 100;
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;

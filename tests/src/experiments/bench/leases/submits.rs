@@ -29,7 +29,7 @@ const MOST_SECONDS: f64 = 3.0;
 const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());

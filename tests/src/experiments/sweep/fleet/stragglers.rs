@@ -1,5 +1,5 @@
 //! Finds running crawls that another agent would finish sooner, as the scheduler does
-//! (`jobs/assign/straggle`). Pure.
+//! (`jobs/assign/straggle`). This module is pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
