@@ -190,8 +190,8 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages that wait for room in the transport, so that the agent can still read. Otherwise both
-    /// sides would deadlock when both directions are full.
+    /// Messages that wait for room in the transport, so that the agent can still read. Otherwise
+    /// both sides would deadlock when both directions are full.
     pending: OutgoingQueue,
     interval: Duration,
     life: Duration,

@@ -58,7 +58,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const MACHINES: usize = 250;
 /// After healing, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval of the checks whether all tasks have ended. It is long because each check reads ten
+/// Interval between checks whether all tasks have ended. It is long because each check reads ten
 /// thousand tasks.
 const REST: Duration = Duration::from_secs(1);
 /// Number of site lists that the client submits during the faults.

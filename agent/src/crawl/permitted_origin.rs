@@ -1,5 +1,5 @@
-//! Finds a site's origin before a crawl, and waits for the scheduler's permit to send requests to its
-//! address.
+//! Finds a site's origin before a crawl, and waits for the scheduler's permit to send requests to
+//! its address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) async fn find_origin(
     Ok(origin)
 }
 
-/// Waits for the scheduler's permit to send requests to the host's address, and returns the address.
+/// Waits for the scheduler's permit to send requests to the host's address. Returns the address.
 pub(super) async fn permitted(site_address: &SiteAddress, host: &str) -> Result<IpAddr, WalkEnd> {
     match site_address.of(host).await {
         Ok(address) => Ok(address),

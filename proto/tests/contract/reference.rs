@@ -1,5 +1,5 @@
-//! Generates `docs/reference/grpc.md` from the .proto files and their comments, and compares it with
-//! the committed page.
+//! Generates `docs/reference/grpc.md` from the .proto files and their comments, and compares it
+//! with the committed page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

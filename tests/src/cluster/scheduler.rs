@@ -89,8 +89,8 @@ impl SchedulerNode {
     /// until it answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // The scheduler writes this file again once it answers, so its return shows that the start
-        // is complete.
+        // The scheduler writes this file again once it answers, so the file then shows that the
+        // start is complete.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));

@@ -1,5 +1,6 @@
-//! The recovery times of a run. After the kill of an agent, it is the time to the next grant of
-//! each of its tasks. After the kill of a scheduler, it is the time to the next grant of any task.
+//! The recovery times of a run. After the kill of an agent, each of its tasks has one: the time to
+//! its next grant. After the kill of a scheduler, there is one: the time to the next grant of any
+//! task.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
