@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what drives a browser in the dashboard's test: playwright-core, and axe-core, which finds
-# barriers for people with disabilities. Both come from the npm registry, in fixed versions, into the
-# target folder; nothing of them is committed. Does nothing if nothing is missing.
+# Installs what the dashboard's test needs to control a browser: playwright-core, and axe-core,
+# which finds barriers for people with disabilities. Both are installed from the npm registry, in
+# fixed versions, into the target folder. Does nothing if both are installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

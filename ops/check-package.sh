@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tests the packages of target/package as an operator would use them, in fresh Debian roots without
-# systemd: the scheduler's in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls local sites,
-# and removes the agent's package during a crawl: its leases must be returned. Then installs it again,
-# resumes, upgrades, and purges both packages. Prints the duration of the steps.
+# Tests the packages in target/package as an operator would use them, in fresh Debian roots without
+# systemd: the scheduler's in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls local
+# sites, and removes the agent's package during a crawl, after which its leases must be returned.
+# Then installs the package again, resumes the crawls, upgrades, and purges both packages. Prints
+# the duration of the steps.
 #
-# Everything runs in new namespaces (network, processes, mounts) and ends with them. debootstrap makes
-# the roots once in target/roots, which downloads some 150 MB and takes two minutes; the rest takes a
-# minute. Run as root.
+# Everything runs in new namespaces (network, processes, mounts), which disappear when the script
+# ends. debootstrap makes the roots once, in target/roots; it downloads some 150 MB and takes two
+# minutes. Everything else takes a minute. Run as root.
 #
 #   ops/check-package.sh
 set -euo pipefail
@@ -16,8 +17,8 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 packages=$target/package
 roots=$target/roots
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-# The number of sites; the scheduler's address, not loopback, so that it uses TLS; and the name by which
-# agents resolve it.
+# The number of sites, the scheduler's address, and the name by which agents resolve the address. It
+# is not a loopback address, so the scheduler uses TLS.
 sites=4
 address=198.51.100.1
 name=scheduler.test
@@ -46,7 +47,7 @@ make_root() { # RELEASE INCLUDED...
     fi
 }
 
-# Mounts a temporary root over a permanent one.
+# Mounts a root whose changes are temporary on top of a permanent root.
 mount_root() { # RELEASE PLACE
     mkdir -p "$work/$2"/{changes,own,root}
     mount -t overlay overlay -o "lowerdir=$roots/$1,upperdir=$work/$2/changes,workdir=$work/$2/own" "$work/$2/root"
@@ -64,7 +65,7 @@ scheduler_root() {
     chroot "$work/scheduler/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# Waits until a command succeeds. Its polling is too coarse for measuring time.
+# Waits until a command succeeds. It polls too rarely to measure time.
 until_so() { # SECONDS WHAT COMMAND...
     local seconds=$1 what=$2 end
     shift 2
@@ -79,7 +80,7 @@ milliseconds() {
     date +%s%3N
 }
 
-# Serves minimal sites: every page links to the next, without end.
+# Serves minimal sites on which every page links to the next one, endlessly.
 serve_sites() {
     python3 - <<'END'
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,7 +102,7 @@ ThreadingHTTPServer(("0.0.0.0", 8080), Site).serve_forever()
 END
 }
 
-# The number of a batch's tasks in a state.
+# The number of a batch's tasks that are in a state.
 count_of() { # BATCH STATE
     scheduler_root landfall batches show "$1" --format json | python3 -c '
 import json, sys
@@ -132,7 +133,7 @@ install_agent() {
 
 inside() {
     work=$(mktemp -d)
-    # The mounts end with the namespace. Files written here stay in memory.
+    # The mount disappears with the namespace. Files written here stay in memory.
     mount -t tmpfs tmpfs "$work"
     trap 'status=$?; [ "$status" = 0 ] || tail -n 20 "$work"/*.log >&2 || true' EXIT
     ip link set lo up

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks WARC files with an independent reader: `warcio check` verifies every digest, `warcio index`
-# reads every record.
+# Checks WARC files with an independent reader: `warcio check` verifies every digest, and `warcio
+# index` reads every record.
 #
 #   ops/check-warc.sh FILE...   check these files; fail if one is invalid
 #
@@ -19,7 +19,7 @@ if [ ! -x "$venv/bin/warcio" ]; then
 fi
 records=0
 for file in "$@"; do
-    # Prints only errors.
+    # `warcio check` prints only errors.
     "$venv/bin/warcio" check "$file"
     found=$("$venv/bin/warcio" index -f offset,warc-type,warc-target-uri "$file" | wc -l)
     records=$((records + found))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment, files, or
-# a module outside the core. Comments and tests may name them.
+# Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment,
+# files, or a module outside the core. Comments and tests may mention them.
 #
 #   ops/lint-core.sh              check this repository
 #   ops/lint-core.sh --self-test  show that every rule can fail
@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=ops/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
-# The core, relative to the repository: files, and folders with everything in them.
+# The core, relative to the repository. A folder stands for everything in it.
 core=(
     scheduler/src/model.rs
     scheduler/src/model
@@ -38,7 +38,7 @@ core=(
     agent/src/probe/sharing.rs
 )
 
-# For each rule an extended regular expression, and an example that breaks the rule.
+# Each rule is an extended regular expression, followed by an example that breaks the rule.
 rules=(
     '(^|[^A-Za-z0-9_])(tokio|sqlx|tonic|hyper|reqwest)(_[a-z_]+)?::|use tokio::sync::Notify;'
     '(^|[^A-Za-z0-9_])SystemTime([^A-Za-z0-9_]|$)|let now = SystemTime::now();'
@@ -48,11 +48,11 @@ rules=(
     'rand::rng\(|let mut rng = rand::rng();'
     'crate::(app|cli|grpc|store|jobs|telemetry|wake)([^A-Za-z0-9_]|$)|use crate::store::Error;'
 )
-# A rule and its example are separated by the last `|`.
+# The last `|` separates a rule from its example.
 pattern_of() { echo "${1%|*}"; }
 example_of() { echo "${1##*|}"; }
 
-# Prints FILE:LINE:TEXT for code before the tests and outside line comments.
+# Prints FILE:LINE:TEXT for each line of code. Omits tests and line comments.
 code_of() { # FILE
     awk -v file="$1" '
         after_cfg && /mod [a-z0-9_]+ \{/ { exit }
@@ -62,7 +62,7 @@ code_of() { # FILE
     ' "$1"
 }
 
-# Prints the lines below DIRECTORY that break a rule; succeeds if there are any.
+# Prints the lines below DIRECTORY that break a rule. Succeeds if there are any.
 offences() { # DIRECTORY
     local entry file rule code tests found=1
     tests=$(test_files "$1"/*/src)
@@ -86,7 +86,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir rule
     dir=$(mktemp -d)
-    # Expanded now: the variable no longer exists when the trap runs.
+    # The variable is expanded now, because it no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/scheduler/src/gnp"
     local file="$dir/scheduler/src/gnp/fit.rs"

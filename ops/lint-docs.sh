@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fails if the pages do not match the tree: ARCHITECTURE.md must list exactly the folders of sources,
-# and the target of every relative link must exist.
+# Fails if the pages do not match the tree: ARCHITECTURE.md must list exactly the folders of
+# sources, and the target of every relative link must exist.
 #
 #   ops/lint-docs.sh              check this repository
 #   ops/lint-docs.sh --self-test  show that every rule can fail
 set -euo pipefail
 
-# Prints the folders that ARCHITECTURE.md lists: the rows of the table below `### `DIR``.
+# Prints the folders that ARCHITECTURE.md lists, which are the rows of the table below `### `DIR``.
 listed() { # PAGE
     awk -F'`' '
         /^##/ { dir = /^### / ? $2 : "" }
@@ -37,7 +37,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir
     dir=$(mktemp -d)
-    # Expanded now: the variable no longer exists when the trap runs.
+    # The variable is expanded now, because it no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/agent/src/crawl/fetch" "$dir/agent/src/crawl/tests"
     touch "$dir/agent/src/lib.rs"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks rules that clippy does not: maximum file length, no `unwrap()` and `#[allow]` outside tests, no
-# TODO without an issue, no comparison of sentences for people. clippy checks the length of functions
-# (clippy.toml).
+# Checks rules that clippy does not check: maximum file length, no `unwrap()` and `#[allow]` outside
+# tests, no TODO without an issue, and no comparison of sentences meant for people. clippy checks
+# the length of functions (clippy.toml).
 #
 #   ops/lint-style.sh              check this repository
 #   ops/lint-style.sh --self-test  show that every rule can fail
@@ -13,7 +13,7 @@ set -euo pipefail
 max_lines=400
 sources=(proto/src scheduler/src agent/src tests/src)
 
-# Names of variables with sentences for people, and the ways to compare them in SQL or Rust.
+# Names of variables that contain sentences for people, and the ways to compare them in SQL or Rust.
 said='(reason|note|said|message|unmeasured_detail)'
 wording="(where|and|or|when|on|not|[(]) *([a-z_]+[.])?$said *(=|<>|!=) *'|$said( not)? i?like |$said([.]as_deref[(][)])? *[=!]= *[\"S]|$said([.]as_str[(][)])?[.](starts_with|ends_with|contains)[(]"
 
@@ -21,7 +21,7 @@ wording="(where|and|or|when|on|not|[(]) *([a-z_]+[.])?$said *(=|<>|!=) *'|$said(
 offences_of() { # FILE IS_TEST
     awk -v file="$1" -v tests="$2" -v max="$max_lines" -v wording="$wording" '
         function offend(what) { print file ":" FNR ": " what }
-        # The test module is the last part of a file.
+        # The test module comes last in a file.
         after_cfg && /mod [a-z0-9_]+ \{/ { tests = 1 }
         { after_cfg = /^#\[cfg\(test\)\]/ }
         { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
@@ -57,7 +57,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir file
     dir=$(mktemp -d)
-    # Expanded now: the variable no longer exists when the trap runs.
+    # The variable is expanded now, because it no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/agent/src"
     file="$dir/agent/src/lib.rs"

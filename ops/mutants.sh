@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Plants the bugs of tests/mutants, one at a time, in a copy of the sources, and runs a fault test with
-# each. The judge must find the bug by a rule that the patch names. Exit code 1 if it misses one.
+# Plants the bugs of tests/mutants, one at a time, in a copy of the sources, and runs a fault test
+# with each. The judge must find the bug by a rule that the patch names. The exit code is 1 if the
+# judge misses a bug.
 #
 #   ops/mutants.sh [--record DIR] [NAME...]    all bugs, or these; --record keeps the judge's input
 #
-# The head of a patch names the expected rules after `rule:`, and the arguments of `lab chaos` after
+# The head of a patch has the expected rules after `rule:`, and the arguments of `lab chaos` after
 # `chaos:`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ mkdir -p "$place"
 source=$place/source
 export CARGO_TARGET_DIR=$place/build SQLX_OFFLINE=true
 
-# Unchanged files keep their times, so that only the patched crates are built again.
+# Unchanged files keep their modification times, so that only the patched crates are built again.
 copy_sources() {
     mkdir -p "$source"
     git ls-files -z --cached --others --exclude-standard | tar --null -T - -c | tar -x --keep-newer-files -C "$source" 2>/dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the agent of an older commit, from before leases survived all faults, and prints the binary's
-# path. Fault tests restart agents with it, as in an upgrade that is rolled back.
+# Builds the agent of an older commit, in which leases did not yet survive all faults, and prints
+# the binary's path. Fault tests restart agents with this binary, to simulate an upgrade that is
+# rolled back.
 #
 #   ops/old-agent.sh     exit code 3 if the repository lacks that commit, as in a shallow clone
 set -euo pipefail
@@ -19,7 +20,7 @@ if [ ! -x "$binary" ]; then
     rm -rf "$place/source"
     mkdir -p "$place/source"
     git archive "$commit" | tar -x -C "$place/source"
-    # A separate target folder: the builds must not overwrite each other's binaries.
+    # Use a separate target folder, because the builds would overwrite each other's binaries.
     (cd "$place/source" && SQLX_OFFLINE=true CARGO_TARGET_DIR="$PWD/../build" cargo build --release --bin landfall-agent >&2)
     cp "$place/build/release/landfall-agent" "$binary"
     rm -rf "$place/source" "$place/build"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds packages for machines without Rust: static binaries of the scheduler and the agent (musl, so
-# that they run on any Linux), as .tar.gz and as .deb with units, users, folders and example
-# configurations. Needs a Debian machine with rustup; announces and installs other missing tools. The
-# same commit built by the same toolchain gives the same bytes.
+# Builds packages for machines without Rust: static binaries of the scheduler and the agent, built
+# with musl so that they run on any Linux. The packages are .tar.gz and .deb files; the latter have
+# units, users, folders and example configurations. Needs a Debian machine with rustup; announces
+# and installs other missing tools. Builds of the same commit with the same toolchain are identical.
 #
 #   ops/package.sh                    for amd64 and arm64, into target/package
 #   ops/package.sh --arch amd64       for one of them
@@ -37,15 +37,15 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$target/package
 cargo_home=$(realpath -m "${CARGO_HOME:-$HOME/.cargo}")
 export PATH=$PATH:$cargo_home/bin
-# Every machine of a fleet downloads the agent.
+# Maximum size of the agent's binary, which every machine of a fleet downloads.
 most_agent_bytes=$((20 << 20))
 
-# Sets `epoch`, and the versions compiled into the binaries. The date is the commit's, or
-# SOURCE_DATE_EPOCH, never today's.
+# Sets `epoch`, and the versions that are compiled into the binaries. The date is that of the
+# commit, or SOURCE_DATE_EPOCH, but never today's.
 find_version() {
     local number commit='' changed
     number=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
-    # An unpacked archive may lie inside another repository.
+    # Compare the folders: an unpacked archive may be inside another repository.
     if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$PWD" ]; then
         commit=$(git rev-parse --short=8 HEAD)
         epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -56,7 +56,7 @@ find_version() {
         fi
     else
         echo "package: this is not a git checkout; the version contains no commit" >&2
-        # An archive's files have the date at which they were packed.
+        # The files of an archive have the date on which it was packed.
         epoch=${SOURCE_DATE_EPOCH:-$(stat -c %Y Cargo.lock)}
     fi
     export SOURCE_DATE_EPOCH=$epoch
@@ -70,7 +70,7 @@ find_version() {
         export LANDFALL_VERSION=$number
         export LANDFALL_LONG_VERSION="$number ($day, built outside of git)"
     fi
-    # Later commits sort later.
+    # The commit's time makes the versions of later commits sort later.
     package_version=$number+$second${commit:+.$commit}
 }
 
@@ -104,20 +104,21 @@ build() { # ARCH
         strip=${rust%%-*}-linux-gnu-strip
         export "CARGO_TARGET_${variable^^}_LINKER=$compiler"
     fi
-    # Source paths of the build machine would differ between builds, and would be published.
+    # Replace the source paths of the build machine. They would be published, and builds on other
+    # machines would differ.
     cflags="-ffile-prefix-map=$PWD=/landfall -ffile-prefix-map=$cargo_home=/cargo"
     export "CC_$variable=$compiler" "CFLAGS_$variable=$cflags"
     RUSTFLAGS="--remap-path-prefix=$PWD=/landfall --remap-path-prefix=$cargo_home=/cargo" SQLX_OFFLINE=true \
         cargo build --profile dist --target "$rust" --workspace --bin landfall --bin landfall-agent
-    # Function names, which `make bench` needs, are a fifth of a binary.
+    # Strip function names, which only `make bench` needs. They are a fifth of a binary.
     mkdir -p "$stage/$1"
     for binary in landfall landfall-agent; do
         "$strip" -o "$stage/$1/$binary" "$target/$rust/dist/$binary"
     done
 }
 
-# Writes the manual and the completions of shells, which are the same for every architecture, with the
-# binaries for this machine.
+# Writes the manual and the shell completions with the binaries for this machine. They are the same
+# for every architecture.
 write_pages() {
     local host package share
     host=$(dpkg --print-architecture)
@@ -135,7 +136,7 @@ write_pages() {
     done
 }
 
-# Packs a folder into an archive whose bytes depend only on the content.
+# Packs a folder into an archive whose bytes depend only on the folder's content.
 pack_tar() { # PARENT FOLDER
     tar --directory "$1" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --create "$2" |
         gzip -9n >"$out/$2.tar.gz"
@@ -152,7 +153,7 @@ debian_package() { # PACKAGE ARCH BINARIES DEPENDS STATE
     local package=$1 root=$stage/deb/$1-$2 script
     install -d "$root"/{DEBIAN,usr/bin,lib/systemd/system,usr/share/doc/"$package"}
     install -m 755 "$3/$package" "$root/usr/bin/"
-    # The unit's first comment describes an installation by hand; the package omits it.
+    # The unit's first comment explains how to install it by hand, so the package's unit omits it.
     sed -e '1,/^\[Unit\]$/{/^#/d}' -e 's#/usr/local/bin/#/usr/bin/#' "ops/systemd/$package.service" >"$root/lib/systemd/system/$package.service"
     cp -r "$stage/pages/$package/share" "$root/usr/"
     install -m 644 LICENSE "$root/usr/share/doc/$package/copyright"
@@ -183,7 +184,8 @@ Section: net
 Priority: optional
 Description: $(description "$package")
 END
-    # dpkg-deb clamps dates to SOURCE_DATE_EPOCH. xz, because bullseye's dpkg reads no zstd.
+    # dpkg-deb clamps dates to SOURCE_DATE_EPOCH. The compression is xz, because bullseye's dpkg
+    # cannot read zstd.
     dpkg-deb --root-owner-group -Zxz --build "$root" "$out/${package}_${package_version}_$2.deb" >/dev/null
 }
 
@@ -201,7 +203,8 @@ description() { # PACKAGE
     esac
 }
 
-# A dynamic binary would depend on the libraries of the machine to which it is copied.
+# The binary must be static: a dynamic one would depend on libraries of the machine to which it is
+# copied.
 check_binary() { # FILE
     if [[ $(readelf --program-headers "$1") = *INTERP* ]]; then
         echo "package: $1 is not static" >&2
@@ -217,7 +220,7 @@ fi
 ops/setup.sh --for package
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-# File modes must not depend on this user's umask.
+# File modes must not depend on the user's umask.
 umask 022
 rm -rf "$out"
 mkdir -p "$out"

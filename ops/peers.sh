@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the crawlers with which `lab bench --only crawl` compares Landfall's: the library `spider`
-# (built here, from crates.io), wget2 (a Debian package) and Scrapy (from PyPI, in a separate
-# environment). Announces each installation; does nothing if nothing is missing. All but wget2 are
-# installed under the target folder.
+# Installs the crawlers with which `lab bench --only crawl` compares Landfall's crawler: the library
+# `spider` (from crates.io, built here), wget2 (a Debian package) and Scrapy (from PyPI, in its own
+# environment). Announces each installation; does nothing if all are installed. Everything except
+# wget2 is installed below the target folder.
 #
 #   ops/peers.sh                install what is missing
 #   ops/peers.sh --only scrapy  install only this one: spider, wget2 or scrapy
@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# The version of the benchmark's published figures.
+# The version with which the benchmark's published figures were measured.
 scrapy=scrapy==2.19.0
 peers=${CARGO_TARGET_DIR:-target}/peers
 
@@ -47,7 +47,8 @@ say() {
     [ "$dry_run" = no ]
 }
 
-# If one cannot be installed, the others still are; the benchmark's row of the missing one says so.
+# If one crawler cannot be installed, the others still are. The benchmark then says in the crawler's
+# row that it is missing.
 failed=0
 
 if wanted spider && { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then

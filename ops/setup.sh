@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what building and testing Landfall needs on a Debian machine with Rust: a C compiler, make,
-# ip, the binaries of the Postgres server, and for tests a browser, other crawlers, promtool and Python's
-# gRPC. Prints the packages and the reasons before it installs them; does nothing if nothing is missing.
+# Installs what is needed to build and test Landfall on a Debian machine with Rust: a C compiler,
+# make, ip, the binaries of the Postgres server, and for tests a browser, other crawlers, promtool
+# and Python's gRPC. Before it installs packages, it prints them with the reasons. Does nothing if
+# nothing is missing.
 #
-# Installs Postgres without the system-wide cluster that Debian would create and start, because
-# Landfall starts private ones. Does not change an existing cluster.
+# Prevents Debian from creating and starting a system-wide Postgres cluster, because Landfall starts
+# private ones. An existing cluster is not changed.
 #
 #   ops/setup.sh                      install what is missing, as root or with sudo
 #   ops/setup.sh --for demo           install only what `make demo` needs
@@ -49,7 +50,7 @@ has() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# Debian keeps the server binaries outside PATH, one directory per major version.
+# Debian installs the server's binaries outside PATH, in one directory per major version.
 has_postgres_server() {
     local initdb
     for initdb in /usr/lib/postgresql/*/bin/initdb; do
@@ -60,7 +61,7 @@ has_postgres_server() {
     return 1
 }
 
-# A compiler also needs the C library's headers and start files, so the test links a program.
+# A compiler also needs the C library's headers and start files, so this check links a program.
 c_compiler_works() {
     has cc && echo '#include <stdio.h>
 int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null
@@ -100,7 +101,7 @@ find_missing_for_tests() {
     has prometheus && has promtool || need prometheus "the tests run it with the alerts, the panels and an example of its configuration"
 }
 
-# The other architecture needs a cross compiler.
+# Building for the other architecture needs a cross compiler.
 find_missing_for_package() {
     has git || need git "finds the commit for the version"
     has readelf || need binutils "checks that a binary is static"
@@ -131,7 +132,7 @@ check_cargo() {
     fi
 }
 
-# Sets `as_root` to the prefix that runs a command as root.
+# Sets `as_root` to the prefix with which a command runs as root.
 become_root() {
     if [ "$(id -u)" = 0 ]; then
         as_root=(env)
@@ -147,16 +148,17 @@ apt() {
     "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"
 }
 
-# Reads all output: a reader that stops at the match may kill apt-cache, and with pipefail the package
-# would then count as missing.
+# Reads all output before matching. If the reader stopped at the match, apt-cache could be killed by
+# a signal, and with pipefail the package would count as missing.
 has_candidate() {
     local policy
     policy=$(apt-cache policy "$1" 2>/dev/null)
     [[ $policy =~ Candidate:\ [^\(] ]]
 }
 
-# Debian creates and starts a cluster `main` when a server is first configured, unless this setting
-# forbids it. It is removed afterwards, so that later installations have Debian's default.
+# When Debian first configures a server, it creates and starts the cluster `main`, unless this
+# setting forbids it. The setting is removed afterwards, so that later installations behave as
+# Debian's default.
 note_dir=/etc/postgresql-common/createcluster.d
 note=$note_dir/landfall-setup.conf
 
@@ -188,7 +190,8 @@ install_missing() {
             exit 1
         fi
     done
-    # Old package lists may name files that the mirror no longer has: update the lists and try again.
+    # Old package lists may name files that the mirror no longer has. Update the lists, and try
+    # again.
     if ! apt install --no-install-recommends "${packages[@]}"; then
         apt update
         apt install --no-install-recommends "${packages[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes .sqlx: Postgres' description of every query in the sources, so that a build needs no database.
-# A throwaway Postgres with the migrations applied describes the queries. This is a shell script,
-# because Landfall's own binaries cannot be built while .sqlx is wrong.
+# Writes .sqlx: Postgres' description of every query in the sources, so that a build needs no
+# database. The descriptions come from a temporary Postgres to which the migrations were applied.
+# This is a shell script, because Landfall's own binaries cannot be built while .sqlx is wrong.
 #
 #   ops/sqlx-prepare.sh          write .sqlx
 #   ops/sqlx-prepare.sh --check  change nothing; fail if .sqlx differs, and name the differences
@@ -18,14 +18,14 @@ case "${1-}" in
     ;;
 esac
 
-# The newest installed server; Debian keeps the binaries outside PATH.
+# Use the newest installed server. Debian installs its binaries outside PATH.
 bin=$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
 if [ -z "$bin" ] || [ ! -x "$bin/initdb" ]; then
     echo "sqlx-prepare: no Postgres server below /usr/lib/postgresql: run ops/setup.sh first" >&2
     exit 1
 fi
 
-# Postgres refuses to run as root, so root starts it as the user of Debian's package.
+# Postgres refuses to run as root. So root starts it as the user of Debian's package.
 as_server=()
 if [ "$(id -u)" = 0 ]; then
     as_server=(setpriv --reuid=postgres --regid=postgres --init-groups --)
@@ -50,7 +50,8 @@ start_postgres() {
     if [ "$(id -u)" = 0 ]; then
         chown postgres: "$work"
     fi
-    # The data is temporary, so nothing is synced to disk. It listens only on a socket in its folder.
+    # The data is temporary, so it need not be synced to disk. The server listens only on a socket
+    # in its folder.
     server initdb -D "$work/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$work/initdb.log" 2>&1 || {
         cat "$work/initdb.log" >&2
         exit 1
@@ -72,7 +73,8 @@ migrate() {
     done
 }
 
-# The macros write their data during compilation, so all files that use them must be compiled again.
+# The query macros write their data while they are compiled, so all files that use them must be
+# compiled again.
 describe_queries() { # INTO
     local sources
     sources=$(grep -rlE 'query(_as|_scalar|_file)?(_unchecked)?!' --include='*.rs' scheduler agent tests || true)

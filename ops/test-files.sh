@@ -1,7 +1,7 @@
-# Sourced by the lints: finds source files that contain only tests.
+# Finds source files that contain only tests. The lints source this script.
 
-# Prints the files of modules declared as `#[cfg(test)] mod name;` below the DIRECTORIES, and all files in
-# the folders of the same name.
+# Prints the files of modules that are declared below the DIRECTORIES as `#[cfg(test)] mod name;`,
+# and all files in folders of the same name.
 test_files() { # DIRECTORY...
     local declaring name folder
     find "$@" -name '*.rs' -type f | sort | while IFS= read -r declaring; do

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Builds and runs every test. At the end it prints the test runner's `test result:` lines, their sum
-# and the times. `make test` runs it.
+# Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
+# `test result:` lines, their sum, and the times.
 #
-# End-to-end tests mostly wait. Those that do not measure times (`busy::`) run beside all other tests;
-# those that do (`quiet::`) run afterwards, one at a time. A test that printed `skipped:` or `void:`
-# counts as skipped.
+# End-to-end tests mostly wait. Those that measure no times (`busy::`) run beside all other tests.
+# Those that measure times (`quiet::`) run afterwards, one at a time. A test that printed `skipped:`
+# or `void:` counts as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
 # Number of busy end-to-end tests that run at once.
 at_once=3
-# Free memory, in KiB, from which on the tests keep their files in memory.
+# Free memory, in KiB, that the tests require to keep their files in memory.
 room_kb=$((4 << 20))
 
 if [ "${1-}" = --lane ]; then
     shift
-    # The output of passing tests is needed for their `skipped:` lines.
+    # Show the output of passing tests too, because it has the `skipped:` lines.
     exec cargo test --workspace --tests --no-fail-fast -- --show-output "$@"
 fi
 
-# Shortens the output of the lanes: of passing tests it prints only `skipped:` and `void:` lines, and it
-# omits executables without a test in the lane.
+# Shortens the output of `cargo test`. Of passing tests it prints only `skipped:` and `void:` lines.
+# It omits executables that ran no test.
 brief() {
     awk '
         / 0 passed; 0 failed; 0 ignored; / { hidden = 0; next }
@@ -29,7 +29,8 @@ brief() {
         /^failures:$/ || /^test result: / { hidden = 0 }
         hidden && /^---- .* stdout ----$/ { test = $2 }
         hidden && /^(skipped|void): / { if (test != told) print $1, test ":", substr($0, index($0, " ") + 1); told = test }
-        # An executable that was killed leaves its list of passed tests open.
+        # If an executable was killed, its list of passed tests has no end, so the next executable
+        # ends it.
         /^ +Running / { hidden = 0; running = $0 "\n"; next }
         /^$/ || /^running 0 tests$/ { if (!hidden) next }
         !hidden { printf "%s", running; running = ""; print; fflush() }
@@ -56,8 +57,8 @@ sum() { # LOG
     '
 }
 
-# Makes a folder in memory if there is room: the tests create hundreds of databases and sync many small
-# files. Programs must be allowed to start from it, which some machines forbid.
+# Makes a folder in memory if there is room, because the tests create hundreds of databases and sync
+# many small files. Some machines forbid starting programs from such a folder; then it is not used.
 in_memory() {
     local free folder
     free=$({ df --output=avail -k /dev/shm | tail -1; awk '/^MemAvailable:/ { print $2 }' /proc/meminfo; } 2>/dev/null | sort -n | head -1)
@@ -73,11 +74,11 @@ in_memory() {
 }
 
 scratch=$(in_memory) || scratch=$(mktemp -d /tmp/landfall-XXXXXX)
-# Postgres runs as another user if the tests run as root.
+# If root runs the tests, Postgres runs as another user, which must be able to enter the folder.
 chmod 755 "$scratch"
 export TMPDIR=$scratch
 status=0
-# A failed end-to-end test keeps its cluster's files, and says where.
+# If a test failed, keep the files of its cluster, and print where they are.
 clean_up() {
     rm -f "$scratch/busy" "$scratch/all"
     if [ "$status" = 0 ]; then
@@ -87,16 +88,16 @@ clean_up() {
     fi
 }
 trap clean_up EXIT
-# Scrapy comes from PyPI. Without it, its test is skipped.
+# Scrapy comes from PyPI. If it cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy || true
 ops/browser.sh || true
 if cargo build --workspace --bins --tests; then
     built=$SECONDS
-    # When the time limit ends the tests, the results until then are still added up.
+    # If a time limit ends the tests, still add up the results up to that time.
     trap : TERM
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
-        # A job in the background would ignore Ctrl-C.
+        # A background job ignores Ctrl-C by default, so reset the signals.
         (trap - INT QUIT; exec ops/test.sh --lane busy:: --test-threads="$1") >"$0" 2>&1 &
         status=0
         ops/test.sh --lane --skip busy:: --skip quiet:: 2>&1 || status=$?

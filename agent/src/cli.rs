@@ -33,9 +33,10 @@ mod probe;
 mod progress;
 mod request;
 
-/// Number of the runtime's threads: an agent mostly waits, and thirty agents may share one machine.
+/// Number of the runtime's threads. Two are enough: an agent mostly waits, and thirty agents may
+/// share one machine.
 const WORKERS: usize = 2;
-/// Maximum bytes to read from a token file: a token has 64.
+/// Maximum number of bytes to read from a token file. A token has 64 bytes.
 const MOST_TOKEN: u64 = 4096;
 /// The systemd unit that the Debian package installs.
 const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
@@ -239,7 +240,7 @@ impl Cli {
     }
 }
 
-/// Writes a page of the manual for each command into a folder.
+/// Writes a manual page for each command into a folder.
 fn write_manual(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command(), folder))
@@ -281,8 +282,8 @@ async fn doctor(args: RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses to run as root in the service's default folder, because the service could not read the
-/// files that root creates there. A folder given on the command line is accepted.
+/// Refuses to run as root in the service's default folder: root would create files there that the
+/// service cannot read. A folder given on the command line is accepted.
 fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
     let dir = folder::default_dir();
     match folder::other_owner(&dir) {
@@ -316,7 +317,7 @@ fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
 }
 
-/// What to do after the enrolment.
+/// The text printed after an enrolment: what the operator can do next.
 fn next_steps(dir: &Path, file: &Path) -> String {
     format!(
         "to keep pages, or to change other settings: {}\nstart it with: {}\ncheck it with: {}",
@@ -326,7 +327,7 @@ fn next_steps(dir: &Path, file: &Path) -> String {
     )
 }
 
-/// The command that starts the agent of this folder as the folder's owner.
+/// The command that starts the agent with this folder, as the user who owns the folder.
 fn start_command(dir: &Path) -> String {
     let has_service = dir == folder::default_dir() && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists();
     match folder::other_owner(dir) {
@@ -335,7 +336,7 @@ fn start_command(dir: &Path) -> String {
     }
 }
 
-/// A command of this program for the agent of this folder, as the folder's owner.
+/// A command of this program for the agent with this folder, run as the user who owns the folder.
 fn as_owner(dir: &Path, command: &str) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };

@@ -1,8 +1,8 @@
 //! The agent's configuration, read from `agent.toml` and checked once. `landfall-agent enrol`
 //! writes the file.
 //!
-//! Unknown keys are refused. Relative paths start at the file's folder, unless another folder is
-//! given.
+//! Unknown keys are errors. Relative paths start at the file's folder, unless the caller gives
+//! another folder.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -189,7 +189,7 @@ pub enum ConfigError {
     #[error("{path}: {reason}")]
     Parse {
         path: PathBuf,
-        /// The problem, and the line of the file.
+        /// The problem, and the line of the file where it is.
         reason: String,
     },
     #[error("{key}: {reason}")]
@@ -209,7 +209,8 @@ impl Config {
             _ => ConfigError::Read { path: path.to_owned(), source },
         })?;
         let mut config = Self::parse(path, &text)?;
-        // With an absolute path, error messages do not depend on the working directory.
+        // The folder is made absolute so that error messages do not depend on the working
+        // directory.
         let folder = absolute(folder);
         let (always, perhaps) = (
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
@@ -310,13 +311,13 @@ pub struct SchedulerUrl {
 pub enum BadSchedulerUrl {
     #[error("'{0}' is neither an https URL nor an http URL on loopback")]
     NotUrl(String),
-    /// The agent's credential would be sent unencrypted.
+    /// The credential would cross the network unencrypted.
     #[error("plaintext is refused except on loopback: {0} is not a loopback address, use https")]
     Plaintext(String),
 }
 
 impl SchedulerUrl {
-    /// Parses a scheduler's URL. http is accepted only on loopback.
+    /// Parses a scheduler's URL. A URL with http is accepted only on loopback.
     pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
         let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
         let url = url::Url::parse(text).map_err(|_| not_url())?;
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
         let exec = ExecConfig::of(vec!["./crawl.sh".to_owned()]);
         assert_eq!(format!("{:?}", full.exec), format!("{:?}", Some(exec)));
-        // Every key must appear in the file; only keys that are absent by default may be commented
+        // Every key must be in the example. Only keys that are absent by default may be commented
         // out.
         for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
             assert_eq!(keys(&text.parse().unwrap(), ""), keys(&toml::Table::try_from(config).unwrap(), ""));

@@ -1,12 +1,12 @@
 //! Crawls one site politely for one lease, and returns an [`Outcome`].
 //!
-//! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages; only
-//! `crawl::fetch` sends requests; `crawl::politeness` paces them, and its `robots` decides which
-//! paths are allowed; `crawl::frontier` picks the next path; `crawl::budget` limits the crawl.
-//! Requests are sequential: the agent never sends two requests to a site at the same time.
+//! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages. Only
+//! `crawl::fetch` sends requests. `crawl::politeness` paces the requests, and its `robots` decides
+//! which paths are allowed. `crawl::frontier` picks the next path. `crawl::budget` limits the
+//! crawl. Requests are sequential: the agent never sends two requests to a site at the same time.
 //!
-//! A crawl that skipped paths for lack of budget is truncated, never complete. A crawl that fetched
-//! no page is neither.
+//! A crawl that skipped paths because its budget was spent is truncated, never complete. A crawl
+//! that fetched no page is neither truncated nor complete.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -51,11 +51,11 @@ mod politeness;
 mod walk;
 
 /// Maximum time for which a stopped crawl waits until its pages are stored. A stopping agent waits
-/// a little longer for its crawls.
+/// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Maximum rest. If a site's requests are farther apart than this, the server hardly notices an
-/// early one, and the slot is more useful for another crawl.
+/// Maximum rest. If a policy spaces requests farther apart than this, an early request hardly
+/// burdens the server, and another crawl can use the slot.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -116,8 +116,8 @@ async fn run_within(
             return CrawlEnd::Stopped(snapshot);
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
-            // The pause counts against the crawl's time even if no agent holds the lease meanwhile.
-            // If the crawl resumes before the pause ends, it counts only once.
+            // The pause counts against the crawl's time even while no agent has the lease. A crawl
+            // that resumes before the pause ends counts the pause only once.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -143,7 +143,7 @@ async fn run_within(
     ended
 }
 
-/// A running crawl. It owns everything that the outcome reports, so the future of `walk` can be
+/// A running crawl. It owns all data that the outcome reports, so the future of `walk` can be
 /// dropped at any await.
 struct Crawl {
     job: Job,
@@ -152,8 +152,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// When the search for the site's origin ended, with or without a result. Counts as the time of
-    /// the last request while there is no fetcher.
+    /// When the search for the site's origin ended, with or without a result. While there is no
+    /// fetcher, the crawl uses it as the time of the last request.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -170,7 +170,7 @@ impl Crawl {
         permits: AddressPermits,
         recorder: Option<Recorder>,
     ) -> Self {
-        // If the deadline is beyond the clock's range, use one year.
+        // Limit durations to one year, which the clock can represent.
         let year = Duration::from_secs(365 * 86_400);
         let watch = Stopwatch::after(Duration::from_millis(frontier.totals().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
@@ -250,15 +250,15 @@ impl Crawl {
         if self.frontier.is_new() {
             return None;
         }
-        // Pages that cannot be stored in time do not count as visited, so there is no checkpoint.
+        // A page counts as visited only once it is stored. If storing takes too long, there is no
+        // checkpoint.
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
         Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// Before a crawl's lease ends, the crawl rests until its next request would be due, so that
-    /// the next crawl of the site may send one immediately. Returns the end of this rest; `None` if
-    /// the crawl sent no request, or has no scheduler.
+    /// Until when the crawl rests before it returns its lease, so that the site's next crawl may
+    /// send a request at once. `None` if the crawl has sent no request, or has no scheduler.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);

@@ -1,10 +1,10 @@
 //! The Landfall agent measures round trips and crawls sites.
 //!
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
-//! `crawl` crawls, `warc` stores fetched pages, and `disk` keeps the state that must survive a
-//! restart. `session` communicates with the scheduler and starts the others. `beacon` answers the
-//! probes of other agents, so that they can measure this one. `metrics` counts for Prometheus;
-//! `listener` serves both.
+//! `crawl` crawls sites, `warc` stores fetched pages, and `disk` stores the state that must survive
+//! a restart. `session` communicates with the scheduler and starts measurements and crawls.
+//! `beacon` answers other agents, so that they can measure their round trip to this one. `metrics`
+//! counts events for Prometheus. `listener` is the HTTP server of both `beacon` and `metrics`.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -37,23 +37,24 @@ mod session;
 mod testing;
 pub mod warc;
 
-/// The version, and the commit if known at build time: `0.1.0+f2acb2d8`. `ops/package.sh` passes
-/// the commit. If the build read it from git, every commit would require a new build.
+/// The version, with the commit if the build knows it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
+/// the commit. If the build read it from git, every commit would cause a new build.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
-/// The version with the commit's date, for display.
+/// The version with the commit and its date, for display.
 pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     Some(version) => version,
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
 /// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
-/// cannot start, if a listener ends, or if another machine was enrolled under its name. After other
-/// errors it retries.
+/// cannot start, if a listener ends, or if another machine was enrolled under the agent's name.
+/// After any other error the agent retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    // First, because a missing command is the operator's most likely mistake.
+    // Check the command before anything else, because a missing command is the operator's most
+    // likely mistake.
     let external = config.exec.as_ref().map(crawl::ExternalCrawler::open).transpose()?;
     let request_base = request_base(&config)?;
     METRICS.started();
@@ -61,7 +62,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let port = |listener: &Option<Listener>| listener.as_ref().map(|listener| listener.port);
     let session_config = session_config(&config, port(&beacon))?;
     let greeting = greeting(&config, port(&beacon), port(&metrics));
-    // Ignore errors: standard output may be closed.
+    // Errors are ignored, because standard output may be closed.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
     let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
@@ -76,7 +77,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let work = work.storing(store.clone()).crawling_with(external).tracing_with(traces);
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     crawled.cancel();
-    // If the session ended with an error, the listeners still run and must be stopped.
+    // If the session ended with an error, the listeners are still running. Stop them.
     stop.cancel();
     if let Some(store) = store {
         store.close().await;

@@ -1,6 +1,6 @@
-//! A tiny HTTP server, for the beacon and for metrics. Anyone on the network may connect, so the
-//! number of connections, the header size and the idle time are limited, and the server stores
-//! nothing that a client sends.
+//! A tiny HTTP server, used for the beacon and for metrics. Anyone on the network may connect. So
+//! it limits the number of connections, the header size and the idle time, and stores nothing that
+//! a client sends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,23 +17,23 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum concurrent connections. Each agent measures at most a few dozen beacons, and few programs
-/// read metrics.
+/// Maximum concurrent connections. Each agent measures at most a few dozen beacons, and few
+/// programs read metrics.
 const MAX_CONNECTIONS: usize = 256;
-/// When the listener is full, it may close a connection that has been idle for this long to admit a
-/// new one. A prober pauses for less time than this between two samples.
+/// Idle time after which a full listener may close a connection to admit a new one. It is longer
+/// than a prober's pause between two samples.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Time limit for the head of the next request on a connection: longer than the pause between two
-/// probes. Shorter in tests.
+/// Time limit for the head of the next request on a connection. It is longer than the pause between
+/// two samples. Tests use a shorter limit.
 const IDLE: Duration = Duration::from_secs(if cfg!(test) { 6 } else { 30 });
 /// Maximum lifetime of a connection, so that no client occupies a slot permanently.
 const MAX_LIFE: Duration = Duration::from_secs(600);
-/// Delay after a failed accept, which means that no file descriptor is free.
+/// Delay after a failed accept, which usually means that no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Answers a request. No body of a request is read.
+/// Makes the response to a request. Request bodies are not read.
 pub(crate) type Reply = fn(&Request<Incoming>) -> Response<Full<Bytes>>;
 
 /// A server that has bound its address but does not serve yet.
@@ -52,8 +52,8 @@ impl Listener {
         Ok(Self { listener, reply, port })
     }
 
-    /// Serves until `stop` is cancelled. If serving ends for another reason, this cancels `stop`,
-    /// so that the agent stops and reports the failure.
+    /// Serves until `stop` is cancelled. If serving ends for another reason, cancels `stop`, so
+    /// that the agent stops and reports the failure.
     pub async fn serve(self, stop: CancellationToken) {
         supervised(self.serve_all(stop.clone()), stop).await;
     }
@@ -93,14 +93,14 @@ impl Listener {
     }
 }
 
-/// Runs a future that should never end, and cancels `stop` if it ends, even by a panic.
+/// Runs a future that should never end. If it ends, even by a panic, cancels `stop`.
 async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) {
     let _ended = stop.drop_guard();
     serving.await;
 }
 
-/// The open connections. When the listener is full, it closes a connection of the peer that has the
-/// most, so that no peer blocks it for others. Cheap to clone.
+/// The open connections. When the listener is full, it closes a connection of the peer with the
+/// most connections, so that no peer can keep others out. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 struct Connections {
     /// No code holds this lock across an await.
@@ -116,7 +116,8 @@ struct ConnectionTable {
 #[derive(Debug)]
 struct ConnectionState {
     peer: IpAddr,
-    /// The time of the last request; before the first request, the time of the connection.
+    /// The time of the last request. Before the first request, the time at which the connection was
+    /// made.
     last_request: Instant,
     close: CancellationToken,
 }
@@ -153,8 +154,9 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Among the connections of the peer that has the most, the one that has been idle for longest.
-    /// If the new connection comes from that peer, only an idle connection is closed for it.
+    /// Chooses the connection to close for a new one: of the peer with the most connections, the
+    /// one idle for longest. If that peer also made the new connection, only an idle connection may
+    /// be closed.
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {
@@ -182,7 +184,7 @@ impl Drop for Connection {
 }
 
 /// The network that counts as one peer: a single IPv4 address, or the IPv6 prefix that a provider
-/// gives one customer.
+/// assigns to one customer.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(peer) => IpAddr::V6(Ipv6Addr::from_bits(peer.to_bits() >> 64 << 64)),
@@ -191,7 +193,7 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 async fn answer(stream: TcpStream, connection: &Connection, reply: Reply) {
-    // Send the response without delay, because other agents measure the time until it arrives.
+    // Send responses without delay, because other agents measure the time until a response arrives.
     if stream.set_nodelay(true).is_err() {
         return;
     }

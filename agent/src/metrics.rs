@@ -1,8 +1,9 @@
-//! The agent's metrics for Prometheus: counted where the events happen, and read at a scrape.
+//! The agent's metrics for Prometheus. They are counted where events happen, and read when
+//! Prometheus scrapes them.
 //!
-//! Labels are words from the lists below; no label is the name of a host. Every value of a label is
-//! printed, also with the value 0. They are of the process, so that whatever sends a request counts
-//! it without knowing the agent.
+//! The values of labels are words from the lists below, never names of hosts. A scrape prints every
+//! value of a label, also with the count 0. The metrics are global to the process, so that code
+//! that sends a request can count it without access to the agent.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use crate::disk::free_space::DiskSpace;
 use crate::session::clock;
 
 pub(crate) const PATH: &str = "/metrics";
-/// Maximum number of values of a label.
+/// Maximum number of values that a label has.
 const MOST_WORDS: usize = 12;
 
 pub(crate) static METRICS: Metrics = Metrics::new();
@@ -47,7 +48,7 @@ impl Number {
 /// A label: its name and its values.
 pub(crate) trait Label: Copy {
     const NAME: &'static str;
-    /// In the order of [`Label::index`].
+    /// The values of the label, in the order of [`Label::index`].
     const WORDS: &'static [&'static str];
 
     fn index(self) -> usize;
@@ -81,7 +82,7 @@ label!(
     }
 );
 label!(
-    /// Why a crawl's request got no response; the words of the contract's `Trouble`.
+    /// Why a crawl's request got no response. The words are those of the contract's `Trouble`.
     RequestFailure as "reason" {
         NameNotFound = "name-not-found", ConnectionRefused = "connection-refused", NoConnection = "no-connection",
         TimedOut = "timed-out", Tls = "tls", BrokenAnswer = "broken-answer", NotPermitted = "not-permitted",
@@ -129,7 +130,7 @@ impl<L: Label> Counters<L> {
     }
 }
 
-/// What the agent's work is at one moment.
+/// The agent's work at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkState {
     pub(crate) slots: usize,
@@ -141,7 +142,7 @@ pub(crate) struct WorkState {
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// Seconds since 1970.
+    /// The time at which the agent started, in seconds since 1970.
     started: Number,
     connected: Number,
     sessions: Number,
@@ -151,7 +152,7 @@ pub(crate) struct Metrics {
     outcomes_waiting: Number,
     paused: Number,
     disk_free: Number,
-    /// 0 if unknown.
+    /// The size of the fullest disk in bytes; 0 if unknown.
     disk_size: Number,
     crawls: Counters<CrawlResult>,
     responses: Counters<ResponseStatus>,
@@ -197,7 +198,7 @@ impl Metrics {
         self.connected.set(1);
     }
 
-    /// A session ended; the reason is absent if the agent stops.
+    /// Counts the end of a session. The reason is absent if the agent is stopping.
     pub(crate) fn session_ended(&self, failure: Option<SessionFailure>) {
         self.connected.set(0);
         if let Some(failure) = failure {
@@ -254,7 +255,7 @@ impl Metrics {
     fn text(&self) -> String {
         let mut text = MetricsText::default();
         let one = |number: &Number| [(String::new(), number.get())];
-        // The version has only characters of semantic versions.
+        // The version needs no escaping: it has only the characters of semantic versions.
         let version = [(label("version", crate::VERSION), 1)];
         text.gauge("agent_build_info", "The version of this agent; always 1.", version);
         text.one("agent_start_time_seconds", "When this agent started, in seconds since 1970.", self.started.get());
@@ -352,7 +353,7 @@ mod tests {
         assert!(!metrics.text().contains("disk"), "an unknown disk is not reported as full");
     }
 
-    /// The names of the agent's metrics in an expression.
+    /// The names of the agent's metrics that an expression contains.
     fn names(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("landfall_agent_")).collect()

@@ -1,4 +1,5 @@
-//! What every request needs: the guard, name resolution, the site's origin, TLS and the user agent.
+//! Everything that sending a request requires: the guard, name resolution, the site's origin, TLS
+//! and the user agent.
 
 pub(crate) mod age_ordered_map;
 pub mod context;

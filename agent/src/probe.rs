@@ -1,9 +1,9 @@
-//! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests,
-//! `probe::schedule` decides the next step, `probe::stopping` decides when to stop,
-//! `probe::weighted_mean` summarises the samples, and `probe::settle` finds a site's origin.
+//! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
+//! `probe::schedule` decides the next step, and `probe::stopping` decides when to stop.
+//! `probe::weighted_mean` summarises the samples. `probe::settle` finds a site's origin.
 //!
-//! There is a pause before *every* request. So a host gets at most one request within this time,
-//! even if several probers measure it in turn. Requests go only to addresses that the guard has
+//! The prober pauses before *every* request. So even if several probers measure a host in turn, the
+//! host gets at most one request per interval. Requests go only to addresses that the guard has
 //! vetted, and always have a user agent.
 
 use std::net::IpAddr;
@@ -39,11 +39,11 @@ pub enum Metric {
 pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
-    /// Minimum number of answered samples before [`stopping`] may end the measurement early. `None`
-    /// always takes all samples.
+    /// Minimum number of answered samples before [`stopping`] may end the measurement early. With
+    /// `None`, all samples are taken.
     pub least_samples: Option<u32>,
-    /// Maximum age of another site's measurement at the same address that may be shared. `None`
-    /// shares nothing.
+    /// Maximum age of a measurement that may be shared between sites at the same address. With
+    /// `None`, nothing is shared.
     pub share_max_age: Option<Duration>,
     pub interval: Duration,
     /// Time limit for making a connection, and for each request on it.
@@ -51,15 +51,15 @@ pub struct ProbeOrder {
     pub lock: AddressLock,
 }
 
-/// The address at which an order may be carried out. The scheduler sends only one order at a time
-/// for each address.
+/// The address at which an order may be carried out. The scheduler sends at most one order at a
+/// time for each address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressLock {
     /// Any address to which the name resolves.
     Anywhere,
     /// Only this address, if the name resolves to it.
     At(IpAddr),
-    /// No address yet: only resolve the name, and send no request.
+    /// No address yet: the order only resolves the name, and sends no request.
     Nowhere,
 }
 
@@ -73,7 +73,7 @@ impl AddressLock {
         }
     }
 
-    /// The address to try first if a name has several.
+    /// The address to try first, in case a name has several.
     const fn address(self) -> Option<IpAddr> {
         match self {
             Self::At(address) => Some(address),
@@ -90,12 +90,12 @@ impl ProbeOrder {
 
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The possible origins. The first that responds is used.
+    /// The possible origins. The first origin that responds is used.
     candidates: Vec<Origin>,
     path: String,
     /// Whether a redirect inside the registrable domain moves the target to another origin.
     may_move: bool,
-    /// Whether the target is the beacon of an enrolled agent.
+    /// Whether the target is another agent's beacon.
     enrolled: bool,
     /// The address to try first, if the host has it.
     first: Option<IpAddr>,
@@ -114,7 +114,7 @@ impl Target {
 
     /// Another agent's beacon. Only the origin of the URL is used. Private addresses may be allowed
     /// for beacons, so with a path one agent could make another send arbitrary requests to machines
-    /// in its network.
+    /// in that network.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }
@@ -137,7 +137,7 @@ impl Target {
         self.enrolled
     }
 
-    /// Exactly this URL, with path and query.
+    /// A target with exactly this URL, including path and query.
     pub fn url(url: &str) -> Result<Self, BadOrigin> {
         let origin: Origin = url.parse()?;
         let path = url::Url::parse(url).map(|url| url[url::Position::BeforePath..url::Position::AfterQuery].to_owned());
@@ -154,7 +154,8 @@ pub struct Phases {
     pub tls: Option<Duration>,
 }
 
-/// The result of measuring a host. If no sample is answered, there is a [`ProbeError`] instead.
+/// The result of measuring a host. If no sample is answered, the result is a [`ProbeError`]
+/// instead.
 #[derive(Debug, Clone)]
 pub struct HostMeasurement {
     /// The host's origin; absent for ICMP, which uses only the address.
@@ -174,7 +175,7 @@ pub enum Observation {
         address: IpAddr,
         phases: Phases,
     },
-    /// The first request of a connection, which is not a sample, was answered after this time.
+    /// The first request of a connection was answered after this time. It is not a sample.
     WarmUp(Duration),
     Sample(Duration),
     Lost(String),
@@ -240,7 +241,7 @@ pub async fn measure(
     measure_paced(context, target, order, &mut RequestPacer::new(order.interval), observe).await
 }
 
-/// Measures one host, with the caller's pacer.
+/// Measures one host. The caller's pacer paces the requests.
 pub(crate) async fn measure_paced(
     context: &RequestContext,
     target: &Target,
@@ -289,7 +290,7 @@ async fn measure_below_http(
     }
 }
 
-/// Counts samples for metrics.
+/// Wraps an observer, so that samples are also counted for metrics.
 fn counted(observe: Observer<'_>) -> impl FnMut(Observation) + Send {
     |observation| {
         match observation {
@@ -301,7 +302,7 @@ fn counted(observe: Observer<'_>) -> impl FnMut(Observation) + Send {
     }
 }
 
-/// Pauses before every request.
+/// Makes the prober pause before every request.
 #[derive(Debug)]
 pub(crate) struct RequestPacer {
     interval: Duration,
@@ -314,8 +315,8 @@ impl RequestPacer {
         Self { interval, paused: false, sent: 0 }
     }
 
-    /// Returns when a request may be sent. Returns immediately if it has already paused and no
-    /// request was sent since then.
+    /// Waits until a request may be sent. Returns immediately if no request was sent since the last
+    /// pause.
     pub(crate) async fn pause(&mut self) {
         if !self.paused {
             tokio::time::sleep(self.interval).await;
@@ -323,7 +324,8 @@ impl RequestPacer {
         }
     }
 
-    /// Records that a request was sent or a connection was tried.
+    /// Records that a request was sent or a connection was attempted, so that the next one needs a
+    /// pause.
     pub(crate) const fn spend(&mut self) {
         self.paused = false;
         self.sent += 1;

@@ -1,10 +1,10 @@
-//! The agent's side of sessions: connects, registers, serves and drains, and reconnects when a
-//! session breaks.
+//! The agent's side of sessions: connects, registers, serves, drains, and reconnects after a break.
 //!
-//! One task owns the stream and the [`Work`], which is kept over sessions. While the scheduler is
-//! unreachable, crawls continue until the deadline, which counts from when the last acknowledged
-//! heartbeat was *sent*. At the deadline the agent stops them, because other agents may have their
-//! leases by then. Outcomes are stored and reported until they are acknowledged.
+//! One task owns the stream and the [`Work`], which outlives sessions. While the scheduler is
+//! unreachable, crawls continue until the deadline, which is counted from the time at which the
+//! last acknowledged heartbeat was *sent*. At the deadline the agent stops its crawls, because
+//! other agents may have their leases by then. Outcomes are stored, and are reported until they are
+//! acknowledged.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -47,21 +47,22 @@ pub(crate) mod unreached;
 pub mod wire;
 pub mod work;
 
-/// Maximum number of unacknowledged heartbeats to remember. Older ones no longer matter.
+/// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// Maximum random deviation of the heartbeat interval in either direction, as a share.
+/// Maximum random deviation of the heartbeat interval, as a fraction of it, in either direction.
 const JITTER: f64 = 0.2;
-/// When the agent stops, the time limit for crawls to end and outcomes to be acknowledged.
+/// Time limit of a stopping agent for its crawls to end and its outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
-/// The first delay between two attempts to connect. Randomly shortened by up to half.
+/// The first delay between two attempts to connect, before it is randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
-/// Maximum delay. A restarted scheduler waits this long until its last agent reconnects, and must
-/// grant leases within ten seconds. A thousand agents with this delay make 270 attempts a second.
+/// Maximum delay between two attempts to connect. It is also the time until the last agent has
+/// reconnected to a restarted scheduler, which must grant leases within ten seconds. With this
+/// delay, a thousand agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay if the operator must fix something first; short in tests.
+/// The delay if only the operator can remove the error. It is short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
-/// The settings to connect to the scheduler, and what the agent reports about itself.
+/// The settings for connecting to the scheduler, and what the agent reports about itself.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub schedulers: Schedulers,
@@ -69,7 +70,7 @@ pub struct SessionConfig {
     pub ca: Option<String>,
     pub credential: MetadataValue<Ascii>,
     pub bind: Option<IpAddr>,
-    /// The agent's registration; `held` is set before each session.
+    /// The agent's registration. Its field `held` is set before each session.
     pub register: Register,
 }
 
@@ -87,8 +88,8 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
     Ok(value)
 }
 
-/// Runs sessions until the agent is stopped. Fails if another machine was enrolled under this
-/// agent's name, because no later attempt can succeed.
+/// Runs sessions until the agent is stopped. Fails if another machine was enrolled under the same
+/// name, because no later attempt could succeed then.
 pub async fn run(
     config: &SessionConfig,
     mut work: Work,
@@ -105,7 +106,7 @@ pub async fn run(
         METRICS.session_ended(ended.failure());
         work.deadline.lost();
         work.abandon_orders();
-        // Whatever the error, try another scheduler; if there is none, this one again.
+        // After any error, move on to the next scheduler, or stay if there is only one.
         schedulers.move_on();
         if welcomed {
             backoff.reset();
@@ -120,8 +121,8 @@ pub async fn run(
             SessionEnd::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             SessionEnd::Superseded(_) => {
                 yields = true;
-                // The other process starts these crawls again, so this one must not claim their
-                // leases.
+                // The other process will start these crawls again, so this process must not claim
+                // their leases.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
@@ -129,19 +130,19 @@ pub async fn run(
             _ => tracing::debug!(error = %ended, failures, "session not opened; trying again"),
         }
         failures = failures.saturating_add(1);
-        // Both errors must be fixed by the operator, so retry slowly.
+        // Only the operator can remove these two errors, so retry slowly.
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        // Events need no report: outcomes are in the outbox, and the next session does not claim
-        // the leases of crawls that ended without an outcome.
+        // The events in between need no report. Outcomes are in the outbox, and the next session
+        // does not claim the leases of crawls that ended without an outcome.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Awaits a future while the work continues; `None` if the agent must stop. Crawls that end without
-/// an outcome are added to `ended`.
+/// Awaits a future while the work continues. Returns `None` if the agent must stop. Crawls that end
+/// without an outcome meanwhile are added to `ended`.
 async fn meanwhile<T>(
     work: &mut Work,
     stop: &CancellationToken,
@@ -189,8 +190,8 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages that wait for the transport. Queued so that the agent can read while it waits to
-    /// write: otherwise both sides deadlock if both directions are full.
+    /// Messages that wait for room in the transport, so that the agent can still read. Otherwise
+    /// both sides would deadlock when both directions are full.
     pending: OutgoingQueue,
     interval: Duration,
     life: Duration,
@@ -217,7 +218,7 @@ impl ActiveSession {
     }
 
     /// Reports crawls that ended after the session had claimed their leases. Without these reports
-    /// the scheduler would keep the leases and wait forever.
+    /// the scheduler would keep the leases forever.
     fn report_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
@@ -226,7 +227,7 @@ impl ActiveSession {
         }
     }
 
-    /// Serves until the agent must stop, and leaves the stream open.
+    /// Serves until the agent must stop. The stream stays open.
     async fn serve(
         &mut self,
         mut inbound: Streaming<SessionResponse>,
@@ -243,7 +244,7 @@ impl ActiveSession {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Polled before the channels below, because these events include the deadline.
+                // Poll `work` before the transport, because the deadline is one of its events.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),
@@ -273,8 +274,7 @@ impl ActiveSession {
             }
             Some(Down::Crawl(order)) => {
                 if work.check_disk() {
-                    // Report the full disk first, so that the lease returned below is not granted
-                    // again.
+                    // Report the full disk first, or the lease below could be granted again.
                     self.heartbeat(work);
                 }
                 self.pending.extend(work.crawl(order));
@@ -289,7 +289,7 @@ impl ActiveSession {
             Some(Down::Preempt(order)) => {
                 work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
-            // A second welcome has no new information. Unknown messages come from a newer
+            // A second welcome contains nothing new. Messages of unknown types come from a newer
             // scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }
@@ -309,8 +309,7 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint, and then returns the lease, after which the agent may not report on
-    /// the task.
+    /// Sends the checkpoint before the lease is returned: no report is allowed afterwards.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -330,11 +329,12 @@ impl ActiveSession {
         if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
             self.sent.pop_front();
         }
-        // Before all queued messages, so that leases are renewed in time.
+        // The heartbeat overtakes all queued messages, so that leases are renewed in time.
         self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
-    /// The deadline counts from when the heartbeat was sent, so it is earlier than the scheduler's.
+    /// Renews the deadline. It counts from when the heartbeat was sent, so it is earlier than the
+    /// scheduler's.
     fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();
@@ -344,11 +344,11 @@ impl ActiveSession {
         }
     }
 
-    /// Refuses new work, stops the crawls, returns their leases, and closes the session.
+    /// Stops taking work, stops the crawls, returns their leases, and closes the session.
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
-        // Sent first, so that the agent is not granted the leases that it returns.
+        // Announce the end first, or the scheduler could grant the returned leases again.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let limit = DRAIN_TIMEOUT + work.grace();
@@ -382,8 +382,8 @@ impl ActiveSession {
             tracing::warn!("some leases or outcomes were not handed back in time");
         }
         drop((outbound, self.outbound));
-        // The scheduler ends the stream after reading everything. Dropping the stream earlier would
-        // discard unsent messages.
+        // The scheduler ends the stream after it has read everything. Dropping the stream earlier
+        // would discard unsent messages.
         let closed = async { while matches!(inbound.message().await, Ok(Some(_))) {} };
         if tokio::time::timeout(DRAIN_TIMEOUT, closed).await.is_err() {
             tracing::debug!("the scheduler did not end the session");

@@ -1,4 +1,4 @@
-//! Web servers, name servers and certificates on loopback for tests.
+//! Web servers, name servers and certificates on loopback, for tests.
 
 #[cfg(test)]
 pub(crate) mod scheduler;
@@ -33,8 +33,8 @@ use crate::net::guard::Guard;
 use crate::net::user_agent::UserAgent;
 use crate::warc::ResponseLine;
 
-/// A context that may connect to these networks. It cannot resolve names, because its name server
-/// is on the discard port, where no server listens.
+/// A context that may connect to these networks. It resolves no names: its name server is on the
+/// discard port, where no server listens.
 pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
     RequestContext {
         guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
@@ -50,9 +50,9 @@ pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
 #[derive(Debug, Clone)]
 pub(crate) struct SeenRequest {
     pub(crate) at: Instant,
-    /// The number of the connection, from 0.
+    /// The number of the connection, counted from 0.
     pub(crate) connection: usize,
-    /// The number of the request on its connection, from 0.
+    /// The number of the request on its connection, counted from 0.
     pub(crate) request: usize,
     /// The request line and headers.
     pub(crate) head: String,
@@ -74,13 +74,13 @@ impl SeenRequest {
     }
 }
 
-/// An action of a server in response to a request.
+/// One action of a server while it responds to a request.
 #[derive(Clone)]
 pub(crate) enum ServerAction {
     Send(Vec<u8>),
     /// Sends these bytes repeatedly until the client disconnects.
     Endless(Vec<u8>),
-    /// Sends these bytes repeatedly, with a pause of this length between.
+    /// Sends these bytes repeatedly, with pauses of this length.
     Drip(Duration, Vec<u8>),
     Pause(Duration),
     /// Waits until the client disconnects.
@@ -90,7 +90,7 @@ pub(crate) enum ServerAction {
     Close,
 }
 
-/// The actions of a server in response to a request.
+/// All actions with which a server responds to a request.
 pub(crate) type Reply = Vec<ServerAction>;
 
 pub(crate) fn send(text: impl AsRef<[u8]>) -> ServerAction {
@@ -124,7 +124,7 @@ pub(crate) fn redirect(to: &str) -> Reply {
     answer(302, &format!("location: {to}\r\n"), "")
 }
 
-/// Sends the beginning of a page, and then nothing.
+/// Sends the beginning of a page, and then nothing more.
 pub(crate) fn stuck(beginning: &str) -> Reply {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n\r\n";
     vec![send(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), ServerAction::Wait]
@@ -149,7 +149,7 @@ struct RequestLog {
 }
 
 impl TestServer {
-    /// Starts a server that responds according to the path and query.
+    /// Starts a server whose response depends only on the path and query.
     pub(crate) async fn start(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_at((Ipv4Addr::LOCALHOST, 0), answer).await.unwrap()
     }
@@ -161,7 +161,7 @@ impl TestServer {
         Self::serve(addr.into(), None, move |seen| answer(seen.path())).await
     }
 
-    /// Starts a server that responds according to the whole request.
+    /// Starts a server whose response may depend on the whole request.
     pub(crate) async fn plain(answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
     }
@@ -193,7 +193,7 @@ impl TestServer {
                         None => Either::Left(stream),
                         Some(tls) => Either::Right(tls.accept(stream).await?),
                     };
-                    // The connection may end in any way.
+                    // The client may end the connection in any way, so errors are ignored.
                     log.serve(stream, connection, &*answer).await
                 });
             }
@@ -225,11 +225,11 @@ impl TestServer {
         self.log.sent_bytes.load(Ordering::SeqCst)
     }
 
-    /// Returns when the received requests satisfy `done`.
+    /// Waits until the received requests satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[SeenRequest]) -> bool) {
         loop {
-            // Created before the check, so that a request between the check and the wait is not
-            // missed.
+            // Start listening before the check. A request between the check and the wait would be
+            // missed otherwise.
             let news = self.log.news.notified();
             if done(&self.log.seen.lock().unwrap()) {
                 return;
@@ -238,7 +238,7 @@ impl TestServer {
         }
     }
 
-    /// Returns after `path` was requested.
+    /// Waits until `path` was requested.
     pub(crate) async fn wait_for(&self, path: &str) {
         self.until(|seen| seen.iter().any(|seen| seen.path() == path)).await;
     }
@@ -281,7 +281,7 @@ impl RequestLog {
                     },
                     ServerAction::Pause(pause) => tokio::time::sleep(pause).await,
                     ServerAction::Wait => {
-                        // Any further byte, or the client's disconnection, ends the connection.
+                        // Any further byte, or the end of the client's stream, ends this wait.
                         stream.read_u8().await?;
                     }
                     ServerAction::Reset => {
@@ -298,7 +298,7 @@ impl RequestLog {
     }
 }
 
-/// A name server whose answers the test decides, and which counts the queries.
+/// A name server. The test decides its answers, and it counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
@@ -324,8 +324,8 @@ impl TestNames {
         .await
     }
 
-    /// Starts a server that answers with `answer`, which receives the name and the number of
-    /// earlier IPv4 queries for it.
+    /// Starts a server whose answers come from `answer`. This function receives the name, and the
+    /// number of earlier IPv4 queries for it.
     pub(crate) async fn answering(answer: impl Fn(&str, usize) -> DnsAnswer + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
@@ -412,7 +412,7 @@ impl TestCertificate {
         })
     }
 
-    /// A TLS acceptor that offers these protocols by ALPN.
+    /// A TLS acceptor that offers these protocols through ALPN.
     pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let mut config = self.config.clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
@@ -443,7 +443,7 @@ impl TestCertificate {
     }
 }
 
-/// The name of an encoding in `Content-Encoding`, and its encoder.
+/// The name of an encoding as in `Content-Encoding`, and its encoder.
 pub(crate) type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
 
 pub(crate) const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
@@ -471,12 +471,12 @@ pub(crate) fn zstd(text: &[u8]) -> Vec<u8> {
     ::zstd::stream::encode_all(text, 1).unwrap()
 }
 
-/// The configuration of a store in this folder, without a limit on free space.
+/// The configuration of a store in this folder that requires no free space.
 pub(crate) fn store_config(folder: &Path) -> StoreConfig {
     StoreConfig { min_free_bytes: 0, ..StoreConfig::in_folder(folder.to_owned()) }
 }
 
-/// The files of a folder with this suffix, sorted.
+/// The files in a folder whose names end in `ending`, sorted.
 pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.to_str().unwrap().ends_with(ending));
@@ -484,7 +484,7 @@ pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The lines of all responses that are stored in a folder.
+/// The lines that describe all responses stored in a folder.
 pub(crate) fn stored_lines(folder: &Path) -> Vec<ResponseLine> {
     let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     assert!(text.is_empty() || text.ends_with('\n'));

@@ -1,15 +1,15 @@
-//! Stores fetched pages as WARC/1.1 (ISO 28500). Every response and every request is a gzip member,
-//! and there is a JSON line for each response.
+//! Stores fetched pages as WARC/1.1 (ISO 28500). Every response and every request is a gzip member
+//! of its own, and every response also has a line of JSON.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`exchange`, `body`) and passes them to one task (`writer`). This
-//! task writes them (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
-//! `folder`). Disk operations that block never run on the runtime's threads, and every queue is
-//! limited.
+//! responses while they arrive (`exchange`, `body`) and passes them to a single task (`writer`).
+//! This task writes them (`volume`, `member`, `fields`, `digest`) to one file after another
+//! (`names`, `folder`). Blocking disk operations never run on the runtime's threads, and the length
+//! of every queue is limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl's log is written only after
-//! [`Recorder::stored`] has returned. If a crash loses a page, this page was fetched but does not
-//! count as visited, so it is fetched and stored again.
+//! [`Recorder::stored`] has returned. If a crash loses a page, the page does not count as visited
+//! either, so it is fetched and stored again.
 
 use std::io;
 use std::path::Path;
@@ -42,12 +42,12 @@ mod tests;
 mod volume;
 mod writer;
 
-/// Maximum number of responses that wait to be written. Each has at most 256 KiB in memory. If the
-/// queue is full, crawls wait.
+/// Maximum number of responses that wait for the writer, each with at most 256 KiB in memory.
+/// Crawls wait while the queue is full.
 const QUEUE: usize = 32;
 /// Time limit for writing the last responses when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The error after the writer has ended.
+/// The error message once the writer has ended.
 const GONE: &str = "pages are no longer stored";
 
 #[derive(Debug, Clone)]
@@ -60,8 +60,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the folder, creates it if missing, and completes the files that an earlier process
-    /// left open. `name` is part of the file names.
+    /// Opens the folder, which is created if missing, and completes the files that an earlier
+    /// process left open. `name` becomes part of the file names.
     pub fn open(config: &StoreConfig, name: &str) -> Result<Self, FolderError> {
         let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
         let lock = folder::take(folder)?;
@@ -81,13 +81,13 @@ impl Store {
         &self.folder
     }
 
-    /// A recorder for the crawl of this site and task.
+    /// Makes a recorder for the crawl of this site and task.
     pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
         let of = Arc::new(CrawlIdentity { site: site.to_owned(), task_id });
         Recorder { store: self.clone(), of, ended: Arc::default() }
     }
 
-    /// The reason why crawls pause, in one sentence; `None` if pages can be stored.
+    /// Why crawls pause, in one sentence; `None` if pages can be stored.
     pub fn paused(&self) -> Option<String> {
         if self.messages.is_closed() {
             return Some(GONE.to_owned());
@@ -95,8 +95,8 @@ impl Store {
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// Writes the exchanges that wait, and closes the file. Crawls must have ended before, because
-    /// later exchanges are refused.
+    /// Writes the waiting exchanges, and closes the file. Call it after all crawls have ended,
+    /// because later exchanges are refused.
     pub async fn close(&self) {
         self.closing.cancel();
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -122,25 +122,25 @@ impl Recorder {
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }
 
-    /// Passes ended exchanges to the writer, and returns when pages can be stored, so that the next
-    /// request may be sent.
+    /// Passes ended exchanges to the writer, and waits until pages can be stored. The crawl then
+    /// sends its next request.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {
             // `stored` and `synced` report the error.
             return;
         }
         let mut paused = self.store.paused.clone();
-        // Without a writer, do not pause.
+        // An error means that there is no writer. Then there is nothing to wait for.
         let _writer_gone = paused.wait_for(Option::is_none).await;
     }
 
-    /// Returns when all ended exchanges are written to the file, so that they survive the end of
+    /// Waits until all ended exchanges are written to the file, so that they survive the end of
     /// this process.
     pub async fn stored(&self) -> io::Result<()> {
         self.await_reply(Message::Stored).await
     }
 
-    /// Returns when all ended exchanges are synced, so that they survive a crash of the machine.
+    /// Waits until all ended exchanges are synced, so that they survive a crash of the machine.
     pub async fn synced(&self) -> io::Result<()> {
         self.await_reply(Message::Synced).await
     }
@@ -152,7 +152,7 @@ impl Recorder {
         reply.await.map_err(closed)
     }
 
-    /// Passes the ended exchanges to the writer. Loses none if cancelled.
+    /// Passes the ended exchanges to the writer. If cancelled, no exchange is lost.
     async fn hand_over(&self) -> io::Result<()> {
         let is_empty = || self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         while !is_empty() {

@@ -1,5 +1,5 @@
-//! Runs the `landfall-agent` binary. Tests that killed crawls resume, the messages about mistakes
-//! and about an open guard, and that nothing in the environment redirects its requests.
+//! Tests of the `landfall-agent` binary: killed crawls resume, mistakes and an open guard are
+//! reported, and nothing in the environment redirects the agent's requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
@@ -17,11 +17,11 @@ use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
 const KILLS: usize = 3;
-/// The beginning of a crawl's file, before the first visit, has fewer than this number of bytes.
+/// A crawl's file has fewer bytes than this before the first visit.
 const HEAD: u64 = 300;
 
-/// Starts a site of `pages` pages, each with links to three others. Returns its address, and
-/// counters of requests and of connections.
+/// Starts a site of `pages` pages, each with links to three other pages. Returns its address, and
+/// the counters of requests and of connections.
 fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, asked, connected) = (listener.local_addr().unwrap(), Arc::default(), Arc::default());
@@ -35,7 +35,7 @@ fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
                 while let Some(line) = lines.next() {
                     counted.fetch_add(1, Ordering::SeqCst);
                     lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
-                    // Ignore errors: the client may have disconnected.
+                    // Errors are ignored, because the client may have disconnected.
                     drop((&stream).write_all(answer(line.split(' ').nth(1).unwrap_or_default(), pages).as_bytes()));
                 }
             });
@@ -95,8 +95,8 @@ fn an_open_guard_is_announced_and_a_closed_one_connects_to_nothing() {
     assert!(output.status.success() && printed.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
 }
 
-/// Writes the settings of an agent whose scheduler is not there, so that it keeps retrying: no server
-/// listens on the discard port.
+/// Writes the settings of an agent that retries forever, because its scheduler is on the discard
+/// port, where no server listens.
 fn settings(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
@@ -150,7 +150,7 @@ fn prometheus_reads_what_an_agent_does() {
     let greeting = BufReader::new(agent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let url = greeting.filter_map(|line| Some(line.split_once("metrics    http://")?.1.to_owned())).next().unwrap();
     let address = url.strip_suffix("/metrics").unwrap();
-    // The second line comes after the first attempt to connect.
+    // This line comes after the first attempt to connect has failed.
     let failed = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(failed.into_iter().any(|line| line.contains("session ended")));
     let head = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -217,7 +217,7 @@ fn refused(arguments: &[&str], input: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Ignore errors: an agent that refuses a flag does not read its input.
+    // Errors are ignored: an agent that refuses a flag does not read its input.
     drop(agent.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = agent.wait_with_output().unwrap();
     assert!(!output.status.success());
@@ -253,7 +253,8 @@ fn a_token_has_one_source_and_is_one_word() {
         ("-", " \n", "--token-file: standard input is empty; it must contain only the token"),
         ("-", "a b\n", "--token-file: standard input contains more than one word; it must contain only the token"),
         ("missing", "", "--token-file: read missing: No such file"),
-        // No server listens on this port. The error shows that the token was accepted.
+        // No server listens on this port. The connection error shows that the token itself was
+        // accepted.
         ("-", "abc\n", "connect to the scheduler at http://127.0.0.1:1"),
     ] {
         let refusal = enrol(&["--token-file", file], input);
@@ -276,7 +277,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files.filter(|file| file.to_str().unwrap().ends_with(ending)).collect()
 }
 
-/// The length of the current crawl's file.
+/// The length of the running crawl's file.
 fn log_length(folder: &Path) -> u64 {
     let files = if folder.exists() { files(folder, ".crawl") } else { Vec::new() };
     files.first().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |metadata| metadata.len())
@@ -292,8 +293,8 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
     for _ in 0..KILLS {
         let before = log_length(&pages);
         let mut child = storing(site, folder.path()).arg("--policy").arg(&policy).spawn().unwrap();
-        // Kill the crawl just after pages began to count as visited. A page that is not stored by
-        // then would be missing at the end.
+        // Kill the crawl just after pages began to count as visited. If such a page were not stored
+        // yet, it would be missing at the end.
         while log_length(&pages) <= before.max(HEAD) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -318,7 +319,7 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
         let text = std::fs::read_to_string(file).unwrap();
         listed.extend(text.lines().map(|line| serde_json::from_str::<ResponseLine>(line).unwrap().url));
     }
-    // One more than the pages, for robots.txt.
+    // All pages and robots.txt.
     assert_eq!((stored.len(), listed.len()), (PAGES + 1, PAGES + 1));
 }
 

@@ -1,7 +1,7 @@
-//! Prints messages for programs, as JSON and CSV. Names and words in this output never change.
+//! Prints messages for programs, as JSON and CSV. The names and words in this output never change.
 //!
-//! `tests/contract/generated.rs` lists the printed messages, and the fields printed by a function
-//! of this module.
+//! `tests/contract/generated.rs` lists which messages are printed, and which fields a function of
+//! this module prints.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
@@ -12,12 +12,13 @@ use crate::v1::{
     ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, Gain, MeasurementFailure, Parting, Wait, Why,
 };
 
-/// An enum of the contract whose values have names for programs.
+/// An enum of the contract whose values have names that programs can read.
 pub trait Word: Copy + Default + TryFrom<i32> {
-    /// The name that programs get. It never changes; empty for the unspecified value.
+    /// The name of the value for programs, which never changes; empty for the unspecified value.
     fn word(self) -> &'static str;
 
-    /// The name, or `unknown`: a scheduler of another version may send a value without one.
+    /// The name of the value, or `unknown` if it has none, because a scheduler of another version
+    /// may send a new value.
     fn word_or_unknown(self) -> &'static str {
         match self.word() {
             "" => "unknown",
@@ -28,31 +29,31 @@ pub trait Word: Copy + Default + TryFrom<i32> {
 
 include!("../generated/words.rs");
 
-/// Converts to a time; `None` if absent or outside the calendar's range.
+/// Converts a timestamp; `None` if it is absent or outside the calendar's range.
 pub fn moment(time: Option<Timestamp>) -> Option<DateTime<Utc>> {
     let time = time?;
     DateTime::from_timestamp(time.seconds, u32::try_from(time.nanos).ok()?)
 }
 
-/// In milliseconds, with a precision of a microsecond.
+/// Converts a duration to milliseconds, rounded to a microsecond.
 pub fn milliseconds(duration: Option<Duration>) -> Option<f64> {
     let duration = std::time::Duration::try_from(duration?).ok()?;
     Some((duration.as_secs_f64() * 1e6).round() / 1e3)
 }
 
-/// RFC 3339 in UTC, with milliseconds.
+/// Formats a time as RFC 3339 in UTC, with milliseconds.
 pub fn rfc3339(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 type Printed<S> = Result<<S as Serializer>::Ok, <S as Serializer>::Error>;
 
-/// Prints a time, or null.
+/// Prints a time; null if absent.
 pub fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Printed<S> {
     moment(*time).map(rfc3339).serialize(serializer)
 }
 
-/// Prints a duration in milliseconds, or null.
+/// Prints a duration in milliseconds; null if absent.
 pub fn millis<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Printed<S> {
     milliseconds(*duration).serialize(serializer)
 }
@@ -71,17 +72,17 @@ pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
 }
 
-/// Prints the cause of a wait, or an empty text.
+/// Prints the cause of a wait; an empty text if nothing waits.
 pub fn wait<S: Serializer>(wait: &Option<Wait>, serializer: S) -> Printed<S> {
     serializer.serialize_str(wait.as_ref().map_or("", |wait| wait.cause().word()))
 }
 
-/// Prints null for an empty text or the number 0.
+/// Prints a value, but null in place of an empty text or the number 0.
 pub fn some<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, serializer: S) -> Printed<S> {
     Some(value).filter(|value| **value != T::default()).serialize(serializer)
 }
 
-/// Prints a message; if it is absent, with default values.
+/// Prints a message. An absent message is printed with default values.
 pub(crate) fn or_default<T: Clone + Default + Serialize, S: Serializer>(
     value: &Option<T>,
     serializer: S,
@@ -94,12 +95,12 @@ pub(crate) fn joined<S: Serializer>(texts: &[String], serializer: S) -> Printed<
     serializer.serialize_str(&texts.join(" "))
 }
 
-/// Prints numbers, rounded to a thousandth.
+/// Prints numbers rounded to thousandths.
 pub(crate) fn rounded<S: Serializer>(numbers: &[f64], serializer: S) -> Printed<S> {
     serializer.collect_seq(numbers.iter().map(|number| (number * 1e3).round() / 1e3))
 }
 
-/// Prints a list, best first, and adds to each element its rank, counted from 1.
+/// Prints a list whose best element comes first, and adds to each element its rank, counted from 1.
 pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> Printed<S> {
     #[derive(Serialize)]
     struct Ranked<'a, T> {
@@ -110,8 +111,8 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
     serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
 }
 
-/// Prints why an agent was chosen, in the form that the scheduler stores. Null if an older
-/// scheduler did not send it, or a newer one sent an unknown cause or gain.
+/// Prints why an agent was chosen, in the form that the scheduler stores. Prints null if an older
+/// scheduler sent no reason, or a newer one sent an unknown cause or gain.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -168,8 +169,8 @@ impl Serialize for Why {
     }
 }
 
-/// Prints a choice. Each candidate has its rank, counted from 1, and whether it was chosen. The
-/// seed is a text, because JSON numbers are not exact for so many digits.
+/// Prints a choice. Each candidate has its rank, counted from 1, and a flag that tells whether it
+/// was chosen. The seed is printed as text, because JSON numbers are not exact with so many digits.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

@@ -10,18 +10,18 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Shortens the text of a field; `None` leaves the field out.
+/// Shortens the text of a field. If it returns `None`, the field is omitted.
 pub type Shorten = fn(&str, &str) -> Option<String>;
 
-/// Formats an event as an object with `timestamp`, `level`, `target`, `message`, and the event's
-/// other fields in `fields`.
+/// Formats an event as an object with `timestamp`, `level`, `target` and `message`. The event's
+/// other fields are in `fields`.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonLines {
     shorten: Shorten,
 }
 
 impl JsonLines {
-    /// `shorten` gets the name and the value of each field with a text.
+    /// `shorten` receives the name and the value of each field whose value is text.
     pub fn new(shorten: Shorten) -> Self {
         Self { shorten }
     }

@@ -4,23 +4,23 @@ use std::fmt::{Display, Write as _};
 
 use crate::json::Word;
 
-/// The type of the text in HTTP.
+/// The value of the HTTP header `Content-Type` for this text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Numbers of the contract's enums are below this.
+/// The numbers of the contract's enum values are below this.
 const MOST_NUMBER: i32 = 100;
 
-/// Builds the text. Every name begins with `landfall_`, which callers leave out.
+/// Builds the text. Every metric's name begins with `landfall_`, which this type adds.
 #[derive(Debug, Default)]
 pub struct MetricsText(String);
 
 impl MetricsText {
-    /// Adds a gauge with its values by label, such as `{state="away"}`; the label may be empty.
+    /// Adds a gauge with one value per label, such as `{state="away"}`. A label may be empty.
     pub fn gauge<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
         self.family("gauge", name, help, values);
     }
 
-    /// Adds a counter, which grows while the process runs, with its values by label.
+    /// Adds a counter, which only grows while the process runs, with one value per label.
     pub fn counter<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
         self.family("counter", name, help, values);
     }
@@ -49,7 +49,7 @@ impl MetricsText {
     }
 }
 
-/// A label with a word that needs no escapes.
+/// Makes a label from a word that needs no escapes.
 pub fn label(name: &str, word: &str) -> String {
     format!("{{{name}=\"{word}\"}}")
 }

@@ -1,5 +1,5 @@
-//! Recognises a server that is not a scheduler, by the types of errors and by its first bytes,
-//! never by the wording of a message. Used by `landfall` and `landfall-agent`.
+//! Recognises a server that is not a scheduler. Decides by the types of errors and by the server's
+//! first bytes, never by the wording of a message. `landfall` and `landfall-agent` use it.
 
 use std::error::Error;
 use std::fmt;
@@ -10,17 +10,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
 
-/// What an HTTP/2 client sends first: the preface, and an empty SETTINGS frame.
+/// The first bytes that an HTTP/2 client sends: the preface, and an empty SETTINGS frame.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Maximum time for the answer to `GREETING`; a slower server counts as a busy scheduler.
+/// Maximum time for the answer to `GREETING`. A server that needs longer counts as a busy
+/// scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why an answering server is not a scheduler of this fleet.
+/// Why a server that answers is not a scheduler of this fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
     /// The server answers in plaintext.
     NoTls,
-    /// The server's certificate is not from the expected authority.
+    /// The server's certificate was not signed by the expected authority.
     OtherAuthority,
     /// The server refuses a TLS session.
     NoTlsSession,
@@ -39,12 +40,12 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// Why the server is a stranger, from the error of connecting; `None` if the network failed.
+/// Finds, from a connection error, why the server is a stranger; `None` if the network failed.
 pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     let mut tls = None;
     let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
-        // The error wrapped by an IO error is not among the IO error's sources.
+        // An IO error does not list the error that it wraps among its sources.
         let inner: Option<&(dyn Error + 'static)> = io.and_then(std::io::Error::get_ref).map(|inner| inner as _);
         tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
         tls.is_some() || io.is_some()
@@ -57,10 +58,10 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     }
 }
 
-/// Why the server at a plaintext URL is a stranger, from its first bytes on a separate connection.
-/// `None` if it speaks HTTP/2, sends nothing, or cannot be connected. The error of a call is not
-/// enough: whether it contains the cause depends on whether the call or its connection's task sees
-/// the end of the connection first.
+/// Finds out why the server at a plaintext URL is a stranger, from its first bytes on a separate
+/// connection. Returns `None` if the server speaks HTTP/2, sends nothing, or cannot be reached. A
+/// call's error would not suffice: it contains the cause only if the call sees the end of the
+/// connection before the connection's own task does.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);
@@ -69,15 +70,15 @@ pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
         Ok(frame) => frame,
         Err(_) => return (!answer.is_empty()).then_some(Stranger::NoGrpc),
     };
-    // A server must send SETTINGS first: six bytes per setting, on stream 0.
+    // A server must first send SETTINGS, which has six bytes per setting and belongs to stream 0.
     let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(Stranger::NoGrpc) };
     (length % 6 != 0).then_some(Stranger::NoGrpc)
 }
 
-/// The first bytes of the answer, at most the length of a frame header.
+/// The first bytes of the answer: at most the length of a frame header.
 async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((host, port)).await?;
-    // A write may fail because the server has closed the connection, possibly after an answer.
+    // An error is ignored: a server may answer and close the connection before it reads everything.
     drop(stream.write_all(GREETING).await);
     let mut answer = Vec::new();
     let read = stream.take(9).read_to_end(&mut answer).await;
@@ -103,7 +104,7 @@ mod tests {
     #[tokio::test]
     async fn who_answers_is_told_by_its_first_bytes() {
         assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(Stranger::NoGrpc));
-        // A TLS alert, which is shorter than a frame header.
+        // This is a TLS alert, which is shorter than a frame header.
         assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);

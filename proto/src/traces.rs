@@ -1,8 +1,8 @@
 //! Sends traces to a collector by OTLP over HTTP, in its JSON encoding.
 //!
-//! There is one trace for each task. Its identifiers, and those of its spans, are derived from the
-//! task's id, so scheduler and agents add to one trace without telling each other. The queue is
-//! bounded: a slow or lost collector loses spans, and delays nothing.
+//! Each task has one trace. The identifiers of the trace and of its spans are derived from the
+//! task's id, so the scheduler and agents can add to the same trace without communicating. The
+//! queue is bounded: if the collector is slow or lost, spans are dropped, and nothing is delayed.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -21,27 +21,28 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-/// Maximum number of spans that wait to be sent, of some hundred bytes each.
+/// Maximum number of spans that wait to be sent. Each takes some hundred bytes.
 const QUEUE: usize = 8192;
 /// Maximum number of spans in a request.
 const AT_ONCE: usize = 512;
-/// Pause between two requests while few spans come.
+/// Pause before the next request if the last one was not full.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time limit of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer in bytes. A collector's answer is some ten bytes, or an error's text.
+/// Maximum size of a response in bytes. A collector responds with some ten bytes, or with the text
+/// of an error.
 const MOST_ANSWERED: usize = 64 << 10;
-/// Time for the last spans when the process stops.
+/// Time in which the last spans are sent when the process stops.
 const LAST: Duration = Duration::from_secs(2);
-/// OTLP's numbers for a span inside a process, and for the status of a failure.
+/// OTLP's numbers for the span kind "internal" and the status "error".
 const INTERNAL: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Where a collector takes traces.
+/// The address at which a collector receives traces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Collector {
-    /// As the operator wrote it.
+    /// The URL as the operator wrote it.
     url: String,
     traces: Uri,
 }
@@ -84,13 +85,13 @@ impl From<Collector> for String {
 /// Identifies a span within the trace of its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKey {
-    /// The whole task.
+    /// The span of the whole task.
     Task,
-    /// A state of the task, by the event that entered it.
+    /// The span of one state of the task, identified by the event that entered the state.
     State(i64),
-    /// A lease, by its token.
+    /// The span of a lease, identified by its token.
     Lease(i64),
-    /// The crawl of a lease on its agent, by the lease's token.
+    /// The span of a lease's crawl on the agent, identified by the lease's token.
     Crawl(i64),
 }
 
@@ -106,7 +107,7 @@ impl SpanKey {
     }
 }
 
-/// The identifier of a task's trace.
+/// Derives the identifier of a task's trace.
 pub fn trace_id(task: i64) -> String {
     hex(&Sha256::digest(format!("task {task}"))[..16])
 }
@@ -126,7 +127,7 @@ pub struct Span {
     pub began: SystemTime,
     pub ended: SystemTime,
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// Why what the span covers failed.
+    /// Why the operation of this span failed; `None` if it did not fail.
     pub failure: Option<String>,
 }
 
@@ -156,7 +157,7 @@ impl Span {
 fn attributes(of: &[(&str, Attribute)]) -> Value {
     let value = |attribute: &Attribute| match attribute {
         Attribute::Text(text) => json!({ "stringValue": text }),
-        // OTLP writes 64-bit numbers as texts.
+        // OTLP's JSON encodes 64-bit numbers as text.
         Attribute::Number(number) => json!({ "intValue": number.to_string() }),
     };
     of.iter().map(|(key, attribute)| json!({ "key": key, "value": value(attribute) })).collect()
@@ -182,7 +183,7 @@ impl Service<'_> {
     }
 }
 
-/// Takes spans without waiting. Cheap to clone.
+/// Queues spans without waiting. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct TraceSender {
     queue: mpsc::Sender<Span>,
@@ -190,7 +191,7 @@ pub struct TraceSender {
 }
 
 impl TraceSender {
-    /// Queues a span, or loses it if the queue is full.
+    /// Queues a span. If the queue is full, the span is dropped.
     pub fn send(&self, span: Span) {
         if self.queue.try_send(span).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +199,7 @@ impl TraceSender {
     }
 }
 
-/// Sends what its [`TraceSender`] takes.
+/// Sends the spans that its [`TraceSender`]s queue.
 #[derive(Debug)]
 pub struct TraceExporter {
     collector: Collector,
@@ -209,7 +210,7 @@ pub struct TraceExporter {
     failing: bool,
 }
 
-/// Makes a sender and what must run for it.
+/// Makes a sender, and the exporter that must run to send its spans.
 pub fn exporter(collector: Collector, service: Service<'_>) -> (TraceSender, TraceExporter) {
     let (sender, queue) = mpsc::channel(QUEUE);
     let lost = Arc::default();
@@ -220,7 +221,7 @@ pub fn exporter(collector: Collector, service: Service<'_>) -> (TraceSender, Tra
 }
 
 impl TraceExporter {
-    /// Runs until all senders are dropped, or a short time after `stop`.
+    /// Runs until all senders are dropped, or until a short time after `stop`.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let last = async {
             stop.await;
@@ -247,7 +248,7 @@ impl TraceExporter {
         }
     }
 
-    /// Logs only the first failure of a series, and its end.
+    /// Logs the first failure of a series and the end of the series.
     fn note(&mut self, spans: usize, sent: Result<(), String>) {
         let failed = sent.is_err();
         if failed {
@@ -276,7 +277,7 @@ impl TraceExporter {
         let answered = async {
             let answer = self.client.request(request).await.map_err(|error| innermost(&error))?;
             let status = answer.status();
-            // Read to its end, so that the connection can be used again.
+            // Read the response to its end, so that the connection can be reused.
             Limited::new(answer.into_body(), MOST_ANSWERED).collect().await.map_err(|error| error.to_string())?;
             if status.is_success() { Ok(()) } else { Err(format!("answered {status}")) }
         };
@@ -285,7 +286,7 @@ impl TraceExporter {
     }
 }
 
-/// The last cause, such as that the connection was refused.
+/// The innermost cause of an error, such as a refused connection.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string).unwrap_or_default()
 }
@@ -362,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_collector_delays_nothing() {
-        // No server listens on the discard port.
+        // No collector listens on the discard port.
         let collector = "http://127.0.0.1:9".parse().expect("a URL");
         let (sender, exporter) = exporter(collector, Service { name: "a", version: "b", instance: "c" });
         let running = tokio::spawn(exporter.run(std::future::pending()));

@@ -1,9 +1,9 @@
-//! `lab chaos`: injects faults of every kind while a batch is crawled. Then a judge finds what was
-//! lost or done twice.
+//! `lab chaos`: injects faults of every kind while a batch is crawled. Then a judge finds out what
+//! was lost or done twice.
 //!
-//! Several schedulers share one Postgres. Real agents connect to them through proxies. The schedule
-//! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation.
-//! Otherwise the record of the run is kept.
+//! Several schedulers share one Postgres, and real agents connect to them through proxies. The
+//! schedule of faults is drawn from a seed. The exit code is 0 only if the judge found no
+//! violation; otherwise the record of the run is kept.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,26 +40,26 @@ pub mod twins;
 
 /// The emulated network of `lab chaos`.
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
-/// Number of sites that an agent crawls at once.
+/// Number of sites that an agent crawls at the same time.
 const CAPACITY: u32 = 5;
-/// Expected time per site for the whole fleet under faults: 1.5 s per crawl in each of 10 × 5
-/// slots, plus half for lost work.
+/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s in one of 10 × 5
+/// slots; half as much again is added for lost work.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. Shorter times leave none of the ten
-/// agents working.
+/// Minimum mean time between the beginnings of two faults. If it is shorter, none of the ten agents
+/// works.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the sites of the first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of machines that serve the sites. Sites on one machine are measured one after another.
-/// With fewer machines, measuring takes longer than the faults; with more, most of the work is
-/// measuring.
+/// With fewer machines, measuring takes longer than the faults; with more machines, most of the
+/// work is measuring.
 const MACHINES: usize = 250;
-/// The run fails if no task ends for this time plus ten session lifetimes after healing.
+/// After healing, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two polls for the end of all tasks; so long because each poll reads ten thousand
-/// tasks.
+/// Interval between checks whether all tasks have ended. It is long because each check reads ten
+/// thousand tasks.
 const REST: Duration = Duration::from_secs(1);
 /// Number of site lists that the client submits during the faults.
 const LISTS: usize = 50;
@@ -136,11 +136,11 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. Limits other than times are higher than their defaults,
-    /// because a thousand faults on ten agents are more than a fleet has in a year.
+    /// The schedulers' configuration. Limits that are not times are higher than their defaults,
+    /// because ten agents suffer more faults in this run than a fleet suffers in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
-        // At most a third of the session lifetime, because that is shortened too.
+        // A term may last at most a third of the session lifetime, which this test shortens.
         let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
             "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
@@ -150,10 +150,10 @@ impl LeaseTimes {
     }
 }
 
-/// Runs the test. Cleans up after a failure or an interrupt too.
+/// Runs the test. Cleans up even after a failure or an interrupt.
 ///
 /// # Errors
-/// When a step fails, or the judge finds a violation.
+/// Returns an error if a step fails, or the judge finds a violation.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
@@ -190,7 +190,7 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     stopped
 }
 
-/// Runs the test on started schedulers.
+/// Runs the test once the schedulers have started.
 async fn run(
     args: &ChaosArgs,
     times: LeaseTimes,
@@ -235,8 +235,8 @@ async fn run(
     Ok(())
 }
 
-/// Submits and measures the first half of the sites before the faults, so that there is work to
-/// crawl when they begin. The other half is submitted and measured during the faults.
+/// Submits and measures the first half of the sites, so that there is work when the faults begin.
+/// The other half is submitted and measured during the faults.
 async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
     let names = cluster.agent_names();
     for name in &names {
@@ -251,8 +251,8 @@ async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow:
     Ok(())
 }
 
-/// Injects faults while the client submits lists. Then heals all faults and waits until all tasks
-/// have ended.
+/// Injects faults while the client submits lists of sites. Then heals all faults, and waits until
+/// all tasks have ended.
 async fn inject_faults(
     args: &ChaosArgs,
     cluster: &mut Cluster,
@@ -269,8 +269,8 @@ async fn inject_faults(
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
-        // Spread the lists over the faults, so that there is always work. After the last fault,
-        // submit all remaining lists.
+        // Submit lists in proportion to the begun faults, so that there is always work. After the
+        // last fault, submit all remaining lists.
         let wanted = if injector.is_over() {
             lists
         } else {
@@ -299,7 +299,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended. Gives up if no task ends for too long.
+/// Waits until all tasks have ended. Gives up if no task ends for too long a time.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,
@@ -326,7 +326,7 @@ async fn await_end(
     }
 }
 
-/// Reads new events and checks the safety rules.
+/// Reads new events, and checks the safety rules.
 async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,
@@ -335,7 +335,7 @@ async fn check_safety(
 ) -> Vec<Violation> {
     match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
         Ok(()) => judge::safety(&recorder.history),
-        // A fault may have stopped the database.
+        // Reading may fail because a fault has stopped the database.
         Err(error) => {
             tracing::debug!(error = format!("{error:#}"), "the record waits for the database");
             Vec::new()

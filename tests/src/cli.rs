@@ -1,5 +1,5 @@
-//! The command line of `lab`. The library polls the future of the command, so the binary does not
-//! compile that code again.
+//! The command line of `lab`. The library itself polls the future of the command, so that the
+//! binary does not compile the same code again.
 
 use std::process::ExitCode;
 

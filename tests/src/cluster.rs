@@ -1,7 +1,7 @@
-//! The harness for tests and the demo: runs the real binaries in an emulated network.
+//! The harness of the tests and the demo: runs the real binaries in an emulated network.
 //!
-//! A cluster has one scheduler with its private Postgres, or several schedulers that share a
-//! Postgres of the lab. It has one process for each agent of the scenario. Agents are enrolled with
+//! A cluster has either one scheduler with its private Postgres, or several schedulers that share a
+//! Postgres started by the lab. Each agent of the scenario has a process. Agents are enrolled with
 //! the operator's command, and reach only the emulated network. All files are in a temporary
 //! directory. Dropping the cluster kills the processes.
 
@@ -31,17 +31,17 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// The contact URL in all requests of agents.
+/// The contact URL that the agents send in all requests.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
 /// Time limit for the agents to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for a process to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// Number of agents that are enrolled at once.
+/// Number of agents that are enrolled at the same time.
 const ENROLLED_AT_ONCE: usize = 6;
 
-/// A scheduler's configuration for tests. Its intervals are short, so that the scheduler detects
-/// dead agents and measures sites within seconds.
+/// A scheduler's configuration for tests. Short intervals let the scheduler detect dead agents and
+/// measure sites within seconds.
 pub const HURRIED: &str = "
 [measure]
 site_interval = '200ms'
@@ -53,14 +53,14 @@ grace = '500ms'
 
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// The schedulers' configuration, TOML.
+    /// The schedulers' configuration, as TOML.
     pub scheduler: String,
-    /// Number of sites that an agent crawls at once.
+    /// Number of sites that an agent crawls at the same time.
     pub capacity: u32,
     /// The folder of the logs; by default, a folder in the temporary directory.
     pub logs: Option<PathBuf>,
-    /// Number of schedulers that share a database of the lab. If 0, one scheduler runs with its
-    /// private Postgres.
+    /// Number of schedulers that share a database started by the lab. With 0, one scheduler runs
+    /// with its private Postgres.
     pub sharing: usize,
 }
 
@@ -72,20 +72,20 @@ pub struct Cluster {
     pub pool: PgPool,
     /// One or more schedulers.
     pub schedulers: Vec<SchedulerNode>,
-    /// The database that the schedulers share, if they do.
+    /// The database that the schedulers share; `None` for a private Postgres.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
     agents: Vec<Process>,
-    /// Extra environment variables of agents, by index of the agent.
+    /// Extra environment variables of agents. The key is the agent's index.
     pub environment: BTreeMap<usize, Vec<(String, String)>>,
     binaries: Binaries,
     logs: PathBuf,
     directory: TempDir,
 }
 
-/// The binaries under test, in the folder of the lab's binary.
+/// The binaries under test, which are in the folder of the lab's binary.
 #[derive(Debug, Clone)]
 pub struct Binaries {
-    /// The binary of the scheduler and the operator's commands.
+    /// The binary of the scheduler, which also has the operator's commands.
     pub landfall: PathBuf,
     pub agent: PathBuf,
 }
@@ -94,7 +94,7 @@ impl Binaries {
     /// Finds the binaries.
     ///
     /// # Errors
-    /// When a binary is missing; build the workspace first.
+    /// Returns an error if a binary is missing because the workspace was not built.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         // Test executables are one folder deeper, in `deps`.
@@ -110,11 +110,12 @@ impl Binaries {
 }
 
 impl Cluster {
-    /// Starts the schedulers, then enrols and starts all agents, and waits until they are
+    /// Starts the schedulers, enrols and starts all agents, and waits until the agents are
     /// connected.
     ///
     /// # Errors
-    /// When a binary is missing or fails. The message ends with the last lines of its log.
+    /// Returns an error if a binary is missing or fails. The message ends with the last lines of
+    /// its log.
     pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
@@ -125,7 +126,7 @@ impl Cluster {
     /// Starts only the schedulers.
     ///
     /// # Errors
-    /// When a binary is missing or fails.
+    /// Returns an error if a binary is missing or fails.
     pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
         let directory = database::accessible_folder("landfall-lab-")?;
@@ -173,7 +174,7 @@ impl Cluster {
     /// Starts every agent and waits until all are connected.
     ///
     /// # Errors
-    /// When an agent does not start or connect.
+    /// Returns an error if an agent does not start or connect.
     pub async fn start_agents(&mut self) -> anyhow::Result<()> {
         for index in 0..self.world.scenario().agents.len() {
             let agent = self.spawn_agent(index)?;
@@ -182,12 +183,13 @@ impl Cluster {
         self.await_connected(self.agents.len()).await
     }
 
-    /// Makes an operator's command for the first scheduler, still without arguments.
+    /// Makes an operator's command for the first scheduler. The caller adds the arguments.
     pub fn landfall(&self) -> Command {
         self.landfall_at(0)
     }
 
-    /// Makes an operator's command for the scheduler with this index, still without arguments.
+    /// Makes an operator's command for the scheduler with this index. The caller adds the
+    /// arguments.
     pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
         command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);
@@ -220,7 +222,7 @@ impl Cluster {
     /// Waits until a query returns at least `count`.
     ///
     /// # Errors
-    /// When the time is up, or a process has ended.
+    /// Returns an error if the time limit has passed, or a process has ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -288,7 +290,7 @@ impl Cluster {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }
 
-    /// Keeps the temporary directory when the cluster is dropped, and prints its path.
+    /// Keeps the temporary directory after the cluster is dropped, and prints the directory's path.
     pub fn keep_files(&mut self) {
         self.directory.disable_cleanup(true);
         eprintln!("the cluster's files are kept in {}", self.directory.path().display());
@@ -318,12 +320,12 @@ impl Cluster {
     /// Stops the agents, the schedulers and the emulated network, in this order.
     ///
     /// # Errors
-    /// When a process did not end in time and was killed.
+    /// Returns an error if a process did not end in time and was killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }
 
-    /// Stops everything and keeps the files.
+    /// Stops everything, but keeps the files.
     pub(crate) async fn halt(&mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.agents.iter().for_each(Process::terminate);

@@ -1,7 +1,7 @@
-//! `lab demo`: runs the whole system on one machine, measures it and checks the results.
+//! `lab demo`: runs the whole system on one machine, measures it, and checks the results.
 //!
 //! The exit code is 0 only if the database and the sites' own logs agree that every site was
-//! crawled exactly once. With `--strict` the demo also fails if a target is missed, or if the
+//! crawled exactly once. With `--strict`, the demo also fails if a target is missed, or if the
 //! machine was too busy for reliable times.
 
 use std::path::{Path, PathBuf};
@@ -28,19 +28,20 @@ mod stages;
 mod verdict;
 
 const BATCH: &str = "demo";
-/// Number of sites that an agent crawls at once.
+/// Number of sites that an agent crawls at the same time.
 const CAPACITY: u32 = 32;
-/// The scheduler's configuration: the defaults, except that agents measure each other more slowly,
-/// because all of them share one machine, and the
-/// dashboard can be read without signing in.
+/// The scheduler's configuration. It differs from the defaults in two ways: agents measure each
+/// other more slowly, because they all share one machine; and the dashboard can be read without
+/// signing in.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
-/// Time between two requests of a crawl to a site. So short only because the lab owns the sites.
+/// Time between two requests of a crawl to a site. It may be this short only because the lab owns
+/// the sites.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Maximum number of links from the start page to a crawled page.
 const MAX_DEPTH: u32 = 8;
-/// Minimum time between two probes of a site; the scheduler's default.
+/// Minimum time between two probes of a site, which is the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// With fewer agents, the demo runs without landmarks.
+/// Minimum number of agents with which the demo has landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
@@ -129,10 +130,10 @@ impl DemoArgs {
     }
 }
 
-/// Runs the demo. Cleans up after a failure or an interrupt too.
+/// Runs the demo. Cleans up even after a failure or an interrupt.
 ///
 /// # Errors
-/// When a step or a check fails.
+/// Returns an error if a step or a check fails.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     args.validate()?;
     let scenario = args.scenario()?;
@@ -174,7 +175,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for Ctrl-C while people look at the dashboard.
+/// Waits for Ctrl-C, so that people can look at the dashboard.
 async fn keep(cluster: &Cluster) {
     let scheduler = &cluster.schedulers[0];
     println!("Dashboard: http://{}", scheduler.address());
@@ -184,7 +185,7 @@ async fn keep(cluster: &Cluster) {
     interrupted().await;
 }
 
-/// Crawls, checks and reports on a started cluster.
+/// Crawls, checks and reports, on a cluster that was already started.
 async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output: &Path) -> anyhow::Result<Verdict> {
     let idle_from = CpuTime::now();
     crawl(args, cluster, stages).await?;
@@ -262,7 +263,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;
-        // Exit code 3 means that sites failed; the checks decide about these.
+        // Exit code 3 means that sites failed. The checks decide later whether that is an error.
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
             matches!(output.status.code(), Some(0 | 3)),
@@ -275,7 +276,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks, except the state of the batch.
+/// The input of the checks, without the state of the batch.
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,
@@ -300,8 +301,8 @@ impl CheckInput {
     }
 }
 
-/// Writes all assignments to a file. With `--verbose`, also prints the first assignments and the
-/// operator's report of the agents.
+/// Writes all assignments to a file. With `--verbose`, also prints the first assignments, and the
+/// operator's report on the agents.
 async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> anyhow::Result<()> {
     let csv = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "csv"]).await?;
     let file = output.join("assignments.csv");
@@ -386,12 +387,12 @@ fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
     );
 }
 
-/// The folder `demo` beside the folder of the lab's executable: `target/demo`.
+/// The folder of the demo's results: `target/demo`, next to the folder with the lab's executable.
 fn output_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;
     let folder = target.join("demo");
-    // Processes append to their logs, so remove the logs of earlier runs.
+    // Remove the logs of earlier runs, because processes append to their logs.
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("clear {}", folder.display()))?;
     }

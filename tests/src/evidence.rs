@@ -1,4 +1,4 @@
-//! Reads the evidence of a run from the database and the sites, and checks it.
+//! Reads the evidence of a run from the database and from the sites' logs, and checks it.
 
 pub mod check;
 pub mod figures;
@@ -7,7 +7,7 @@ pub mod pace;
 pub mod truth;
 pub mod witness;
 
-/// Converts a count to a float. Counts in the lab are far below 2^32.
+/// Converts a count to a float. Counts in the lab are far below 2^32, so all are exact.
 pub fn float(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }

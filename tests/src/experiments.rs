@@ -1,5 +1,5 @@
-//! Experiments that measure rates and accuracy and reproduce the paper's figures. The demo uses
-//! none of them.
+//! Experiments that measure rates and accuracy, and that reproduce the paper's figures. The demo
+//! needs none of them.
 
 pub mod balance;
 pub mod bench;

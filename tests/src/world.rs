@@ -1,6 +1,6 @@
 //! Runs an emulated network: sites, a name server and the paths between addresses.
 //!
-//! [`crate::cluster`] starts the agents as real processes in the namespaces of the world.
+//! [`crate::cluster`] starts the agents as real processes in the world's namespaces.
 
 pub mod beacons;
 pub mod layout;
@@ -34,13 +34,13 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The name server's port. A lab owns a lane if it has bound this port on the lane.
+/// The name server's port. A lab owns a lane of addresses if it has bound this port there.
 pub const NAMES_PORT: u16 = 5300;
 /// Candidate ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// The emulated network's lateness never voids a run up to this value.
+/// Up to this value, the emulated network's lateness never makes a run void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
-/// Minimum idle share of the machine for reliable times.
+/// Minimum fraction of processor time that must be idle for reliable times.
 pub const LEAST_IDLE: f64 = 0.20;
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -64,7 +64,7 @@ pub struct World {
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
-    /// `None` in the rootless grade.
+    /// The network of the tun grade; `None` in the rootless grade.
     network: Option<Network>,
     began: Option<CpuTime>,
     tasks: TaskTracker,
@@ -72,18 +72,19 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the network of a scenario without agents, in the rootless grade.
+    /// Starts the network of a scenario in the rootless grade. Agents are not started.
     ///
     /// # Errors
-    /// When no lane is free, or one of its addresses is in use.
+    /// Returns an error if no lane is free, or one of its addresses is in use.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
         Self::start_on(Grade::Rootless, scenario).await
     }
 
-    /// Starts the network of a scenario without agents.
+    /// Starts the network of a scenario. Agents are not started.
     ///
     /// # Errors
-    /// When this machine does not support the grade, no lane is free, or an address is in use.
+    /// Returns an error if this machine does not support the grade, no lane is free, or an address
+    /// is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -140,20 +141,21 @@ impl World {
     /// The network namespace for an agent's processes.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn namespace(&self, agent: usize) -> &NetNamespace {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
-    /// The minimum gap between two probes in the sites' logs if the configured pause is `left`.
-    /// Rootless, this is the whole pause. With real packets it is zero, because a retransmitted
-    /// probe may arrive just before the next one.
+    /// The minimum gap between two probes in the sites' logs if `left` is the configured pause. In
+    /// the rootless grade it is the whole pause. With real packets it is zero, because a
+    /// retransmitted probe may arrive just before the next one.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Lets agents reach a scheduler on this port of the host's loopback, even after the scheduler
-    /// restarts. Has no effect in the rootless grade.
+    /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
+    /// loopback. It keeps working after the scheduler restarts. Has no effect in the rootless
+    /// grade.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),
@@ -176,9 +178,9 @@ impl World {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the emulated network's lateness voids a run: its 99th percentile exceeds both 3 ms and 5
-    /// % of the median round trip, or the lab lost packets for lack of capacity. `None` if the
-    /// timing is valid.
+    /// Why the emulated network's lateness makes a run void; `None` if the timing is valid. It is
+    /// void if the 99th percentile exceeds both 3 ms and 5 % of the median round trip, or if the
+    /// lab had to drop packets.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -194,14 +196,14 @@ impl World {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
     }
 
-    /// Why the timing since the start is void: the network was too late, or the machine was less
-    /// idle than [`LEAST_IDLE`]. `None` if the timing is valid.
+    /// Why the timing since the start is void; `None` if it is valid. It is void if the network was
+    /// too late, or the machine was less idle than [`LEAST_IDLE`].
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
-    /// Stops all servers, then the network. Stopping the network kills every process in it.
+    /// Stops all servers, and then the network. Stopping the network kills every process in it.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -220,7 +222,8 @@ impl Drop for World {
     }
 }
 
-/// Why times are unreliable on a machine with this idle share; `None` if they are reliable.
+/// Why times are unreliable if this fraction of processor time was idle; `None` if they are
+/// reliable.
 pub fn too_busy(idle: f64) -> Option<String> {
     let percent = |share: f64| share * 100.0;
     let reason =
@@ -232,8 +235,7 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
-/// Raises the limit of open files, because a thousand listeners and their connections exceed the
-/// default.
+/// Raises the limit of open files. A thousand listeners and their connections exceed the default.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")

@@ -1,5 +1,5 @@
-//! `landfall-agent crawl`: crawls one site as it would for a scheduler, shows the progress, and
-//! prints the outcome.
+//! `landfall-agent crawl`: crawls one site by the same rules as a leased crawl, shows the progress,
+//! and prints the outcome.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::crawl::{
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// The default policy. Its intervals are equal, so large sites are not crawled faster.
+/// The default policy. Its two intervals are equal, so large sites are not crawled faster than
+/// small ones.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -83,7 +84,8 @@ pub(super) struct CrawlArgs {
 }
 
 impl CrawlArgs {
-    /// The settings from the command line; if absent there, from the file; otherwise the defaults.
+    /// The settings: those of the command line first, then those of the policy file, then the
+    /// defaults.
     fn settings(&self) -> anyhow::Result<CrawlSettings> {
         let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
@@ -138,8 +140,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         ..CrawlStorage::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
-    // Spawned, because every wake-up of the task in `block_on` makes the runtime poll the system
-    // once more.
+    // Run the crawl in its own task. In `block_on`, each wake-up of the crawl would make the
+    // runtime poll the system once more.
     let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl crashed")?,
@@ -165,7 +167,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     print(&outcome, args.warc.as_deref())
 }
 
-/// The file that holds the crawl's state until the crawl ends.
+/// The file that stores the crawl's state until the crawl ends.
 fn kept(folder: &Path, site: &str) -> PathBuf {
     let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     folder.join(format!("{name}.crawl"))

@@ -1,7 +1,7 @@
 //! `landfall-agent doctor`: checks everything that an agent needs. For each item it reports whether
-//! it works, and if not, how to fix it.
+//! the item works, and if not, how to fix it.
 //!
-//! It changes nothing, and may run beside the agent.
+//! The command changes nothing, and may run beside the agent.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum difference between this machine's clock and the scheduler's. The clock must be right
 /// because certificates have a validity period and stored pages have timestamps.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// A name for which every name server has an answer, even a negative one. Tests use an address, so
-/// that they query no name server.
+/// A name about which every name server has an answer, even if the answer is that it has no
+/// address. Tests use an address instead, so that they need no name server.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 
@@ -37,7 +37,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 pub struct CheckResult {
     about: &'static str,
     text: String,
-    /// How to fix the problem; `None` if there is none.
+    /// How to fix the problem; `None` if there is no problem.
     remedy: Option<String>,
 }
 
@@ -96,7 +96,7 @@ fn crawler(exec: &ExecConfig) -> CheckResult {
     }
 }
 
-/// The scheduler's answer about this agent, and the error of this machine's clock.
+/// The scheduler's answer about this agent, and the difference between the two clocks.
 type SchedulerCheck = (CheckResponse, Duration);
 
 async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck>) {
@@ -110,7 +110,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         }
     };
     let mut check = None;
-    // Cannot fail: the URLs were checked when the configuration was read.
+    // Never an error: the URLs were checked when the configuration was read.
     let configured = Schedulers::try_new(&config.scheduler);
     for scheduler in configured.iter().flat_map(Schedulers::configured) {
         let (url, channel) = (&scheduler.url, connect(config, scheduler, ca.as_deref()).await);
@@ -156,7 +156,8 @@ async fn check_credential(config: &Config, channel: Channel) -> Result<Scheduler
         Ok(answer) => {
             let check = answer.into_inner();
             let theirs = check.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
-            // The scheduler read its clock about halfway between the request and the response.
+            // Assume that the scheduler read its clock halfway between the request and the
+            // response.
             let ours = asked + took / 2;
             let offset = ours.duration_since(theirs).unwrap_or_else(|behind| behind.duration());
             Ok((check, offset))
@@ -313,7 +314,8 @@ fn guard(config: &Config) -> CheckResult {
 }
 
 fn disk(about: &'static str, folder: &Path, least: u64) -> CheckResult {
-    // The folder may not exist before the first start, so take its nearest existing ancestor.
+    // The folder may not exist before the first start, so check the disk of its nearest existing
+    // ancestor.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let mib = |bytes: u64| bytes >> 20;
     match free_space::free_bytes(there) {

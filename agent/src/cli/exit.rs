@@ -1,5 +1,5 @@
-//! When a command fails, it prints one sentence to standard error, and returns one of the exit
-//! codes that `landfall --help` lists.
+//! A command that fails prints one sentence to standard error, and returns one of the exit codes
+//! that `landfall --help` lists.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ pub enum Code {
     SiteFailed = 3,
     /// Another machine was enrolled under this agent's name, so this agent must not be restarted.
     Replaced = 5,
-    /// Ctrl-C or SIGTERM interrupted the command: 128 + SIGINT, as in shells.
+    /// Ctrl-C or SIGTERM interrupted the command. As in shells, the code is 128 + SIGINT.
     Interrupted = 130,
 }
 
@@ -46,7 +46,7 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // A cause may quote a text from the network, which must not control the terminal.
+    // A cause may quote text from the network. Control characters in it could change the terminal.
     let message = format!("{error:#}").replace(char::is_control, " ");
     eprintln!("{} {message}", console::style("error:").red().bold().for_stderr());
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());

@@ -1,5 +1,5 @@
-//! Reads a crawl's policy from a TOML file with the fields of [`Policy`] and the user agent, all
-//! optional.
+//! Reads a crawl's policy from a TOML file. The file has the fields of [`Policy`] and the user
+//! agent; all are optional.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -26,7 +26,8 @@ pub(super) struct CrawlSettings {
     pub(super) user_agent: Option<Product>,
 }
 
-/// Overrides `settings` with the file's settings. The scheduler permits the same ranges of values.
+/// Overrides `settings` with the settings in the file. The permitted ranges are those of the
+/// scheduler.
 pub(super) fn read(path: &Path, settings: &mut CrawlSettings) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =

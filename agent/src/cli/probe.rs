@@ -1,5 +1,5 @@
-//! `landfall-agent probe`: prints every sample with its phases as it arrives, and finally the
-//! statistical weighted mean.
+//! `landfall-agent probe`: prints every sample with its phases when it arrives, and the statistical
+//! weighted mean at the end.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         }
     };
     let probed = tokio::select! {
-        // The reader has closed the pipe (as `| head` does), so send no more requests.
+        // The reader has closed the pipe, as `| head` does. Send no more requests.
         () = unread.cancelled() => return Ok(()),
         probed = probe::measure(&context, &target, &order, &mut observe) => probed.map_err(failure)?,
     };
@@ -90,7 +90,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Chooses the exit code: the site failed, or the command line is invalid.
+/// Chooses the exit code of a failure: either the site failed, or the command line is invalid.
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),

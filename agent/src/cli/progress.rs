@@ -1,5 +1,5 @@
-//! Displays the progress of `crawl` on standard error: on a terminal as a line that is updated,
-//! otherwise as a new line at intervals.
+//! Displays the progress of `crawl` on standard error: on a terminal as one line that is updated,
+//! otherwise as a new line every few seconds.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
-//! The settings that `probe` and `crawl` need to send requests. agent.toml supplies those that the
-//! command line omits.
+//! The settings that `probe` and `crawl` need to send requests. Settings missing on the command
+//! line come from agent.toml.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

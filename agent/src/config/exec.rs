@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ConfigError, default_min_free};
 use crate::crawl::external::program;
 
-/// A command that crawls sites instead of the agent's own crawler.
+/// The command that crawls sites in place of the agent's own crawler.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecConfig {

@@ -1,7 +1,8 @@
 //! The limits of a crawl, and the ledger that counts what the crawl has spent.
 //!
-//! Pure. The outcome reports the ledger's counts, so a crawl that is cut in the middle of a page
-//! still reports the bytes it received. The caller holds the clock and enforces the time limit.
+//! This module is pure. The outcome reports the ledger's counts, so a crawl that ends in the middle
+//! of a page still reports the bytes it received. The caller reads the clock and enforces the time
+//! limit.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use super::politeness::path_filter::PathFilter;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub max_pages: u32,
-    /// Maximum body bytes; the body that exceeds the limit is cut.
+    /// Maximum body bytes. The body that exceeds this limit is cut.
     pub max_bytes: u64,
-    /// Maximum number of links from the start page; 0 means only the start page.
+    /// Maximum number of links between the start page and a page; 0 means only the start page.
     pub max_depth: u32,
     /// Maximum time from the crawl's first request to its end.
     pub max_duration: Duration,
     /// Minimum time between the starts of two requests to a small site, or to a site of unknown
     /// size. robots.txt may require more.
     pub request_interval: Duration,
-    /// The same for a large site. If it is longer than `request_interval`, that one applies
-    /// instead.
+    /// The minimum time between requests to a large site. If it is longer than `request_interval`,
+    /// `request_interval` applies instead.
     pub shortest_interval: Duration,
     /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
@@ -47,8 +48,8 @@ pub(super) struct Ledger {
     pub(super) pages: u32,
     /// Decoded body bytes of pages.
     pub(super) bytes: u64,
-    /// Body bytes of responses that are not pages; they count against the budget but not in the
-    /// outcome.
+    /// Body bytes of responses that are not pages. They count against the budget, but the outcome
+    /// does not report them.
     pub(super) unwanted_bytes: u64,
     pub(super) errors: u32,
     /// The cause of the first error, and its message.
@@ -59,7 +60,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger with which a crawl resumes.
+    /// The ledger of a resumed crawl, which begins with the earlier totals.
     pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
             pages: totals.pages,

@@ -1,10 +1,11 @@
-//! Has a site crawled by another program, such as wget2 or Scrapy, instead of by [`crate::crawl`].
+//! Crawls a site with another program, such as wget2 or Scrapy, instead of with [`crate::crawl`].
 //!
-//! The agent finds the site's origin, waits for the permit for its address, and then runs the
-//! operator's command once per lease, with all it needs in its environment. The agent limits the
-//! time, stops the program and everything it started if the lease ends, and turns its exit status
-//! and its statistics into the outcome. Requests, and so politeness, are up to the program. Nothing
-//! resumes: each lease starts the crawl anew.
+//! The agent finds the site's origin and waits for the permit for its address. Then it runs the
+//! operator's command once per lease, with the details of the crawl in environment variables. The
+//! agent limits the time. When the lease ends, the agent stops the program and all its processes.
+//! The agent makes the outcome from the program's exit status and statistics. The program itself
+//! sends the requests, so it must itself be polite. A crawl cannot resume: each lease starts it
+//! anew.
 
 use std::io;
 use std::net::IpAddr;
@@ -47,13 +48,14 @@ pub(crate) mod program;
 mod statistics;
 mod verdict;
 
-/// Time for which the agent still reads the output of a killed crawler. Only a process that left its
-/// group can still hold the output open.
+/// Time for which the agent still reads output after it has killed a crawler. Only a process that
+/// left the crawler's process group can still have the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
-/// Minimum time between the end of a crawler that crashed and the return of its lease, so that a
-/// broken one is not started again at once, and a stop that ended it is noticed.
+/// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
+/// from being restarted at once, and gives the agent time to notice a signal that ended both the
+/// crawler and the agent.
 const CRASH_REST: Duration = Duration::from_secs(1);
-/// The time limit of a crawl whose policy sets a longer one, within the clock's range.
+/// Upper bound of a policy's time limit, within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The operator's command that crawls leased sites. Cheap to clone.
@@ -76,12 +78,13 @@ pub struct ExternalCrawl {
     pub(crate) stores_pages: bool,
     pub(crate) permits: AddressPermits,
     pub(crate) context: Arc<RequestContext>,
-    /// Cancelled when another agent is to have the lease.
+    /// Cancelled when the scheduler wants the lease for another agent.
     pub(crate) preempted: CancellationToken,
 }
 
 impl ExternalCrawler {
-    /// Fails if the command's program does not exist, or its folder cannot be used.
+    /// Fails if the command's program does not exist, or if the folder for its output cannot be
+    /// used.
     pub fn open(config: &ExecConfig) -> anyhow::Result<Self> {
         let program = program::find(&config.command);
         let program = program.map_err(|error| anyhow::anyhow!("{error}: {}", program::REMEDY))?;
@@ -102,7 +105,7 @@ impl ExternalCrawler {
         self.folders.path()
     }
 
-    /// The disk of the command's output.
+    /// The disk that stores the command's output.
     pub(crate) fn disk(&self) -> LimitedDisk {
         LimitedDisk::at(self.folder(), self.min_free_bytes)
     }
@@ -125,7 +128,8 @@ impl ExternalCrawler {
             found = timeout_at(deadline, find(&crawl, &mut settled_at)) => Some(found),
         };
         if let Some(settled_at) = settled_at {
-            // The next request to the site comes from the command, or from another agent.
+            // Keep the site's request interval before the command or another agent sends its first
+            // request.
             rest(Some(settled_at + interval), stop).await;
         }
         let (origin, address) = match found {
@@ -142,7 +146,8 @@ impl ExternalCrawler {
         let pause = if matches!(ended, CrawlEnd::Crashed(_)) { interval.max(CRASH_REST) } else { interval };
         rest(Some(Instant::now() + pause), stop).await;
         match ended {
-            // The same signal may have ended the agent and the command.
+            // A signal that crashed the command may also have stopped the agent. Then the crawl was
+            // stopped, not crashed.
             CrawlEnd::Crashed(_) if stop.is_cancelled() => CrawlEnd::Stopped(None),
             ended => ended,
         }
@@ -210,7 +215,7 @@ impl ExternalCrawler {
     }
 }
 
-/// When a crawl started, by the wall clock and by the runtime's.
+/// When a crawl started, by the wall clock and by the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 struct Started {
     at: SystemTime,
@@ -238,7 +243,7 @@ impl Started {
     }
 }
 
-/// What the command is to crawl, and until when.
+/// What the command crawls, and the deadline.
 #[derive(Debug)]
 struct Target<'a> {
     origin: &'a Origin,
@@ -249,7 +254,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The deadline by the wall clock.
+    /// The deadline as wall-clock time.
     fn deadline_at(&self) -> SystemTime {
         let Started { at, began } = self.started;
         at.checked_add(self.deadline - began).unwrap_or(at)
@@ -265,7 +270,7 @@ async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result
     Ok((origin, address))
 }
 
-/// The end of a crawl for which the command was not run.
+/// How a crawl ended if its command was never run.
 fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
     let (kind, trouble, message) = match end {
         WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),
@@ -283,8 +288,8 @@ fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
     started.outcome(Verdict { kind, trouble, message, ..Verdict::NOTHING }, None)
 }
 
-/// Copies the output to the log until it ends, or shortly after `closing` is cancelled. The task
-/// returns the last line.
+/// Copies the output to the log until the output ends, or until shortly after `closing` is
+/// cancelled. The task returns the last line.
 fn copy_output(mut log: OutputLog, output: Receiver, closing: &CancellationToken) -> JoinHandle<String> {
     let closing = closing.clone();
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Sends a crawl's requests one at a time, at a polite pace, only to vetted addresses, and limits
-//! the time and size of the responses.
+//! Sends a crawl's requests one at a time, at a polite pace, and only to vetted addresses. Limits
+//! the time and the size of the responses.
 //!
 //! No other part of the crawler uses the network. The HTTP client resolves names only through
 //! [`GuardedResolver`], so it connects to a vetted address and no name is resolved a second time.
@@ -7,8 +7,8 @@
 //! request. The client uses no proxy and no cookies, and returns redirects as responses instead of
 //! following them.
 //!
-//! Each crawl has its own client, so its connections end with the crawl, and a site can exhaust
-//! only its own connection pool. All crawls share the trust anchors.
+//! Each crawl has its own client, so its connections end with the crawl, and a slow site can
+//! exhaust only its own connection pool. All crawls share the trust anchors.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -47,25 +47,25 @@ mod response;
 pub(super) mod site_address;
 pub(super) mod trouble;
 
-/// Maximum round trips kept to compute the median; the newest are kept.
+/// Maximum number of round trips from which the median is computed. Newer ones replace the oldest.
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// Number of bytes that an HTTP/2 server may send before the client reads them. The library's
 /// default of 5 MiB is half of an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
-/// The header size that the library accepts for HTTP/2: large enough to tell an oversized header
-/// from a malformed one. For HTTP/1.1 the library's limit is fixed at 408 KiB; only the number of
-/// fields is configurable.
+/// Maximum header size that the library accepts for HTTP/2. It exceeds the crawler's own limit, so
+/// that the crawler can distinguish an oversized header from a malformed one. For HTTP/1.1 the
+/// library's limit is fixed at 408 KiB; only the number of fields is configurable.
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
-/// The word in a timeout's message if no connection was made in time.
+/// The name of the connection phase in timeout messages.
 const CONNECTION: &str = "connection";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
     /// Time limit to resolve the name, connect and complete the TLS handshake.
     pub(super) connect: Duration,
-    /// Time limit from the start to the response header, including the connection.
+    /// Time limit from the start of the request to the response header, including the connection.
     pub(super) first_byte: Duration,
-    /// Time limit from the start to the end of the body.
+    /// Time limit from the start of the request to the end of the body.
     pub(super) total: Duration,
     /// Time after the header from which the body's average rate must be at least [`MIN_RATE`].
     pub(super) slow_after: Duration,
@@ -122,13 +122,13 @@ pub(super) struct Fetcher {
     deadline: Instant,
     requests: u32,
     connection: Option<SocketAddr>,
-    /// Whether the name for the newest connection is still being resolved.
+    /// Whether the resolver is still resolving the name for the newest connection.
     resolving: Arc<AtomicBool>,
     connect_delay: ConnectDelay,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     site_address: Arc<SiteAddress>,
-    /// Records responses. The headers are those that every request sends.
+    /// Records responses. The headers are the ones that the crawler sends with every request.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 
@@ -191,8 +191,8 @@ impl Fetcher {
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);
         }
-        // If the request is due, do not sleep: the runtime's timer rounds up to the next
-        // millisecond.
+        // A request that may start now does not sleep: the runtime's timer would round up to the
+        // next millisecond.
         if start > now {
             METRICS.waited(start - now);
             sleep_until(start).await;
@@ -224,11 +224,12 @@ impl Fetcher {
         CrawlResponse::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
-    /// Drops a connection on which a request got no response. It may be dead, and with HTTP/2 all
-    /// later requests would be sent over it.
+    /// Drops the connection on which a request got no response. It may be dead, and HTTP/2 would
+    /// send all later requests over it.
     fn renew_client(&mut self) {
         let connect_delay = ConnectDelay::default();
-        // The same settings have built a client before. If that fails now, keep the old client.
+        // These settings have built a client before. If building one fails now, keep the old
+        // client.
         if let Ok(client) = client(&self.context, self.timeouts, &self.site_address, &self.resolving, &connect_delay) {
             self.client = client;
             self.connect_delay = connect_delay;
@@ -264,8 +265,8 @@ impl Fetcher {
         self.politeness.is_broken()
     }
 
-    /// What blocks a site whose robots.txt could not be read: the circuit if it is open, otherwise
-    /// the missing robots.txt.
+    /// What blocks a site whose robots.txt could not be read: the open circuit if there is one,
+    /// otherwise the unreadable robots.txt.
     pub(super) const fn blocker(&self) -> Blocker {
         if self.is_circuit_open() { Blocker::Breaker } else { Blocker::Robots }
     }
@@ -288,8 +289,8 @@ impl Fetcher {
         self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
-    /// A request is warm if it uses the connection of the previous request. The local port
-    /// identifies the connection.
+    /// Notes the round trip of a request on a warm connection. A request is warm if it uses the
+    /// same connection, identified by its local port, as the previous request.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
         self.connect_delay.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);
@@ -375,7 +376,8 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // Otherwise the library repeats some requests without pacing and counting them.
+        // Without this, the library would repeat some requests, and the crawler could neither pace
+        // nor count them.
         .retry(reqwest::retry::never())
         .no_proxy()
         .referer(false)

@@ -3,9 +3,9 @@
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). The paths
 //! found on one visit form one frame. An incomplete frame is ignored, so after a restart a crawl
 //! resumes at the end of its last whole frame. Memory holds only the set of seen paths (`known`,
-//! `seen`) and the part of the queue being read. If the queue is full, new paths are dropped, and
-//! the frontier records only the fact that some were: then the crawl is not complete. Traps
-//! (`trap`) are left out and counted.
+//! `seen`) and the part of the queue that is being read. If the queue is full, new paths are
+//! dropped. The frontier does not record which ones, only that the crawl is no longer complete.
+//! Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -37,8 +37,8 @@ pub(super) mod storage;
 mod tests;
 mod trap;
 
-/// Maximum time for which found paths are only in memory. After a restart the crawl finds them
-/// again.
+/// Maximum time for which newly found paths are only in memory. After a crash the crawl finds these
+/// paths again.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// A path and its link depth from the start page.
@@ -54,7 +54,8 @@ pub(super) struct Frontier {
     queue: Queue,
     /// The moments that a checkpoint can represent.
     log_points: LogPoints,
-    /// The lengths in bytes of the paths that were returned but not marked as visited yet.
+    /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
+    /// yet.
     out: VecDeque<u64>,
     /// The paths found in the current step.
     found: LogFrame,
@@ -73,7 +74,7 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // The lengths of the queued paths, because a frame does not contain the path whose visit it
+        // Keep the lengths of the queued paths: a frame does not contain the path whose visit it
         // records.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
@@ -91,7 +92,7 @@ impl Frontier {
         Self { known, queue, log_points, out: VecDeque::new(), found, written, recorder: None }
     }
 
-    /// From now on, steps are written only after their pages are stored.
+    /// From now on, a step is written to the log only after its pages are stored.
     pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
     }
@@ -137,14 +138,14 @@ impl Frontier {
         new
     }
 
-    /// The next path to fetch. Call [`Frontier::visited`] for the previous path before offering
-    /// paths that were found on this one.
+    /// The next path to fetch. Call [`Frontier::visited`] for the previous path before you offer
+    /// paths found on this one.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
             match SitePath::stored(&queued.path) {
                 Some(path) => return Ok(Some(QueueEntry { path, depth: queued.depth })),
-                // Invalid paths occur only in a file that another program wrote; skip them.
+                // An invalid path can only come from a file that another program wrote. Skip it.
                 None => self.visited(),
             }
         }
@@ -158,8 +159,8 @@ impl Frontier {
         self.end_step();
     }
 
-    /// Ends a step that is not a visit of a queued path: queueing the start page or a sitemap's
-    /// entries.
+    /// Ends a step that is not the visit of a queued path, such as queueing the start page or a
+    /// sitemap's entries.
     pub(super) fn end_step(&mut self) {
         self.found.totals = *self.known.totals();
         let found = std::mem::take(&mut self.found);
@@ -190,7 +191,7 @@ impl Frontier {
     /// cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
-            // Store the pages first: a page that counts as visited is never fetched again.
+            // Store the pages first, because a page that counts as visited is never fetched again.
             recorder.stored().await?;
         }
         self.queue.write().await?;
@@ -198,8 +199,8 @@ impl Frontier {
         Ok(())
     }
 
-    /// The state after the last step, for another agent. First syncs the visited pages to the disk:
-    /// no agent fetches them again, so a crash of this machine must not lose them.
+    /// The state after the last step, for another agent. The visited pages are synced to the disk
+    /// first: no agent fetches them again, so a crash of this machine must not lose them.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {
@@ -212,7 +213,7 @@ impl Frontier {
         Ok(checkpoint)
     }
 
-    /// Whether there are paths beyond the depth limit that were not reached another way.
+    /// Whether there are paths that were found only beyond the depth limit.
     pub(super) fn has_beyond(&self) -> bool {
         self.known.has_beyond()
     }

@@ -1,4 +1,4 @@
-//! Extracts the links of pages and sitemaps, and converts their URLs to a normal form.
+//! Extracts the links from pages and sitemaps, and converts their URLs to a normal form.
 
 pub(super) mod links;
 pub(super) mod normal_form;

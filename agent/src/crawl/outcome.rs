@@ -6,8 +6,7 @@ use super::{Budget, CrawlSnapshot, Trouble};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeKind {
-    /// All known paths within the limits were requested, although some responses may have been
-    /// errors.
+    /// All known paths within the limits were requested, although some requests may have failed.
     Complete,
     Truncated(Budget),
     Blocked(Blocker),
@@ -35,23 +34,24 @@ pub struct Outcome {
     /// Decoded body bytes of pages, including cut pages, but without error responses, redirects and
     /// robots.txt.
     pub bytes: u64,
-    /// Number of failed requests: no response, a status of 400 or above, a body that was cut off or
-    /// too large, or endless redirects.
+    /// Number of failed requests: those with no response, a status of 400 or above, a body that was
+    /// cut off or too large, or endless redirects.
     pub errors: u32,
-    /// Number of pages fetched again because the previous agent could not hand over its whole
-    /// state.
+    /// Number of pages fetched again because the previous agent's checkpoint could not contain its
+    /// whole state.
     pub refetched: u32,
-    /// Number of links left out because they lead into a trap: paths with repeated segments,
-    /// endless calendars.
+    /// Number of links not followed because they lead into a trap, such as paths with repeated
+    /// segments or endless calendars.
     pub trapped: u32,
     pub started_at: SystemTime,
     pub duration: Duration,
-    /// The median time to first byte of requests on warm connections; absent if there was none.
+    /// The median time to first byte of requests on warm connections; absent if there were no such
+    /// requests.
     pub rtt: Option<Duration>,
     /// The site's origin; absent if it was not found.
     pub origin: Option<String>,
-    /// The reason why the site was blocked or unreachable, otherwise the first error, in one
-    /// sentence. Empty if there was no error.
+    /// Why the site was blocked or unreachable, in one sentence. For other outcomes, the first
+    /// error; empty if there was none.
     pub message: String,
     /// Why the site was unreachable; absent otherwise.
     pub trouble: Option<Trouble>,
@@ -62,15 +62,16 @@ pub struct Outcome {
 pub enum CrawlEnd {
     /// The crawl has ended.
     Outcome(Outcome),
-    /// The crawl was stopped and can resume from this state.
+    /// The crawl was stopped before its end, and can resume from this state.
     Stopped(Option<CrawlSnapshot>),
-    /// The site requires a pause of this length. After that the crawl can resume from this state.
+    /// The site requires a pause of this length. After the pause the crawl can resume from this
+    /// state.
     Paused(Option<CrawlSnapshot>, Duration),
-    /// The site's address permits no further crawl, and the lease has ended.
+    /// The scheduler permits no further crawl of the site's address, and has ended the lease.
     NotPermitted,
-    /// The crawler ended in a way that says nothing about the site; the reason, in one sentence. The
-    /// scheduler limits how often a site's crawl may end so.
+    /// The crawler crashed, which says nothing about the site. The text is the reason, in one
+    /// sentence. The scheduler limits how often the crawls of a site may crash.
     Crashed(String),
-    /// The crawl cannot continue on this agent. The reason is not the site's fault.
+    /// The crawl cannot continue on this agent, for a reason that is not the site's fault.
     Broken(String),
 }

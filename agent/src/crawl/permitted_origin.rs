@@ -1,5 +1,5 @@
-//! Finds a site's origin before a crawl, and waits for the scheduler's permit to send requests to its
-//! address.
+//! Finds a site's origin before a crawl, and waits for the scheduler's permit to send requests to
+//! its address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::net::origin::Origin;
 use crate::probe::ProbeError;
 use crate::probe::settle::settle;
 
-/// Finds the site's origin if it is unknown, after the permit for the site's address has arrived.
+/// Waits for the permit for the site's address; then finds the site's origin if it is unknown.
 /// `limit` is the time limit for each request. Sets `settled_at` if the search sent requests.
 pub(super) async fn find_origin(
     job: &Job,
@@ -41,7 +41,7 @@ pub(super) async fn find_origin(
     Ok(origin)
 }
 
-/// Waits for the scheduler's permit to send requests to the host's address, and returns the address.
+/// Waits for the scheduler's permit to send requests to the host's address. Returns the address.
 pub(super) async fn permitted(site_address: &SiteAddress, host: &str) -> Result<IpAddr, WalkEnd> {
     match site_address.of(host).await {
         Ok(address) => Ok(address),

@@ -1,18 +1,19 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! Pure: the caller passes the time and the random numbers. This module paces every request of a
-//! crawl, including those for robots.txt, and counts every response. A crawl is also sequential, so
-//! a request waits for the previous response.
+//! This module is pure: the caller passes the time and the random numbers. This module paces every
+//! request of a crawl, including those for robots.txt, and counts every response. In addition,
+//! requests are sequential: each waits for the previous response.
 //!
 //! Two requests are at least the interval apart, or the site's crawl-delay if that is longer. A
-//! crawl becomes slower if the first bytes of responses arrive late and if the scheduler is
-//! disconnected. It pauses after a response 429 or 503, for the time that the response requires or
-//! for a time that doubles with each refusal, and after many errors in a short time. Too many
-//! consecutive errors (the breaker) end it. Nothing makes a crawl faster than its interval.
+//! crawl becomes slower if the first bytes of responses arrive late, or if the scheduler is
+//! disconnected. It pauses after many errors in a short time, and after a response 429 or 503. Such
+//! a pause takes as long as the response requires; if the response does not say, the pause doubles
+//! with each refusal. Too many consecutive errors open the breaker, which ends the crawl. Nothing
+//! makes a crawl faster than its interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
-//! the interval comes to the policy's `shortest_interval`, if set. A load that is negligible for a
-//! server with a hundred thousand pages may be too much for a server with ten.
+//! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that
+//! is negligible for a server with a hundred thousand pages may be too much for a server with ten.
 
 pub(super) mod path_filter;
 pub(super) mod pattern;
@@ -26,28 +27,28 @@ use tokio::time::Instant;
 
 /// Maximum crawl-delay that is honoured. With a longer delay a crawl would be pointless.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
-/// A site is small up to this number of pages, and large from `LARGE` on. These numbers are not
-/// based on measurements. At one request per second, a site of 100 pages takes two minutes, and a
-/// site of 100,000 pages more than a day.
+/// A site with up to `SMALL` pages is small, and a site with at least `LARGE` pages is large. These
+/// numbers are not based on measurements. At one request per second, a site of 100 pages takes two
+/// minutes, and a site of 100,000 pages more than a day.
 const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
-/// Maximum pause between two requests. A longer pause would end any crawl anyway, and the clock's
-/// range is limited.
+/// Maximum pause between two requests. A longer pause would end any crawl anyway, and might exceed
+/// the clock's range.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
-/// The pause after a first 429 or 503 that requires no pause itself. Each further refusal doubles
-/// the pause.
+/// The pause after the first 429 or 503, if the response does not say how long to pause. Each
+/// further refusal doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum random extension of a pause, as a share. It spreads the crawls that were refused at the
-/// same time.
+/// Maximum random extension of a pause, as a fraction of the pause. It spreads crawls that were
+/// refused at the same time.
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// The time window in which errors are counted, the minimum number of requests in the window, and
-/// the maximum share of errors.
+/// There are too many errors if the time window has at least `LEAST_REQUESTS` requests, and the
+/// fraction of errors exceeds `MAX_ERROR_SHARE`.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// The resolution of the window, and so its inaccuracy.
+/// The resolution of the window, which is also its inaccuracy.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Number of consecutive errors that opens the breaker.
@@ -55,18 +56,19 @@ pub(super) const BREAKER: u32 = 50;
 /// The mean time to first byte from which a site counts as slow. The interval between requests to a
 /// slow site is at least twice its mean time to first byte.
 const SLOW: Duration = Duration::from_secs(1);
-/// The factor on the interval while the scheduler is disconnected, because meanwhile the scheduler
-/// cannot slow the crawl down or end its lease.
+/// The factor on the interval while the scheduler is disconnected and can neither slow the crawl
+/// down nor end its lease.
 const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
 
-/// The minimum time between two requests to a site of this many pages: `slow` for a small site or
-/// one of unknown size, `fast` for a large site, and interpolated by the logarithm of the size
-/// between.
+/// The minimum time between two requests to a site of this many pages. It is `slow` for a small
+/// site or one of unknown size, and `fast` for a large site. Between these, it is interpolated by
+/// the logarithm of the size.
 fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
-    // A float holds every `u32`. Larger numbers are clamped, and count as large anyway.
+    // An `f64` can represent every `u32`. Larger numbers are clamped, which changes nothing because
+    // they are above `LARGE`.
     let log = |pages: u64| f64::from(u32::try_from(pages).unwrap_or(u32::MAX)).ln();
     let share = (log(pages.clamp(SMALL, LARGE)) - log(SMALL)) / (log(LARGE) - log(SMALL));
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
@@ -75,7 +77,7 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
 /// The result of a request, as it affects the pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
-    /// Any other response.
+    /// Any response that is not listed below.
     Good,
     /// 403, a status of 500 and above, no response in time, or a broken connection.
     Bad,
@@ -83,8 +85,7 @@ pub(super) enum ResponseKind {
     TurnedAway(Option<Duration>),
 }
 
-/// The state that is kept over a restart: the numbers of refusals and errors, and the current
-/// pause.
+/// The state that survives a restart: the numbers of refusals and errors, and the current pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PolitenessState {
     /// Number of times the site refused a request (429, 503) since this count was last cleared.
@@ -110,7 +111,7 @@ pub struct RateState {
 
 #[derive(Debug)]
 pub(super) struct Politeness {
-    /// The interval for a small site, and the one for a large site.
+    /// The interval for a small site (`slow`) and the interval for a large site (`fast`).
     slow: Duration,
     fast: Duration,
     /// Number of the site's pages, if known.
@@ -121,7 +122,7 @@ pub(super) struct Politeness {
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
-    /// The responses of the last minute, with one entry for each second in which responses arrived.
+    /// The responses of the last minute, with one entry per second in which responses arrived.
     window: VecDeque<WindowSecond>,
     in_a_row: u32,
     /// The number of consecutive errors before the newest response.
@@ -130,7 +131,7 @@ pub(super) struct Politeness {
     first_byte: f64,
 }
 
-/// The responses within one second, which starts with the first of them.
+/// The responses within one second. The second starts with the first of these responses.
 #[derive(Debug)]
 struct WindowSecond {
     began: Instant,
@@ -145,7 +146,7 @@ impl WindowSecond {
 }
 
 impl Politeness {
-    /// Permits one request per `interval`.
+    /// Makes a pace of one request per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         let slow = interval.min(LONGEST_PAUSE);
         Self {
@@ -165,7 +166,7 @@ impl Politeness {
         }
     }
 
-    /// Permits one request per `shortest` to large sites.
+    /// Permits a pace of one request per `shortest` for large sites.
     pub(super) fn down_to(mut self, shortest: Duration) -> Self {
         self.fast = shortest.min(self.slow);
         self
@@ -176,7 +177,7 @@ impl Politeness {
         self.pages = self.pages.max(Some(pages));
     }
 
-    /// The minimum time between two requests, before slowdowns for errors.
+    /// The minimum time between two requests, not including the slowdown for slow sites.
     fn interval(&self) -> Duration {
         let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
         if self.scheduler_silent { interval * SILENT_FACTOR } else { interval }
@@ -195,7 +196,7 @@ impl Politeness {
         self.paused_until = (!state.pause.is_zero()).then(|| now + state.pause.min(LONGEST_PAUSE));
     }
 
-    /// The state that a later part of the crawl needs.
+    /// The state from which a later part of the crawl continues.
     pub(super) fn state(&self, now: Instant) -> PolitenessState {
         PolitenessState {
             turned_away: self.turned_away,
@@ -282,7 +283,7 @@ impl Politeness {
         }
     }
 
-    /// Counts a response in the window, and drops old responses from it.
+    /// Counts a response in the window, and removes old responses from the window.
     fn count(&mut self, now: Instant, badly: bool) {
         let is_current = |second: &WindowSecond| now.saturating_duration_since(second.began) < SECOND;
         if !self.window.back().is_some_and(is_current) {
@@ -325,8 +326,8 @@ impl Politeness {
     }
 }
 
-/// The pause that a `Retry-After` header requires, given in seconds or as a date by the clock of
-/// `now`; `None` if it is invalid (RFC 9110, 10.2.3).
+/// The pause that a `Retry-After` header requires. The header has seconds or a date, which is
+/// compared with `now`; `None` if it is invalid (RFC 9110, 10.2.3).
 pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
@@ -569,8 +570,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever a site returns, no request starts sooner than the interval after the previous
-        // one.
+        // Whatever a site responds, two requests never start less than the interval apart.
         #[test]
         fn no_response_shortens_the_interval(
             answers in prop::collection::vec((0_u8..4, 0_u64..100_000, 0_u64..40_000), 0..200),

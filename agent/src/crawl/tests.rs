@@ -1,4 +1,4 @@
-//! Crawls of a real server on loopback.
+//! Tests crawls of a real server on loopback.
 
 use tokio::task::JoinHandle;
 
@@ -57,7 +57,7 @@ impl TestCrawl {
         crawl
     }
 
-    /// A crawl of a site whose origin is unknown.
+    /// A crawl of a site whose origin is not known yet.
     fn named(name: &str) -> Self {
         Self {
             job: Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None },
@@ -133,7 +133,7 @@ async fn a_small_site_is_fetched_whole() {
     assert_eq!((outcome.errors, outcome.message.as_str()), (0, ""));
     assert_eq!(outcome.origin, Some(site.origin()));
     assert!(outcome.rtt.unwrap() < outcome.duration);
-    // The order is breadth first, after robots.txt.
+    // The pages come in breadth-first order, after robots.txt.
     assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
     let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
     assert!(site.requests().iter().all(|request| request.header("user-agent") == contact));
@@ -179,11 +179,11 @@ async fn a_crawl_delay_slows_the_crawl_down() {
 }
 
 /// Maximum delay until the server sees a request, on a machine that runs other tests at the same
-/// time. This is an eighth of the tested intervals.
+/// time. It is an eighth of the tested intervals.
 const LATER: Duration = Duration::from_millis(100);
 
-/// The server sees each request after it started. If the first of two is delayed, the gap looks
-/// shorter.
+/// Checks the gaps between requests as the server saw them. A delay of the first of two requests
+/// makes their gap look shorter.
 fn assert_gaps(site: &TestServer, interval: Duration) {
     let seen = site.requests();
     for pair in seen.windows(2) {
@@ -459,7 +459,7 @@ async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
 async fn a_stopped_crawl_has_no_outcome() {
     let site =
         TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![ServerAction::Wait] }).await;
-    // Spawned as in a session, because the future must be `Send`.
+    // Spawn the crawl as a session does. This requires that its future is `Send`.
     let (stop, crawl) = TestCrawl::of(&site).spawn();
     site.wait_for("/").await;
     let asked = Instant::now();

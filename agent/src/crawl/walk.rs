@@ -1,8 +1,8 @@
-//! Visits the pages of a site breadth first: sends requests, follows redirects, receives pages and
-//! queues their links.
+//! Visits the pages of a site in breadth-first order: sends requests, follows redirects, receives
+//! pages and queues their links.
 //!
-//! A failed request is counted in the ledger, and the crawl continues. Only an exhausted budget or
-//! an unreachable start page ends a crawl before the frontier is empty.
+//! A failed request is counted in the ledger, and the crawl continues. Before the frontier is
+//! empty, only an exhausted budget or an unreachable start page ends a crawl.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,27 +28,28 @@ use unread::UnreadPage;
 
 /// Maximum body bytes of one page. A larger page counts as an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-/// Maximum number of requests, including the first, for a page that the site refuses with 429 or
-/// 503.
+/// Maximum number of requests, including the first, for a page to which the site responds with 429
+/// or 503.
 const ATTEMPTS: u32 = 3;
 pub(super) const MAX_REDIRECTS: usize = 5;
-/// Maximum time to process links before yielding to other tasks. robots.txt may have thousands of
-/// rules, which each link is matched against.
+/// Maximum time to process links before the crawl yields to other tasks. robots.txt may have
+/// thousands of rules, and each link is matched against all of them.
 const TURN: Duration = Duration::from_millis(5);
 
 pub(super) enum WalkEnd {
     Exhausted,
-    /// A budget is exhausted.
+    /// The crawl has exhausted this budget.
     Cut(Budget),
-    /// Nothing may be fetched. Contains what blocks the crawl, and the reason.
+    /// The crawl may not fetch anything. Contains what blocks it, and the reason.
     Blocked(Blocker, String),
-    /// Nothing can be fetched. Contains the cause and the message.
+    /// The crawl cannot fetch anything. Contains the cause and the message.
     Unreachable(Trouble, String),
-    /// The frontier cannot be stored, for this reason.
+    /// The frontier cannot be stored. Contains the reason.
     Broken(String),
-    /// The site requires such a long pause that the slot should be free for another crawl.
+    /// The site requires a pause that is long enough to free the slot for another crawl.
     Paused(Duration),
-    /// The address permits no further crawl, for this reason, and the lease has ended.
+    /// The scheduler permits no further crawl of the address, and has ended the lease. Contains the
+    /// reason.
     NotPermitted(String),
 }
 
@@ -75,10 +76,10 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-    /// The crawl is returned to the scheduler for a long pause that ends before this time. `None`
+    /// For a long pause that ends before this time, the crawl is returned to the scheduler. `None`
     /// if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if it was not read yet. Its step has not ended.
+    /// The newest page, if it was not read yet. Its step ends after it is read.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
@@ -107,7 +108,7 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // The last step must end before anything can end or delay the crawl.
+            // End the last step before something ends or delays the crawl.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -116,7 +117,8 @@ impl Walk<'_> {
             }
             self.check_pause()?;
             self.renew_rules().await?;
-            // The rules may have changed since the path was queued, perhaps by another agent.
+            // Check the path again: the rules may have changed since it was queued, perhaps by
+            // another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {
@@ -134,7 +136,8 @@ impl Walk<'_> {
         self.ledger.exhausted(&self.policy).is_some() || self.fetcher.is_paused() || self.rules.are_stale()
     }
 
-    /// The next path to fetch. If none is queued, first reads the newest page to find links.
+    /// The next path to fetch. If the queue is empty, first reads the newest page, which may have
+    /// links.
     async fn next(&mut self) -> Result<Option<QueueEntry>, WalkEnd> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
@@ -148,7 +151,7 @@ impl Walk<'_> {
         if !self.rules.are_stale() {
             return Ok(());
         }
-        // Free the memory of the old rules before requesting memory for the new ones.
+        // Drop the old rules first, so that their memory is free before the new rules need some.
         self.rules = RobotsRules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Ok(rules) => rules,
@@ -213,8 +216,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends a request, and repeats it while the site refuses it with 429 or 503, so that a refusal
-    /// does not count as a missing page. `None` if the request failed.
+    /// Sends a request. While the site responds with 429 or 503, repeats the request, so that a
+    /// busy site loses no page. `None` if the request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
@@ -227,8 +230,8 @@ impl Walk<'_> {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
-                    // The pause may be long. Store the state, so that a restart does not shorten
-                    // the pause.
+                    // Store the state now, because the pause may be long, and a restart must not
+                    // shorten it.
                     self.note_totals();
                     self.frontier.note_totals().await?;
                     self.check_pause()?;
@@ -268,7 +271,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// How a crawl ends at its deadline. If it fetched no page, the site counts as unreachable.
+    /// How a crawl ends at its deadline. If it has only errors and no page, the site is
+    /// unreachable.
     fn out_of_time(&self) -> WalkEnd {
         match &self.ledger.first_error {
             Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),
@@ -276,7 +280,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The target of a redirect; `None` if it need not be fetched.
+    /// The target of a redirect; `None` if the target need not be fetched.
     fn follow(
         &mut self,
         from: &SitePath,
@@ -285,8 +289,8 @@ impl Walk<'_> {
         hops: &mut Vec<Fingerprint>,
     ) -> Result<Option<SitePath>, WalkEnd> {
         let Some(next) = self.site.path(target) else {
-            // Pages of other sites are left to other crawls. But if the start page redirects there,
-            // this crawl has nothing to fetch.
+            // A page of another site is the task of another crawl. But if the start page redirects
+            // to another site, this crawl has nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
             return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };
@@ -302,7 +306,7 @@ impl Walk<'_> {
             let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
             return if depth == 0 { Err(WalkEnd::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
         }
-        // The path policy does not apply to the start page's redirect target.
+        // The policy's path filter does not apply to the target of the start page's redirect.
         if depth > 0 && !self.policy.paths.allow(&next) {
             return Ok(None);
         }
@@ -366,7 +370,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads an unwanted body if that is cheaper than a new connection.
+    /// Reads an unwanted body if reading it costs less than a new connection.
     async fn discard(&mut self, answer: CrawlResponse) -> Result<(), WalkEnd> {
         let (ledger, policy) = (&mut self.ledger, &self.policy);
         let spend = |bytes| {

@@ -1,9 +1,9 @@
-//! The folder of running crawls, with one file per lease, from which the crawl resumes after a
+//! The folder of running crawls. It has one file per lease, from which the crawl can resume after a
 //! restart.
 //!
 //! If a task is leased to this agent again, the new lease takes over the file of the previous
 //! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is too old.
-//! Only one process uses the folder, so the folder is read only once.
+//! Only one process uses the folder, so it reads the folder only at the start.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -16,16 +16,16 @@ use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
-/// Two agents that shared the folder would resume each other's crawls.
+/// The folder is locked: two agents that shared it would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
-/// Maximum age of an unused file: after a week a crawl may as well start from the beginning.
+/// Maximum age of an unused file. After a week a crawl may as well start from the beginning.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
-/// Cheap to clone.
+/// A handle on the folder. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CrawlFiles {
     folder: Arc<Path>,
@@ -36,7 +36,8 @@ pub struct CrawlFiles {
 
 #[derive(Debug)]
 struct FileIndex {
-    /// For each task, the tokens of its files, and of files that its crawls may have created.
+    /// For each task, the tokens of its leases that have files, or whose crawls may have created
+    /// files.
     tokens: HashMap<i64, BTreeSet<i64>>,
     swept_at: Instant,
 }
@@ -52,7 +53,7 @@ impl CrawlFiles {
         Ok(Self { folder: folder.into(), index: Arc::new(Mutex::new(index)), _lock: Arc::new(lock) })
     }
 
-    /// Whether to remove old files now; true once an hour.
+    /// Whether it is time to remove old files, which happens once an hour.
     fn is_sweep_due(&self) -> bool {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let due = index.swept_at.elapsed() >= SWEEP_EVERY;
@@ -74,7 +75,7 @@ impl CrawlFiles {
         self.note(key);
         blocking(move || {
             let wanted = folder.join(name(key));
-            // The newest file has the most progress, so the older ones are not needed.
+            // Only the newest file is taken over, because it has the most progress.
             while let Some(token) = former.pop_last() {
                 let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
                 if is_there(found)? {
@@ -94,13 +95,13 @@ impl CrawlFiles {
         self.drop_token(key);
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
-            // The file is removed later, when it is old.
+            // The file will be removed when it is too old.
             tracing::warn!(task.id = key.task_id, token = key.token, %error,
                 "cannot remove the file of a finished crawl");
         }
     }
 
-    /// Removes the older tokens of the same task from the index, and returns them.
+    /// Removes the task's tokens older than this one from the index, and returns them.
     fn take_older(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
@@ -128,9 +129,9 @@ fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
     let mut removed = Vec::new();
     for file in files(folder)? {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
-            // A file with a modification time in the future is not old.
+            // A file whose modification time is in the future does not count as old.
             Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
-            // The file's crawl has just ended.
+            // The crawl has just ended and removed its file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -148,7 +149,8 @@ fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()>
     })
 }
 
-/// Whether the file existed. It may have been removed because of its age, or never created.
+/// Whether the file existed. A missing file is no error: it may have been removed because of its
+/// age, or never created.
 fn is_there(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -216,7 +218,7 @@ mod tests {
     async fn a_crawls_file_is_found_without_reading_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
-        // This file is not in the index. Only code that reads the folder at the start of each crawl
+        // A file that is not in the index. Only code that reads the folder again for each crawl
         // would find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();

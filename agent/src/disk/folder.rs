@@ -1,7 +1,7 @@
-//! An agent's folder: its default path, its owner, and crash-safe renames in it.
+//! An agent's folder: its default path, its owner, its lock, and crash-safe renames.
 //!
-//! The Debian package creates the default folder (`/var/lib/landfall-agent`), owned by the user of
-//! the service. Files that root writes while enrolling are given to this user.
+//! The Debian package creates the default folder (`/var/lib/landfall-agent`) for the user of the
+//! service. If root enrols an agent there, the new files are given to this user.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The name of the lock file. The process that holds its lock has the folder for itself.
+/// The name of the lock file. Only the process that has locked this file may use the folder.
 const LOCK: &str = "lock";
 
 const OF_MACHINE: &str = "/var/lib/landfall-agent";
 
-/// The default folder of an agent's files. For root and for its owner, this is
+/// The default folder of an agent's files. For root and for the folder's owner, this is
 /// `/var/lib/landfall-agent`.
 pub fn default_dir() -> PathBuf {
     default_of(Path::new(OF_MACHINE), nix::unistd::geteuid())
@@ -30,8 +30,8 @@ fn default_of(machine: &Path, user: Uid) -> PathBuf {
     home.join(".local/share/landfall-agent")
 }
 
-/// The user who runs the agent of this folder, if this process is root and the folder belongs to
-/// another user.
+/// The user who owns the folder and so runs its agent; `None` unless this process is root and the
+/// owner is another user.
 pub fn other_owner(dir: &Path) -> Option<User> {
     if !nix::unistd::geteuid().is_root() {
         return None;
@@ -40,8 +40,7 @@ pub fn other_owner(dir: &Path) -> Option<User> {
     if owner.is_root() { None } else { User::from_uid(owner).ok().flatten() }
 }
 
-/// Makes the folder's owner the owner of a file, if this process is root. Does nothing for other
-/// users.
+/// Gives a file to the folder's owner if this process is root. Does nothing for other users.
 pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -50,7 +49,7 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
-/// The purpose of a folder that only one process may use, for messages.
+/// The purpose of a folder that only one process may use. Error messages show it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FolderPurpose {
     pub(crate) what: &'static str,
@@ -67,7 +66,7 @@ pub enum FolderError {
 }
 
 impl FolderPurpose {
-    /// Creates a folder if missing, and locks it until the returned file is dropped.
+    /// Creates a folder if missing, and keeps it locked until the returned file is dropped.
     pub(crate) fn take(self, folder: &Path) -> Result<File, FolderError> {
         let unusable = |source| self.unusable(folder, source);
         std::fs::create_dir_all(folder).map_err(unusable)?;
@@ -92,11 +91,11 @@ pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
-/// Renames a file within its folder, and syncs the folder, so that the new name survives a crash.
-/// The file's content must already be synced.
+/// Renames a file within its folder, and then syncs the folder so that the new name survives a
+/// crash. The file's content must be synced already.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
-    // The parent of a path with one component is empty.
+    // A path with only one component has an empty parent.
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

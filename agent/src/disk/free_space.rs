@@ -1,4 +1,4 @@
-//! Checks the free space on a disk, with hysteresis, and without blocking if the disk hangs.
+//! Checks the free space on a disk. Uses hysteresis, and does not block if the disk hangs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Crawling resumes at this multiple of the free space at which it pauses. Otherwise one or two
+/// Crawling resumes when this many times the minimum is free. With a factor of 1, one or two
 /// acknowledged outcomes would free enough space to resume for a moment.
 const RESUME_AT: u64 = 2;
 
-/// Time limit for reading the free space. If reading takes longer, the disk counts as unusable.
+/// Time limit for reading the free space. A disk that takes longer counts as unusable.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Reads the free bytes of a folder's disk on a thread that may block.
+/// Reads the free bytes on a folder's disk, on a thread that may block.
 #[derive(Debug)]
 struct FreeSpaceCheck {
     folder: PathBuf,
@@ -42,7 +42,7 @@ impl FreeSpaceCheck {
         self.pending = None;
     }
 
-    /// The last reading, or the reason why there is no valid one.
+    /// The result of the last read, or why there is no valid result.
     fn free(&self) -> Result<u64, String> {
         match &self.pending {
             Some((began, _)) if began.elapsed() >= HANGS => Err(format!("no answer for {HANGS:?}")),
@@ -59,13 +59,13 @@ pub(crate) struct FreeSpaceLimit {
 }
 
 impl FreeSpaceLimit {
-    /// The disk counts as full with fewer than `least` free bytes.
+    /// Makes a limit: with fewer than `least` free bytes, the disk counts as full.
     pub(crate) const fn new(least: u64) -> Self {
         Self { least, full: false }
     }
 
-    /// Updates the free bytes. While the disk counts as full, returns a message with the free
-    /// space.
+    /// Takes the current number of free bytes. Returns a message with the free space if the disk
+    /// counts as full.
     pub(crate) fn full(&mut self, free: u64) -> Option<String> {
         let resume = self.least.saturating_mul(RESUME_AT);
         self.full = free < if self.full { resume } else { self.least };
@@ -74,7 +74,7 @@ impl FreeSpaceLimit {
     }
 }
 
-/// A folder whose disk must have free space, or the agent takes no lease.
+/// A disk on which a folder needs free space. While there is too little, the agent takes no lease.
 #[derive(Debug)]
 pub(crate) struct LimitedDisk {
     check: FreeSpaceCheck,
@@ -86,17 +86,17 @@ impl LimitedDisk {
         Self { check: FreeSpaceCheck::at(folder), limit: FreeSpaceLimit::new(least) }
     }
 
-    /// Starts to read the free space, unless that is already in progress.
+    /// Starts to read the free space, unless a read is already in progress.
     pub(crate) fn begin(&mut self) {
         self.check.begin();
     }
 
-    /// Returns when the current reading has ended; never if there is none. Cancel-safe.
+    /// Waits for the end of the current read; forever if there is none. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         self.check.ended().await;
     }
 
-    /// As [`LimitedDisk::ended`]; never without a disk.
+    /// Like [`LimitedDisk::ended`], but waits forever if `disk` is `None`.
     pub(crate) async fn one_ended(disk: Option<&mut Self>) {
         match disk {
             Some(disk) => disk.ended().await,
@@ -104,7 +104,7 @@ impl LimitedDisk {
         }
     }
 
-    /// Why the agent should take no lease, by the last reading.
+    /// Why the agent should take no lease, according to the last read.
     pub(crate) fn paused(&mut self) -> Option<String> {
         let folder = self.check.folder.display();
         match self.check.free() {
@@ -133,14 +133,14 @@ impl DiskSpace {
         Ok(Self { free: bytes(system.blocks_available()), size: bytes(system.blocks()) })
     }
 
-    /// Whether a smaller share of this file system is free.
+    /// Whether this file system has a smaller fraction of free space than `other`.
     fn is_fuller_than(self, other: Self) -> bool {
         let cross = |one: Self, other: Self| u128::from(one.free) * u128::from(other.size);
         cross(self, other) < cross(other, self)
     }
 }
 
-/// The fullest of the file systems of several folders, read on a thread that may block.
+/// Finds the fullest of the file systems of several folders, on a thread that may block.
 #[derive(Debug, Clone)]
 pub(crate) struct FullestDisk {
     folders: Arc<[PathBuf]>,
@@ -155,7 +155,7 @@ impl FullestDisk {
         Self { folders, newest, reading: Arc::default() }
     }
 
-    /// Starts to read the space, unless that is already in progress.
+    /// Starts to read the free space, unless a read is already in progress.
     pub(crate) fn begin(&self) {
         if self.reading.swap(true, Ordering::AcqRel) {
             return;
@@ -167,7 +167,7 @@ impl FullestDisk {
         });
     }
 
-    /// The last reading; `None` if no folder could be read.
+    /// The result of the last read; `None` if no folder could be read.
     pub(crate) fn newest(&self) -> Option<DiskSpace> {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
 //! The folders in which external crawlers store what they fetch, one per lease. Only a limited
-//! number of finished ones is kept; the oldest are removed.
+//! number of finished folders is kept; the oldest are removed first.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use std::time::SystemTime;
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 
-/// Two agents that shared the folder would remove each other's folders.
+/// The folder is locked: two agents that shared it would remove each other's folders.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawlers' output", otherwise: "set exec.folder" };
 
-/// Cheap to clone.
+/// A handle on the folders. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LeaseFolders {
     folder: Arc<Path>,
@@ -25,8 +25,8 @@ pub struct LeaseFolders {
 }
 
 impl LeaseFolders {
-    /// Opens the folder, and creates it if missing. Everything that an earlier process left in it
-    /// counts as finished; at most `keep` folders of these stay.
+    /// Opens the folder, which is created if missing. Lease folders left by an earlier process
+    /// count as finished. The oldest of them are removed until `keep` are left.
     pub fn open(folder: &Path, keep: u32) -> Result<Self, FolderError> {
         let unusable = |source| FOLDER.unusable(folder, source);
         let lock = FOLDER.take(folder)?;
@@ -47,7 +47,7 @@ impl LeaseFolders {
         let folder = self.folder.join(name(key));
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != folder);
         blocking(move || {
-            // A restarted agent may get the same lease again.
+            // A restarted agent may get the same lease again, so the folder may exist.
             remove(&folder)?;
             fs::create_dir(&folder)?;
             Ok(folder)
@@ -55,7 +55,8 @@ impl LeaseFolders {
         .await
     }
 
-    /// Notes that a lease's folder no longer changes, and removes the oldest ones beyond the limit.
+    /// Notes that a lease's folder is finished, and removes the oldest finished folders beyond the
+    /// limit.
     pub(crate) async fn finish(&self, folder: PathBuf) {
         let excess: Vec<PathBuf> = {
             let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,13 +74,15 @@ fn name(key: LeaseKey) -> String {
     format!("{}-{}", key.task_id, key.token)
 }
 
-/// Whether a name is that of a lease's folder. Nothing else is ever removed.
+/// Whether a name is that of a lease's folder. Files and folders with other names are never
+/// removed.
 fn is_lease(name: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.split_once('-').is_some_and(|(task, token)| number(task) && number(token))
 }
 
-/// Removes a folder; it may have been moved away.
+/// Removes a folder. It is no error if the folder is missing, because an operator may have moved it
+/// away.
 fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -87,7 +90,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The folders of leases in a folder, oldest first.
+/// The lease folders in a folder, oldest first.
 fn lease_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,11 +1,11 @@
 //! Stores outcomes until the scheduler has acknowledged them.
 //!
-//! An outcome is written to the disk before the agent reports it, and removed only after it is
-//! acknowledged. So it survives lost sessions, restarts and a `kill -9`, and every session reports
-//! it again. The agent takes no lease while too many outcomes are unacknowledged, so a scheduler
-//! that grants but never acknowledges cannot fill the memory or the disk. Nor does the agent take
-//! leases while the disk is full ([`Outbox::paused`]). The outbox never waits for the disk, so
-//! heartbeats continue while the disk hangs.
+//! An outcome is written to the disk before the agent reports it, and is removed only after the
+//! scheduler has acknowledged it. So it survives lost sessions, restarts and a `kill -9`, and every
+//! session reports it again. The agent takes no lease while too many outcomes are unacknowledged,
+//! so a scheduler that grants leases but never acknowledges outcomes cannot fill the memory or the
+//! disk. Nor does the agent take leases while the disk is full ([`Outbox::paused`]). The outbox
+//! never waits for the disk, so heartbeats continue even if the disk hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -55,7 +55,7 @@ pub struct Outbox {
     removals: JoinSet<()>,
 }
 
-/// Writes outcomes to the disk; can be used from any tokio task.
+/// Writes outcomes to the disk. It can be used from any tokio task.
 #[derive(Debug, Clone)]
 pub struct OutcomeWriter {
     folder: Arc<OutboxFolder>,
@@ -64,7 +64,7 @@ pub struct OutcomeWriter {
 }
 
 impl Outbox {
-    /// Opens the outbox, with the outcomes that an earlier process left. Creates the folder if
+    /// Opens the outbox with the outcomes that an earlier process left in it. Creates the folder if
     /// missing.
     pub fn open(config: &OutboxConfig) -> Result<Self, FolderError> {
         let (folder, left) = OutboxFolder::open(&config.folder)?;
@@ -85,7 +85,7 @@ impl Outbox {
         self.writer.clone()
     }
 
-    /// Adds an outcome that [`OutcomeWriter::keep`] has stored. It is reported until it is
+    /// Adds an outcome that [`OutcomeWriter::keep`] has written. The agent reports it until it is
     /// acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
         self.outcomes.insert(LeaseKey::from(&outcome), outcome);
@@ -100,15 +100,15 @@ impl Outbox {
         let folder = Arc::clone(&self.writer.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
-                // After the next start the agent reports the outcome again, and the scheduler
-                // acknowledges it as known.
+                // The file does no harm. After the next start the agent reports the outcome again,
+                // and the scheduler acknowledges it again.
                 tracing::warn!(task.id = key.task_id, token = key.token, %error,
                     "cannot remove an acknowledged outcome from the disk");
             }
         });
     }
 
-    /// Returns when the files of all acknowledged outcomes are removed.
+    /// Returns once the files of all acknowledged outcomes are removed.
     pub async fn removed(&mut self) {
         while self.removals.join_next().await.is_some() {}
     }
@@ -117,13 +117,13 @@ impl Outbox {
         self.disk.begin();
     }
 
-    /// Returns when the current check of the disk has ended; never if there is none. Cancel-safe.
+    /// Waits for the end of the current check of the disk; forever if there is none. Cancel-safe.
     pub async fn space_checked(&mut self) {
         self.disk.ended().await;
     }
 
-    /// The reason why the agent should take no lease, in one sentence; `None` if outcomes can be
-    /// written and the last check found enough free space.
+    /// Why the agent should take no lease, in one sentence. `None` if outcomes can be written and
+    /// the last check found enough free space.
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.writer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.writer.folder.path().display();
@@ -156,8 +156,8 @@ impl Outbox {
 }
 
 impl OutcomeWriter {
-    /// Writes an outcome, and retries until it is on the disk; `None` if `closing` is cancelled
-    /// first.
+    /// Writes an outcome, and retries until it is on the disk. Returns `None` if `closing` is
+    /// cancelled first.
     pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
         loop {
             match self.write(&outcome).await {
@@ -189,7 +189,7 @@ impl OutcomeWriter {
 }
 
 impl OutboxConfig {
-    /// An outbox in this folder, without a limit on free space.
+    /// An outbox in this folder that requires no free space.
     #[cfg(test)]
     pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
         Self { folder: folder.to_owned(), min_free_bytes: 0 }

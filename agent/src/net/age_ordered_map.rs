@@ -1,5 +1,5 @@
-//! A map that finds its oldest entry without a scan, so that a map of limited size can evict
-//! entries cheaply. Pure.
+//! A map that finds its oldest entry without a scan. So a map of limited size can cheaply evict old
+//! entries. This module is pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub(crate) struct AgeOrderedMap<K, T, V> {
     entries: HashMap<K, (T, u64, V)>,
-    /// The keys by time. The number distinguishes entries with the same time.
+    /// The keys, ordered by time. The number distinguishes entries with the same time.
     order: BTreeMap<(T, u64), K>,
     next: u64,
 }
@@ -23,7 +23,7 @@ impl<K: Clone + Eq + Hash, T: Copy + Ord, V> AgeOrderedMap<K, T, V> {
         self.entries.get(key).map(|(at, _, value)| (*at, value))
     }
 
-    /// Inserts an entry, and returns the value that it replaces.
+    /// Inserts an entry, and returns the value that the entry replaces.
     pub(crate) fn insert(&mut self, key: K, at: T, value: V) -> Option<V> {
         let number = self.next;
         self.next += 1;
@@ -72,7 +72,8 @@ mod tests {
                 aged.pop_oldest();
             }
         }
-        // Scanning all entries for every eviction would take a hundred times as long.
+        // An implementation that scans all entries for every eviction would take a hundred times as
+        // long.
         assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }

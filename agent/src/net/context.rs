@@ -33,8 +33,8 @@ impl RequestContext {
     }
 }
 
-/// The parts of a [`RequestContext`] except the user agent, which may come with the scheduler's
-/// welcome.
+/// The parts of a [`RequestContext`] without the user agent, which the scheduler may send when a
+/// session opens.
 #[derive(Debug, Clone)]
 pub struct RequestBase {
     pub guard: Guard,
@@ -58,8 +58,8 @@ impl RequestBase {
         }
     }
 
-    /// The context for a crawl, whose policy may set its own contact URL and product name. `usual`
-    /// is the context of crawls without such settings.
+    /// The context of a crawl. Its policy may set a contact URL and a product name. `usual` is the
+    /// context for policies that set neither.
     pub(crate) fn context_of(
         &self,
         usual: Arc<RequestContext>,
@@ -82,15 +82,15 @@ pub enum TlsError {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// The file has an invalid certificate, or none.
+    /// The file contains no certificate, or an invalid one.
     #[error("{0} contains no usable CA certificate")]
     NoAnchor(PathBuf),
     #[error("configure TLS")]
     Config(#[source] rustls::Error),
 }
 
-/// The TLS configuration of every request: trusts the authorities of the public web, and those in
-/// `extra_ca` (PEM).
+/// The TLS configuration of every request. It trusts the authorities of the public web, and those
+/// in `extra_ca` (PEM).
 pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra_ca {

@@ -2,7 +2,7 @@
 //! connect.
 //!
 //! Each agent resolves names itself, with the system's or the configured name servers, because DNS
-//! returns different addresses in different places. IP literals need no query, in any spelling that
+//! returns different addresses in different places. IP literals need no query, in whatever spelling
 //! a URL permits.
 //!
 //! Answers, including negative ones, are cached for their TTL, within the limits below. Callers
@@ -21,19 +21,20 @@ use crate::metrics::{LookupResult, METRICS};
 
 /// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum cached answers, two per name: enough for the sites that an agent crawls at the same
-/// time, but small.
+/// Maximum number of cached answers, of which a name needs two. Enough for the sites that an agent
+/// crawls at the same time.
 const CACHED_ANSWERS: u64 = 1024;
-/// Maximum time for which an address is cached, whatever its TTL, because a site may move during a
-/// crawl of many hours.
+/// Maximum time for which an address is cached, whatever its TTL. It is limited because a site may
+/// move during a crawl of many hours.
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
-/// Maximum time for which a negative answer is cached: a repaired name should work within minutes.
+/// Maximum time for which a negative answer is cached. It is short so that a repaired name works
+/// within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
-/// Minimum time for which a negative answer is cached. Some servers set no TTL; then every
-/// connection to a site without IPv6 would query for its IPv6 address.
+/// Minimum time for which a negative answer is cached. Some servers set no TTL. Without this
+/// minimum, every connection to a site without IPv6 would cause a query for its IPv6 address.
 const SHORTEST_MISSED: Duration = Duration::from_secs(10);
-/// Maximum addresses of one host to use. A name may have hundreds, and each may cost an attempt to
-/// connect.
+/// Maximum number of a host's addresses to use. A name may have hundreds, and each may cost a
+/// connection attempt.
 const MAX_ADDRESSES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,7 @@ pub enum DnsError {
     NotFound(String),
     #[error("resolving {0} took longer than {LOOKUP_TIMEOUT:?}")]
     Timeout(String),
-    /// The name servers returned no usable answer.
+    /// The name servers sent no usable answer.
     #[error("resolve {host}: {problem}")]
     Failed { host: String, problem: Box<NetError> },
 }
@@ -66,8 +67,8 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// Makes a resolver that queries `server`, or the system's name servers if `None`, and caches
-    /// answers.
+    /// Makes a resolver that queries `server`, or the system's name servers if `server` is `None`,
+    /// and that caches answers.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(
             server,
@@ -79,8 +80,8 @@ impl Resolver {
         )
     }
 
-    /// Makes a resolver that sends a query for every lookup, for
-    /// [`crate::config::Config::dns_cache`].
+    /// Makes a resolver that sends a query for every lookup. [`crate::config::Config::dns_cache`]
+    /// chooses it.
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(
             server,
@@ -103,14 +104,14 @@ impl Resolver {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The addresses of a host, IPv4 first; never empty.
+    /// The addresses of a host, IPv4 first; never an empty list.
     pub async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, DnsError> {
         let name = match url_host(host)? {
             url::Host::Ipv4(addr) => return Ok(vec![addr.into()]),
             url::Host::Ipv6(addr) => return Ok(vec![addr.into()]),
             url::Host::Domain(name) => name,
         };
-        // The final dot disables the search list of resolv.conf.
+        // A final dot prevents the resolver from trying the search list of resolv.conf.
         let absolute = format!("{}.", name.trim_end_matches('.'));
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.inner.lookup_ip(absolute)).await;
         METRICS.looked_up(match &lookup {
@@ -154,7 +155,7 @@ fn only_server(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
     builder
 }
 
-/// Parses a host as in a URL: for example, `0x7f.1` is an address, not a name.
+/// Parses a host as URLs do. For example, `0x7f.1` is an address, not a name.
 fn url_host(host: &str) -> Result<url::Host, DnsError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     if let Ok(addr) = bare.parse::<std::net::Ipv6Addr>() {
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Resolves a name repeatedly until its server has received `times` queries, and returns how
+    /// Resolves a name repeatedly until the server has received `times` queries for it. Returns how
     /// long that took.
     async fn until_queried(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
         let started = Instant::now();

@@ -1,15 +1,15 @@
-//! Decides which addresses the prober and the crawler may connect to.
+//! Decides to which addresses the prober and the crawler may connect.
 //!
 //! A site's name, an IP literal or a redirect may point anywhere, including the agent's own network
 //! and the metadata service of its cloud. So every address is vetted after the name was resolved
-//! and before a connection is made. The connection goes to the vetted address; the name is not
+//! and before a connection is made. The connection is made to the vetted address; the name is not
 //! resolved a second time.
 //!
-//! Only public unicast addresses pass, with two exceptions that this agent's operator can
-//! configure: allowed networks (`--allow-net`), and networks in which the agent may measure beacons
-//! of other agents. Another agent may be malicious and report any address for its beacon. So the
-//! report itself permits nothing, and link-local, multicast and unspecified addresses and the
-//! metadata services of clouds never pass as a beacon.
+//! Only public unicast addresses pass, with two exceptions that the operator can configure: allowed
+//! networks (`--allow-net`), and networks in which the agent may measure other agents' beacons.
+//! Another agent may be malicious and report any address as its beacon. So a report alone permits
+//! nothing. Link-local, multicast and unspecified addresses and the metadata services of clouds
+//! never pass as a beacon.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// The warning about each network that the operator allows, printed before any connection.
+/// The warning about a network that the operator allows. It is printed for each such network before
+/// any connection is made.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
@@ -45,7 +46,8 @@ pub struct RefusedAddress {
 }
 
 impl RefusedAddress {
-    /// The error message for another agent's beacon, with how the operator can allow its address.
+    /// The error message about another agent's beacon. It also says how the operator can allow the
+    /// address.
     pub fn with_remedy(&self) -> String {
         let Self { addr, why } = *self;
         if NEVER_A_BEACON.contains(&why) {
@@ -58,7 +60,7 @@ impl RefusedAddress {
     }
 }
 
-/// The refused network that contains an address; if there is none, only the address itself.
+/// The refused network that contains an address. If there is none, a network of only this address.
 fn network(addr: IpAddr) -> IpNet {
     let listed = match addr {
         IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V4(*net)),
@@ -85,12 +87,12 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Makes a guard that lets public addresses and those in `allow_net` pass.
+    /// Makes a guard that lets public addresses and addresses in `allow_net` pass.
     pub fn new(allow_net: Vec<IpNet>) -> Self {
         Self { allowed: allow_net.into(), beacons: Arc::default(), for_beacon: false }
     }
 
-    /// Also lets other agents' beacons in these networks pass.
+    /// Adds networks in which the beacons of other agents pass.
     #[must_use]
     pub fn with_beacons(self, networks: Vec<IpNet>) -> Self {
         Self { beacons: networks.into(), ..self }
@@ -117,7 +119,7 @@ impl Guard {
         }
     }
 
-    /// Whether the target is a beacon and the address is in one of the networks for beacons.
+    /// Whether the guard is for a beacon, and the address is in a network for beacons.
     fn is_beacon(&self, addr: IpAddr) -> bool {
         self.for_beacon && self.beacons.iter().any(|net| net.contains(&addr))
     }
@@ -153,11 +155,11 @@ const RESERVED: &str = "reserved";
 const UNSPECIFIED: &str = "unspecified";
 const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 
-/// Kinds of addresses that never pass as a beacon, whatever networks are allowed.
+/// Kinds of addresses that never pass as a beacon, whatever networks the operator allows.
 const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
-/// The refused IPv4 networks: those of the IANA special-purpose registry, preceded by addresses
-/// that clouds reserve inside other networks (Alibaba's metadata service, Azure's host). The first
+/// The refused IPv4 networks of the IANA special-purpose registry. Addresses that clouds reserve
+/// inside other networks come first (Alibaba's metadata service, Azure's host), because the first
 /// matching entry gives the reason.
 const V4: [(Ipv4Net, &str); 17] = [
     (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),

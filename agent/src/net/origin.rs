@@ -1,9 +1,10 @@
-//! A site's origin (scheme, host, port): finds it from submitted names, and decides which redirects
-//! move a site to another origin.
+//! A site's origin (scheme, host, port). Derives origins from submitted names, and decides which
+//! redirects move a site to another origin.
 //!
-//! Pure. A bare host is tried as https, then http. If the first response redirects inside the
-//! registrable domain (public suffix list), the site moves to the other origin. A redirect that
-//! leaves the domain does not move the site. [`crate::probe::settle`] follows and vets redirects.
+//! This module is pure. For a bare host, https is tried before http. If the first response
+//! redirects inside the registrable domain (public suffix list), the site moves to the origin of
+//! the redirect's target. A redirect that leaves the domain does not move the site.
+//! [`crate::probe::settle`] follows redirects and vets their targets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +33,8 @@ impl Scheme {
     }
 }
 
-/// Displayed as `scheme://host`, with the port unless it is the scheme's default.
+/// The origin of a site. Displayed as `scheme://host`, with the port unless it is the scheme's
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
@@ -58,13 +60,14 @@ impl Origin {
         Ok(Self { scheme, host: host.ok_or_else(bad)?.to_owned(), port: port.ok_or_else(bad)? })
     }
 
-    /// The origins to try for a submitted name, in order: for a bare host https and http, otherwise
-    /// only one.
+    /// The origins to try for a submitted name, in order. A bare host has two, https and http; any
+    /// other name has one.
     pub fn candidates(name: &str) -> Result<Vec<Self>, BadOrigin> {
         if name.contains("://") {
             return Ok(vec![name.parse()?]);
         }
-        // An https URL omits its default port, so `host:443` needs the port as written.
+        // An https URL omits its default port, so `host:443` would lose its port. Parse the port
+        // from the text.
         let written_port = name.rsplit_once(':').filter(|(host, _)| !host.ends_with(':')).map(|(_, port)| port);
         let https: Self = format!("https://{name}").parse()?;
         let mut http: Self = format!("http://{name}").parse()?;
@@ -76,16 +79,16 @@ impl Origin {
         Ok(vec![https, http])
     }
 
-    /// The other origin, in the same registrable domain, to which a redirect moves the site. `None`
-    /// if the origin is the same, or the redirect leaves the domain.
+    /// The origin to which a redirect moves the site. `None` if the redirect stays in this origin
+    /// or leaves the registrable domain.
     pub fn moved_to(&self, location: &str) -> Option<Self> {
         let base = Url::parse(&format!("{self}/")).ok()?;
         let target = Self::of(&base.join(location).ok()?).ok()?;
         (target != *self && self.same_site(&target)).then_some(target)
     }
 
-    /// Whether both origins are in the same registrable domain. Addresses have no domain, so they
-    /// must be equal.
+    /// Whether both origins are in the same registrable domain. IP addresses have no domain, so
+    /// they must be equal.
     pub fn same_site(&self, other: &Self) -> bool {
         if self.host == other.host {
             return true;

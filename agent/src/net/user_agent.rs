@@ -1,16 +1,16 @@
-//! The user agent that every request sends.
+//! The value of the User-Agent header that every request sends.
 //!
-//! A site's owner must be able to contact the crawl's operator. So every user agent has a contact
-//! URL, and every request a [`UserAgent`]. A crawl's policy may put another product name in front;
-//! the name of this software remains.
+//! A site's owner must be able to contact the crawl's operator. So every request has a
+//! [`UserAgent`], which always contains a contact URL. A crawl's policy may put another product
+//! name first; the name of this software stays in the header.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 
-/// Maximum length of a product token and of a version, in bytes. Limited because every request
-/// sends them.
+/// Maximum length of a product token in bytes, then of a version. Both are limited because every
+/// request sends them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
@@ -61,7 +61,7 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// The default product token in robots.txt, for crawls without another name.
+    /// The product token, used in robots.txt, of crawls whose policy sets no other name.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {
@@ -72,7 +72,7 @@ impl UserAgent {
             "mailto" => url.path().contains('@'),
             _ => false,
         };
-        // A bracket would end the comment that contains the URL.
+        // A bracket in the URL would end the header comment that contains the URL.
         if !reachable || url.as_str().contains(['(', ')']) {
             return Err(bad());
         }
@@ -85,14 +85,14 @@ impl UserAgent {
     #[must_use]
     pub fn named(self, product: &Product) -> Self {
         let text = format!("{}{} (+{}) {}", product.token, product.version, self.contact, software());
-        // Cannot fail: a product is plain ASCII, and the rest is already a header value.
+        // Never an error: a product is plain ASCII, and the other text is already a header value.
         match HeaderValue::from_str(&text) {
             Ok(value) => Self { token: product.token.as_str().into(), value, ..self },
             Err(_) => self,
         }
     }
 
-    /// The product token that names the crawler in robots.txt, `X-Robots-Tag` and `meta` elements.
+    /// The product token by which robots.txt, `X-Robots-Tag` and `meta` elements name the crawler.
     pub const fn token(&self) -> &Arc<str> {
         &self.token
     }

@@ -1,12 +1,12 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
-//! decides whether its measurement also holds for the other sites at the address.
+//! decides whether its measurement also holds for other sites at the address.
 //!
-//! The scheduler gives the lock of an address to one order at a time over all agents, and the order
-//! contains the address ([`super::AddressLock`]). If the site's name resolves to another address,
-//! the prober reports that address and sends nothing to it. The scheduler orders the site again
-//! when the lock of that address is free. So a machine with many names does not get one request a
-//! second for each of them. If another order on this agent uses the address, an order waits for a
-//! few seconds, and then reports the address likewise.
+//! The scheduler gives the lock of an address to only one order at a time, over all agents, and the
+//! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
+//! address, the prober reports that address and sends nothing to it. The scheduler orders the site
+//! again when the lock of that address is free. Without locks, a machine with many names could get
+//! one request a second for each of them. If another order on this agent is using the address, an
+//! order waits for a few seconds, and then reports the address in the same way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,13 +22,14 @@ use super::{
 use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
 
-/// Maximum time for which an order waits for its address. At a machine with few sites the next
-/// order then gets the address; all others are reported to the scheduler before they expire.
+/// Maximum time for which an order waits for its address. At a machine with few sites, the order
+/// usually gets the address in time. With many sites, waiting orders are reported to the scheduler
+/// before they expire.
 const WAIT: Duration = Duration::from_secs(5);
-/// Number of locks above which unused locks are removed.
+/// Number of locks above which locks that no order uses are removed.
 const SWEPT_BEYOND: usize = 4096;
 
-/// The addresses that one agent measures. Kept over sessions.
+/// The addresses that one agent measures. They outlive sessions.
 #[derive(Debug)]
 pub struct Addresses {
     wait: Duration,
@@ -41,22 +42,22 @@ pub struct Addresses {
 #[derive(Debug)]
 pub struct OrderResult {
     pub outcome: Result<OrderOutcome, ProbeError>,
-    /// Number of requests sent and connections tried for the order.
+    /// Number of requests that the order sent and connections that it attempted.
     pub requests: u32,
 }
 
 #[derive(Debug)]
 pub enum OrderOutcome {
-    /// The site was measured. If a measurement could have been shared, also tells whether the two
-    /// agree.
+    /// The site was measured. If a measurement could have been shared, the flag tells whether the
+    /// two agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
-        /// The measurement, with this site's origin and the other site's samples.
+        /// The measurement: this site's origin with the other site's samples.
         probed: HostMeasurement,
         from: Origin,
         age: Duration,
     },
-    /// The order does not have the lock of the address.
+    /// The order does not have the lock of the address, so nothing was measured.
     Postponed {
         address: IpAddr,
         /// Absent if the site's origin was not found.
@@ -110,7 +111,7 @@ impl Addresses {
             if let SharingAdvice::Share(probed, age) = advice {
                 return Ok(shared(probed, age, origin, address, None));
             }
-            // The name was looked up just before, so it is in the resolver's cache.
+            // This resolves the name again. The resolver's cache still has the answer.
             let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
             return Ok(self.measured(key, probed, advice));
         }
@@ -121,8 +122,8 @@ impl Addresses {
         } else if !order.lock.is_at(settled_at) {
             return Ok(OrderOutcome::Postponed { address: settled_at, origin: Some(origin) });
         } else {
-            // Release the lock first. Otherwise two orders deadlock if each waits for the other's
-            // address.
+            // Release the first lock before waiting for the second. Otherwise two orders that wait
+            // for each other's address would deadlock.
             drop(lock);
             match self.lock(settled_at).await {
                 Some(lock) => lock,
@@ -145,7 +146,7 @@ impl Addresses {
     fn measured(&self, mut key: MeasurementKey, probed: HostMeasurement, advice: SharingAdvice) -> OrderOutcome {
         let now = Instant::now();
         let mut sharing = self.sharing();
-        // If the first address did not respond, another was used.
+        // If the first address did not respond, the measurement used another.
         key.address = probed.address;
         let agreed = match advice {
             SharingAdvice::Check(shared) => Some(sharing.compare(&key, &shared, &probed, now)),
@@ -178,8 +179,8 @@ const fn measurement_key(origin: &Origin, address: IpAddr, order: &ProbeOrder) -
     MeasurementKey { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
 }
 
-/// A measurement with another site's samples. If this site was contacted, the phases of its own
-/// connection are included.
+/// A measurement with another site's samples. If this site was contacted too, its own connection
+/// gives the phases.
 fn shared(
     other: HostMeasurement,
     age: Duration,
@@ -211,7 +212,8 @@ mod tests {
         ("both.example.com", HERE),
         ("both.example.com", THERE),
     ];
-    /// The number of an order that shares, and of an order that checks.
+    /// The number of an order that shares measurements. The other number belongs to an order that
+    /// checks them.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -332,7 +334,7 @@ mod tests {
         assert!(led_here && elsewhere.requests == 0 && here.requests().is_empty(), "{elsewhere:?}");
         assert!(matches!(result("a.example.com", HERE).await.outcome, Ok(OrderOutcome::Measured(..))));
 
-        // If the name has several addresses, the locked one is tried first.
+        // If the name has several addresses, the prober tries the locked address first.
         let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         for (lock, server) in [(HERE, &here), (THERE, &there)] {
             let target = Target::settled(origin("both.example.com", server));

@@ -1,9 +1,9 @@
-//! The HTTP prober's connections: opens a connection phase by phase, and sends a request on it.
+//! The HTTP prober's connections: opens a connection phase by phase, and sends requests on it.
 //! `probe::sampling` combines these steps.
 //!
 //! The layers (a TCP socket with a source address, TLS, an HTTP/1.1 client connection) are put
-//! together here, because a client library hides the durations that are measured. A sample is the
-//! time from passing a request to a warm connection to the arrival of the response headers.
+//! together here, because a client library would hide their durations. A sample is the time from
+//! passing a request to a warm connection until the response headers arrive.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -26,17 +26,17 @@ use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 
 const ADDRESSES_TRIED: usize = 3;
-/// Maximum headers of a response. More headers are an attack or an error.
+/// Maximum number of headers of a response. A response with more is an attack or an error.
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum bytes of a sample's GET body to read in order to keep the connection. For a longer body,
-/// a new connection is cheaper.
+/// Maximum bytes of the body to read after a sample with GET, so that the connection can be kept.
+/// For a longer body, a new connection is cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
-/// Maximum bytes of the first request's body to read. The body must be read to make the connection
-/// warm.
+/// Maximum bytes of the first response's body to read. The connection is warm only after its body
+/// was read.
 const DRAINED_OF_WARM_UP: usize = 1 << 20;
 
-/// The destination of requests: an origin with its vetted addresses.
+/// The destination of requests: an origin, and its vetted addresses.
 #[derive(Debug)]
 pub(crate) struct Endpoint<'a> {
     context: &'a RequestContext,
@@ -45,7 +45,7 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) addresses: Vec<IpAddr>,
     timeout: Duration,
     pub(crate) dns: Option<Duration>,
-    /// The method of the first request of a connection, and the method of samples.
+    /// The method of a connection's first request; `method` is the method of samples.
     warm_up: Method,
     method: Method,
 }
@@ -100,14 +100,14 @@ impl<'a> Endpoint<'a> {
             let reason = format!("{} has no address of the source address's family (IPv4 or IPv6)", origin.host);
             return Err(ProbeError::BadOrder(reason));
         }
-        // The other addresses keep their order. They are tried if the first does not respond.
+        // Try the target's preferred address first. The other addresses keep their order.
         addresses.sort_by_key(|address| target.first != Some(*address));
         let dns = (!literal).then_some(took);
         let (warm_up, method) = (Method::HEAD, Method::HEAD);
         Ok(Self { context, origin, path: target.path.clone(), addresses, timeout, dns, warm_up, method })
     }
 
-    /// The address to try first; after the first connection, its address.
+    /// The address to try first. After the first connection, the address of that connection.
     pub(crate) fn address(&self) -> IpAddr {
         self.addresses[0]
     }
@@ -116,9 +116,9 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and remembers its address. The time limit is for all addresses
-    /// together; each gets an equal share of the remaining time, so a host with many addresses that
-    /// drops packets takes no longer than others.
+    /// Opens a TCP connection, and keeps its address for later connections. The time limit covers
+    /// all addresses: each gets an equal share of the remaining time. So a host with many addresses
+    /// that drops packets takes no longer than other hosts.
     pub(crate) async fn tcp(&mut self) -> Result<TcpConnection, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;
@@ -177,7 +177,7 @@ impl<'a> Endpoint<'a> {
         let mut builder = http1::Builder::new();
         builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEADER_BYTES);
         let (sender, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // Errors of the connection are reported by its requests.
+        // Errors of the connection are ignored here, because its requests report them.
         let driver = tokio::spawn(async move { drop(driver.await) });
         Ok(Connection { sender, driver })
     }
@@ -197,7 +197,7 @@ impl<'a> Endpoint<'a> {
             .map_err(|error| ProbeError::BadOrder(error.to_string()))
     }
 
-    /// Whether samples use GET, because the server refuses HEAD.
+    /// Whether samples use GET because the server refuses HEAD.
     pub(crate) fn refuses_head(&self) -> bool {
         self.method == Method::GET
     }
@@ -230,7 +230,7 @@ impl<'a> Endpoint<'a> {
         Ok(connection.send(request, self.timeout, drained).await)
     }
 
-    /// Opens a connection and sends the first request, which is not a sample. Uses GET if the
+    /// Opens a connection and sends its first request, which is not a sample. Uses GET if the
     /// server closes the connection after HEAD.
     pub(crate) async fn warm_up(
         &mut self,
@@ -322,7 +322,8 @@ async fn drain(response: Response<Incoming>, most: usize) -> bool {
 
 async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A request must not wait for the acknowledgement of the previous one.
+    // Send at once: without this option, a request could wait for the acknowledgement of the
+    // previous one.
     socket.set_nodelay(true)?;
     if let Some(bind) = bind {
         socket.bind(SocketAddr::new(bind, 0))?;
@@ -330,7 +331,7 @@ async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::R
     socket.connect(SocketAddr::new(address, port)).await
 }
 
-/// The error if no sample was answered, from the reason why the last sample was lost.
+/// The error to report if no sample was answered, given why the last sample was lost.
 pub(crate) fn why_lost(origin: &Origin, unanswered: &NoResponse) -> ProbeError {
     match unanswered {
         NoResponse::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },

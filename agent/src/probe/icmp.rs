@@ -54,8 +54,8 @@ pub(crate) async fn sample(
     }
 }
 
-/// Every raw socket of a machine receives all replies, even those to other containers. So a process
-/// id is not unique enough.
+/// A random identifier. Process ids are not unique enough, because every raw socket of a machine
+/// receives all replies, including replies to other containers.
 fn identifier() -> PingIdentifier {
     PingIdentifier(rand::random())
 }

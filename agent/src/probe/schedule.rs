@@ -1,19 +1,19 @@
-//! Decides a prober's next step: warm a connection up, take a sample, or stop. Pure.
+//! Decides a prober's next step: warm a connection up, take a sample, or stop. This module is pure.
 //!
 //! Samples are taken on a warm connection. If the server closes the connection between two samples,
-//! it is opened again without counting a lost sample, but only a limited number of times. If the
-//! server closes the connection after every response, there is never a warm connection. If this
-//! becomes clear before any sample was answered, the first request of each connection is the sample
-//! instead; the handshakes are still timed separately.
+//! the prober opens another one. This does not count as a lost sample, but it happens only a
+//! limited number of times. If the server closes the connection after every response, no connection
+//! is ever warm. If this becomes clear before any sample was answered, the first request of each
+//! connection is the sample instead. The handshakes are still timed separately.
 
-/// Maximum number of connections that may close during one sample before the sample counts as lost.
+/// Number of closed connections during one sample from which the sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
-/// Number of lost samples after which the measurement gives up, if none was answered.
+/// Number of lost samples after which the prober gives up if no sample was answered.
 const HOPELESS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Open a connection and discard its first request.
+    /// Open a connection, and discard the time of its first request.
     WarmUp,
     Sample,
     /// Open a connection and use its first request as a sample, because the server keeps no
@@ -24,13 +24,13 @@ pub enum Step {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The first request was answered, and the connection can be reused.
+    /// The first request was answered, and the connection can be used again.
     Warmed,
     /// No connection was made, or its first request was not answered.
     WarmUpFailed,
     /// The connection was closed before a sample was sent on it or answered.
     Closed,
-    /// A sample was answered, and the connection can be reused.
+    /// A sample was answered, and the connection can be used again.
     Answered,
     /// A sample was answered, but the connection was closed.
     AnsweredAndClosed,
@@ -44,7 +44,7 @@ pub struct Schedule {
     lost: u32,
     warm: bool,
     closures: u32,
-    /// Whether the first requests of connections are samples.
+    /// Whether the first request of each connection is a sample.
     cold: bool,
 }
 
@@ -105,8 +105,8 @@ mod tests {
     use super::*;
 
     /// Simulates a prober whose connections become warm. `warm` has the events of its samples in
-    /// order, and the last is repeated; `cold` is the event of every cold sample. Returns the steps
-    /// taken, and the number of lost samples.
+    /// order, and its last event is repeated. `cold` is the event of every cold sample. Returns the
+    /// steps taken, and the number of lost samples.
     fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
         let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {

@@ -1,6 +1,5 @@
-//! Finds a site's origin. For a bare host it tries https before http. It follows redirects inside
-//! the registrable domain, but none that leaves the domain. The host of each hop is resolved and
-//! vetted.
+//! Finds a site's origin. For a bare host it tries https before http. It follows redirects only
+//! inside the registrable domain. The host of each hop is resolved and vetted.
 
 use std::time::Duration;
 
@@ -10,11 +9,11 @@ use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
 
-/// Maximum number of hops from the submitted name to the final origin. More hops are taken for a
+/// Maximum number of hops from the submitted name to the final origin. A longer chain counts as a
 /// loop.
 const MAX_HOPS: usize = 5;
 
-/// The origin that was found, with a connection on which the first request was answered.
+/// The origin that was found, with the connection on which it answered the first request.
 pub(crate) struct SettledEndpoint<'a> {
     pub(crate) endpoint: Endpoint<'a>,
     pub(crate) connection: Connection,
@@ -23,8 +22,8 @@ pub(crate) struct SettledEndpoint<'a> {
     pub(crate) reusable: bool,
 }
 
-/// Finds the origin of a submitted name. `interval` is the pause before every request, and
-/// `timeout` the time limit for each.
+/// Finds the origin of a submitted name. `interval` is the pause before every request; `timeout` is
+/// the time limit for each request.
 pub async fn settle(
     context: &RequestContext,
     name: &str,
@@ -35,7 +34,7 @@ pub async fn settle(
     Ok(find(context, &target, timeout, &mut RequestPacer::new(interval), &mut |_| {}).await?.endpoint.origin)
 }
 
-/// Finds a target's origin, and returns it with the connection.
+/// Finds a target's origin, and returns it with the open connection.
 pub(crate) async fn find<'a>(
     context: &'a RequestContext,
     target: &Target,
@@ -54,7 +53,7 @@ pub(crate) async fn find<'a>(
         match answer_of(context, target, next, timeout, pacer, observe).await {
             Ok(moved) => (found, location) = moved,
             Err(refused @ ProbeError::Guard(_)) => return Err(refused),
-            // The new origin does not respond, so keep the one that did.
+            // The new origin does not respond, so keep the origin that did.
             Err(_) => return Ok(found),
         }
     }
@@ -72,7 +71,7 @@ async fn first_that_answers<'a>(
     for origin in &target.candidates {
         match answer_of(context, target, origin.clone(), timeout, pacer, observe).await {
             Ok(found) => return Ok(found),
-            // Do not try the other scheme: it has the same name and the same addresses.
+            // The other scheme has the same name and addresses, so trying it would fail too.
             Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
             Err(error) => failure = Some(error),
         }
@@ -93,7 +92,7 @@ async fn answer_of<'a>(
     let (mut connection, phases, mut answer) = endpoint.warm_up(pacer, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
     if target.may_move && endpoint.refuses_head() && answer.reusable {
-        // A server that refuses HEAD may still redirect a GET.
+        // A server that refuses HEAD may still answer a GET with a redirect.
         answer = endpoint.get(&mut connection, pacer).await?;
     }
     Ok((SettledEndpoint { endpoint, connection, phases, reusable: answer.reusable }, answer.location))

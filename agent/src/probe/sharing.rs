@@ -1,13 +1,13 @@
-//! Decides whether one site's measurement also holds for another site. Pure.
+//! Decides whether one site's measurement also holds for another site. This module is pure.
 //!
-//! The network path to all sites at one address is the same, and the round trip measures this path.
-//! So a prober reuses a recent measurement of the same address, port, scheme and metric. Every
-//! prober resolves names itself and shares only its own measurements, so sharing is correct even if
-//! a name resolves to different addresses in different places.
+//! All sites at one address have the same network path, and the round trip measures this path. So a
+//! prober reuses a recent measurement with the same address, port, scheme and metric. Every prober
+//! resolves names itself and shares only its own measurements. So sharing is correct even if a name
+//! resolves to different addresses in different places.
 //!
-//! But a server may take longer for one name than for another. So a share (`CHECKED_SHARE`) of the
-//! sites that could share a measurement is measured anyway, to compare. If the two measurements
-//! disagree, nothing at this address is shared for `OFF_FOR`.
+//! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
+//! of the sites that could share a measurement is measured anyway, and the two are compared. If
+//! they disagree, nothing at this address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -17,23 +17,24 @@ use super::{HostMeasurement, Metric};
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Scheme;
 
-/// One in fifty. With ten sites at an address and nine probers for each, 81 measurements could be
-/// shared, so a server that treats its names differently is detected with 80 % probability. This
-/// costs 2 % of the requests that sharing saves.
+/// The fraction of shareable measurements that are checked: one in fifty. With ten sites at an
+/// address and nine probers for each, 81 measurements could be shared, so a server that treats its
+/// names differently is detected with 80 % probability. Checking costs 2 % of the requests that
+/// sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
-/// Maximum difference between two measurements of the same round trip, as a share of the larger.
-/// Each has a standard error of 2 % (`stopping`), so two correct ones differ by more than this
-/// about once in some thousand times.
+/// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
+/// Each has a standard error of 2 % (`stopping`), so two correct measurements differ by more only
+/// about once in some thousand cases.
 const TOLERANCE: f64 = 0.1;
-/// A smaller difference than this is always accepted, because the response times for different
-/// pages differ by as much, even at a nearby server.
+/// A difference up to this is always tolerated, because even at a nearby server the response times
+/// of pages differ by this much.
 const TOLERATED: Duration = Duration::from_millis(2);
 /// Time for which nothing is shared at an address after its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);
-/// Maximum stored measurements, which take about 500 bytes each. The oldest are evicted first.
+/// Maximum number of stored measurements, of about 500 bytes each. The oldest are evicted first.
 const REMEMBERED: usize = 16_384;
 
-/// Sites with the same key can share a measurement.
+/// Identifies what was measured. Sites with equal keys can share a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeasurementKey {
     pub address: IpAddr,
@@ -46,7 +47,7 @@ pub struct MeasurementKey {
 #[derive(Debug, Clone)]
 pub enum SharingAdvice {
     Measure,
-    /// Measure the site although this measurement could be shared, and compare the two.
+    /// Measure the site although this measurement could be shared, and compare both.
     Check(HostMeasurement),
     /// Share this measurement; the duration is its age.
     Share(HostMeasurement, Duration),
@@ -56,13 +57,13 @@ pub enum SharingAdvice {
 #[derive(Debug, Default)]
 pub struct MeasurementSharing {
     known: AgeOrderedMap<MeasurementKey, Instant, HostMeasurement>,
-    /// Addresses whose sites disagreed, with the time.
+    /// Addresses whose sites disagreed, and when they did.
     off: AgeOrderedMap<IpAddr, Instant, ()>,
 }
 
 impl MeasurementSharing {
     /// Decides how to get the measurement of a site with this key. `draw` is a uniform random
-    /// number from 0 to 1 and decides whether to check. If `max_age` is `None`, nothing is shared.
+    /// number from 0 to 1 that decides whether to check. If `max_age` is `None`, nothing is shared.
     pub fn advise(&self, key: &MeasurementKey, max_age: Option<Duration>, draw: f64, now: Instant) -> SharingAdvice {
         let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(key)) else { return SharingAdvice::Measure };
         let age = now.saturating_duration_since(at);
@@ -86,8 +87,8 @@ impl MeasurementSharing {
         }
     }
 
-    /// Compares a new measurement with the one that could have been shared. If they disagree, stops
-    /// sharing at the address.
+    /// Compares a new measurement with the one that could have been shared. If they disagree,
+    /// nothing at the address is shared for a while.
     pub fn compare(
         &mut self,
         key: &MeasurementKey,
@@ -108,8 +109,8 @@ fn agree(a: &[Duration], b: &[Duration]) -> bool {
     a.rtt.abs_diff(b.rtt) <= TOLERATED.max(a.rtt.max(b.rtt).mul_f64(TOLERANCE))
 }
 
-/// A uniform pseudo-random number from 0 to 1, computed from an order's number, so that a repeated
-/// order gets the same decision (the finaliser of splitmix64, Steele et al. 2014).
+/// A uniform pseudo-random number from 0 to 1, computed from an order's number (the finaliser of
+/// splitmix64, Steele et al. 2014). So repeating an order gives the same decision.
 pub fn draw(order: i64) -> f64 {
     let mut bits = order.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -124,7 +125,7 @@ mod tests {
     use crate::probe::Phases;
 
     const MINUTE: Duration = Duration::from_secs(60);
-    /// A value of `draw` with which measurements are shared.
+    /// A value of `draw` that leads to sharing, not to a check.
     const SHARES: f64 = 0.5;
 
     fn key(address: &str, port: u16) -> MeasurementKey {

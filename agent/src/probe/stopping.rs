@@ -1,29 +1,28 @@
-//! Decides when there are enough samples. Pure.
+//! Decides when there are enough samples. This module is pure.
 //!
 //! The rule is checked after each answered sample: stop if the standard error of the result is at
 //! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
 //! that of the median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD
 //! and n the number of samples within 3 s of the median. For few samples the weighted mean is the
 //! median; for many it is more exact. Spikes increase the MAD, so a host gets more requests if its
-//! samples disagree. If the first samples agree, no more are needed, because two spikes seldom
-//! agree.
+//! samples disagree. If its first samples agree, they suffice, because two spikes seldom agree.
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
 //! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`
-//! computes how many requests this saves, and how much accuracy it costs.
+//! computes how many requests the rule saves, and how much accuracy it costs.
 
 use std::time::Duration;
 
 use super::weighted_mean::weighted_mean;
 
-/// This precision is sufficient, because the map has a median error of 5 %, and the errors of
-/// several probers average out. In the trial, half of this error took 80 % more samples, and the
-/// share of results within 5 % stayed the same.
+/// The relative standard error at which to stop. It suffices because the map has a median error of
+/// 5 %, and the errors of several probers average out. In the trial, halving this error took 80 %
+/// more samples, and did not change the share of results within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
-/// Smaller differences do not matter when an agent is chosen, and timers in user space are not more
-/// exact.
+/// The absolute standard error at which to stop. Smaller differences do not matter when an agent is
+/// chosen, and timers in user space are not more exact.
 pub const ABSOLUTE_ERROR: Duration = Duration::from_micros(250);
-/// Minimum number of samples. With two samples, one cannot tell which of them is a spike.
+/// Minimum number of samples. Of two samples that differ, either could be the spike.
 pub const FEWEST: u32 = 3;
 /// Ratio of the standard errors of median and mean, √(π/2), for normally distributed samples.
 const MEDIAN_TO_MEAN: f64 = 1.2533;

@@ -242,7 +242,8 @@ async fn a_beacons_path_is_ignored() {
 
 #[tokio::test]
 async fn addresses_that_drop_packets_share_one_time_out() {
-    // If a listener never accepts, the system drops further connections when its queue is full.
+    // Once the queue of a listener that never accepts is full, the system drops further
+    // connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let full = socket.listen(0).unwrap();

@@ -1,27 +1,27 @@
-//! The statistical weighted mean of a host's samples (the paper, 2.2.1). Pure.
+//! The statistical weighted mean of a host's samples (the paper, 2.2.1). This module is pure.
 //!
-//! The rule as published: choose a bin width from the distribution of the samples, divide each
-//! sample by it, round down, and average all samples in the three most frequent bins. Applied
-//! literally, this fails if most samples are close together: these fill only one or two bins, so
-//! the third most frequent bin contains a spike. Therefore samples outside the median ± 3 scaled
-//! MAD are dropped first. If there are too few samples for bins, the result is the median.
+//! The published rule: choose a bin width from the distribution of the samples, divide each sample
+//! by it, round down, and average all samples in the three most frequent bins. Applied literally,
+//! the rule fails if most samples are close together: they fill only one or two bins, so the third
+//! most frequent bin contains a spike. Therefore samples outside the median ± 3 scaled MAD are
+//! dropped first. If there are too few samples for bins, the result is the median.
 //!
 //! The bin width is that of Freedman and Diaconis, twice the interquartile range divided by the
 //! cube root of the number of samples. It hardly changes if a fifth of the samples are spikes. All
-//! values are integer nanoseconds. Of equally frequent bins, the one nearest to the median counts
-//! first, then the smaller one, so the order of the samples does not matter.
+//! values are integer nanoseconds. Among equally frequent bins, the one nearest to the median ranks
+//! first, then the smaller one. So the result does not depend on the order of the samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub mod trial;
 
-/// Minimum samples for bins. With seven samples, three bins have two or three each, so the most
-/// frequent bins are a matter of chance.
+/// Minimum number of samples for bins. With only seven samples, the three fullest bins have two or
+/// three samples each, so chance decides which bins are the fullest.
 pub const FEWEST_FOR_BINS: usize = 8;
-/// Maximum distance of a sample from the median, in scaled MADs, to be used.
+/// Maximum distance of a used sample from the median, in scaled MADs.
 const KEPT_MADS: u128 = 3;
-/// Factor from the MAD of normally distributed samples to their standard deviation, in
+/// For normally distributed samples, the ratio of their standard deviation to their MAD, in
 /// ten-thousandths.
 const MAD_SCALE: u128 = 14_826;
 /// Number of most frequent bins whose samples are averaged.
@@ -54,12 +54,12 @@ pub fn weighted_mean(samples: &[Duration]) -> Option<SampleSummary> {
     })
 }
 
-/// The rule as published, which does not drop samples first; for comparison.
+/// The published rule, which does not drop samples first. It is only for comparison.
 pub fn literal(samples: &[Duration]) -> Option<Duration> {
     most_frequent_mean(&sorted_nanos(samples)).map(nanos)
 }
 
-/// The median; if the number of samples is even, the mean of the two middle samples.
+/// The median. For an even number of samples, this is the mean of the two middle samples.
 pub fn median(samples: &[Duration]) -> Option<Duration> {
     median_of(&sorted_nanos(samples)).map(nanos)
 }

@@ -1,8 +1,8 @@
-//! The delay before the next attempt. Pure.
+//! The delay before the next attempt. This module is pure.
 //!
-//! The delay doubles from a floor up to a ceiling. The actual delay is random, between half and the
-//! whole of it, so that agents that were disconnected at the same moment do not reconnect at the
-//! same moment.
+//! The delay doubles with each attempt, from a floor up to a ceiling. The actual delay is random,
+//! between half of it and all of it. So agents that were disconnected at the same moment do not
+//! reconnect at the same moment.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ impl Backoff {
         Self { floor, ceiling, next: floor }
     }
 
-    /// Returns the next delay, and doubles the delay after it.
+    /// Returns the delay before the next attempt, and doubles the delay for the attempt after that.
     pub fn wait(&mut self, rng: &mut impl Rng) -> Duration {
         let whole = self.next;
         self.next = whole.saturating_mul(2).min(self.ceiling);
         whole.mul_f64(rng.random_range(0.5..=1.0))
     }
 
-    /// Resets the delay to the floor, after a success.
+    /// Resets the delay to the floor. Call it after a success.
     pub const fn reset(&mut self) {
         self.next = self.floor;
     }

@@ -1,5 +1,5 @@
-//! Passes crawls' claims of addresses to the scheduler, and its replies back. If the session
-//! breaks, the next session sends unanswered claims again.
+//! Sends crawls' claims of addresses to the scheduler, and passes the replies to the crawls. If the
+//! session breaks, the next session sends unanswered claims again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 use crate::disk::outbox::LeaseKey;
 
-/// Maximum number of queued claims. A crawl waits for the reply before its next claim.
+/// Maximum number of queued claims. A crawl makes no second claim before the reply to its first.
 const WAITING: usize = 64;
 
-/// A crawl's claim of an address, and where to send the reply.
+/// A crawl's claim of an address, and the channel for the reply.
 #[derive(Debug)]
 pub(super) struct PendingClaim {
     key: LeaseKey,
@@ -43,7 +43,7 @@ impl AddressClaims {
         self.sender.clone()
     }
 
-    /// The next claim. Cancel-safe.
+    /// Waits for the next claim. Cancel-safe.
     pub(super) async fn next(&mut self) -> (LeaseKey, IpAddr) {
         let claim = self.receiver.recv().await.expect("a sender is kept beside it");
         let (key, address) = (claim.key, claim.address);
@@ -57,11 +57,11 @@ impl AddressClaims {
 
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
-        // If two sessions reply to the same claim, the first reply counts.
+        // If two sessions reply to the same claim, only the first reply has an effect.
         let Entry::Occupied(claim) = self.pending.entry(key) else { return };
         if answer.address.parse() == Ok(claim.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
-            // Fails if the crawl was stopped in the meantime.
+            // Sending fails if the crawl was stopped meanwhile, which does not matter.
             let _stopped = claim.remove().answer.send(permit);
         }
     }
@@ -71,14 +71,14 @@ impl AddressClaims {
     }
 }
 
-/// How the crawl of a lease requests permits. `silence` tells whether the scheduler is
-/// disconnected.
+/// How the crawl of a lease requests permits, and learns whether the scheduler is disconnected
+/// (`silence`).
 pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence: SchedulerSilence) -> AddressPermits {
     let source: PermitSource = Arc::new(move |address| {
         let claims = claims.clone();
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
-            // Both calls fail only when the agent ends, and then the crawl ends too.
+            // Both calls fail only when the agent ends, which ends the crawl too.
             let ended = || NotPermitted("the agent stops".to_owned());
             claims.send(PendingClaim { key, address, answer }).await.map_err(|_| ended())?;
             answered.await.map_err(|_| ended())?

@@ -1,12 +1,13 @@
 //! The agent's clocks. Round trips use `Instant`. The deadline of leases uses the boot clock, which
-//! continues while the machine is suspended. The wall clock is only for timestamps. Never mix them.
+//! continues while the machine is suspended. The wall clock is only for timestamps. Times of
+//! different clocks must never be mixed.
 
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Interval at which a deadline is polled, because the runtime's timers stop while the machine is
-/// suspended.
+/// Interval between checks whether a deadline has passed. A timer does not suffice, because the
+/// runtime's timers stop while the machine is suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
 /// A time on the boot clock (CLOCK_BOOTTIME).
@@ -35,7 +36,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Returns when the deadline has passed; never if there is none.
+/// Waits until the deadline has passed; forever if there is none.
 pub async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     loop {

@@ -1,5 +1,5 @@
-//! What crawls leased sites: the agent's own crawler, or the operator's command. Both get the same
-//! lease, and end in the same ways.
+//! The two kinds of crawlers for leased sites: the agent's own crawler, and the operator's command.
+//! Both take the same lease, and their crawls end in the same ways.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::warc::Store;
 pub(super) struct LeasedCrawl {
     pub(super) key: LeaseKey,
     pub(super) job: Job,
-    /// The checkpoint of another agent; empty if no agent has started the crawl.
+    /// The checkpoint of an earlier crawl; empty if there is none.
     pub(super) checkpoint: Vec<u8>,
     /// Whether the policy wants pages to be stored.
     pub(super) stores_pages: bool,
@@ -46,18 +46,18 @@ impl Crawler {
         }
     }
 
-    /// Removes what would be needed to resume a crawl that has an outcome.
+    /// Removes the files from which the crawl could resume, because it has an outcome.
     pub(super) async fn forget(&self, key: LeaseKey) {
         match self {
             Self::Own(crawler) => crawler.kept.forget(key).await,
-            // Nothing resumes.
+            // An external crawl cannot resume, so it has no such files.
             Self::External(_) => {}
         }
     }
 }
 
-/// The agent's own crawler: resumes from its file or checkpoint, and sends checkpoints from which
-/// another agent can resume.
+/// The agent's own crawler. It resumes from its file or a checkpoint, and sends checkpoints from
+/// which another agent can resume.
 pub(super) struct OwnCrawler {
     pub(super) kept: CrawlFiles,
     pub(super) store: Option<Store>,
@@ -73,8 +73,8 @@ impl OwnCrawler {
         };
         let checkpoints = self.checkpoints.clone();
         let on_snapshot = Box::new(move |snapshot| {
-            // Ignore errors: if the channel is full, the next checkpoint replaces this one; if it
-            // is closed, no checkpoint is needed.
+            // Errors are ignored. If the channel is full, a later checkpoint replaces this one; if
+            // it is closed, no checkpoint is needed.
             let _taken = checkpoints.try_send(wire::checkpoint(key, snapshot));
         });
         let store = self.store.as_ref().filter(|_| stores_pages);

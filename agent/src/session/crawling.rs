@@ -1,5 +1,5 @@
-//! Runs the crawl of one lease, which ends with an outcome on the disk, or with a state from which
-//! another agent can resume.
+//! Runs the crawl of one lease. The crawl ends with an outcome on the disk, or with a state from
+//! which another agent can resume.
 
 use std::time::SystemTime;
 
@@ -22,8 +22,9 @@ pub(super) struct LeaseCrawl {
 }
 
 impl LeaseCrawl {
-    /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the lease has ended.
-    /// After `closing` is cancelled, does not wait for an outcome that cannot be written.
+    /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the scheduler has
+    /// already ended the lease. After `closing` is cancelled, an outcome that cannot be written is
+    /// no longer retried.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { crawl, crawler, writer, traces } = self;
         let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());
@@ -53,7 +54,7 @@ impl LeaseCrawl {
     }
 }
 
-/// The span of a crawl, in the span of its lease.
+/// The span of a crawl. It is a child of the lease's span.
 fn span(key: LeaseKey, site: String, began: SystemTime, end: &CrawlEnd) -> Span {
     let result = result_of(end);
     let mut attributes =
@@ -93,7 +94,7 @@ fn result_of(end: &CrawlEnd) -> CrawlResult {
             OutcomeKind::Blocked(_) => CrawlResult::Blocked,
             OutcomeKind::Unreachable => CrawlResult::Unreachable,
         },
-        // Without a permit for the site's address the lease has ended.
+        // The scheduler refused a permit for the site's address, and has ended the lease.
         CrawlEnd::Stopped(_) | CrawlEnd::NotPermitted => CrawlResult::HandedBack,
         CrawlEnd::Paused(..) => CrawlResult::Paused,
         CrawlEnd::Crashed(_) => CrawlResult::Crashed,
@@ -101,7 +102,8 @@ fn result_of(end: &CrawlEnd) -> CrawlResult {
     }
 }
 
-/// Ends the lease for a reason that is not the site's fault, so that another agent can try.
+/// Returns the lease for a reason that is not the site's fault, so that another agent can crawl the
+/// site.
 fn broken(key: LeaseKey, reason: &str) -> WorkEvent {
     tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot continue on this agent");
     WorkEvent::Unfinished(key, None)

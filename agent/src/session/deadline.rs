@@ -1,15 +1,16 @@
-//! The deadline at which all of an agent's leases end unless another heartbeat is acknowledged, and
-//! the earlier time at which its crawls count as disconnected and slow down.
+//! The deadline at which all leases of an agent end unless another heartbeat is acknowledged.
+//! Crawls count as disconnected, and slow down, some time before it.
 
 use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
-/// Share of the time to the deadline after which crawls count as disconnected. The next heartbeat
-/// is sent within 0.6 of the time to the deadline, because a lease lives for at least two heartbeat
-/// intervals, and an interval varies by a fifth.
+/// Fraction of the time to the deadline after which crawls count as disconnected. If the connection
+/// works, the next heartbeat is sent earlier, within 0.6 of that time: a lease lives for at least
+/// two heartbeat intervals, and an interval varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
-/// There is no deadline before the first welcome, and after the deadline has passed.
+/// The deadline of all leases. There is none before the first welcome, and none after it has
+/// passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,
@@ -37,7 +38,7 @@ impl LeaseDeadline {
         self.silence.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
     }
 
-    /// Called when a session ends: the scheduler is disconnected until the next session.
+    /// Call this when a session ends. Crawls then count as disconnected until the next session.
     pub(super) fn lost(&self) {
         self.silence.begins_at(BootTime::now());
     }

@@ -1,10 +1,10 @@
 //! Enrolment: exchanges a one-time token for a permanent credential, and writes the agent's folder.
 //!
-//! The scheduler has its own certificate authority, which the agent does not know yet. The operator
-//! passes the authority's fingerprint with the token. In a first handshake the agent only reads the
-//! certificates that the scheduler presents; it trusts none and sends nothing. The certificate with
-//! this fingerprint (SHA-256) is the authority, and the second connection trusts only this
-//! authority.
+//! The scheduler has its own certificate authority, which the agent does not know yet. So the
+//! operator passes the authority's fingerprint together with the token. In a first handshake the
+//! agent only reads the certificates that the scheduler presents; it trusts none of them and sends
+//! nothing. The certificate with this fingerprint (SHA-256) is that of the authority, and the
+//! second connection trusts only this authority.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,18 +29,19 @@ use crate::session::unreached;
 
 mod settings;
 
-/// The name in the scheduler's certificate, whatever the scheduler's address.
+/// The name in the scheduler's certificate. It does not depend on the scheduler's address.
 pub const DOMAIN: &str = "landfall-scheduler";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the response of the scheduler, which first commits to its database.
+/// Time limit for the scheduler's response. It comes only after a commit to the scheduler's
+/// database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CREDENTIAL_FILE: &str = "credential";
 const CA_FILE: &str = "ca.pem";
 
-/// The settings with which an operator enrols an agent.
+/// The values with which an operator enrols an agent.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// URLs of schedulers. The agent enrols at the first that responds, and stores all URLs.
+    /// URLs of schedulers. The agent enrols at the first that responds, and stores all the URLs.
     pub schedulers: Vec<String>,
     pub token: String,
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
@@ -55,7 +56,7 @@ pub struct Enrolment {
 pub enum EnrolError {
     #[error(transparent)]
     Scheduler(#[from] BadSchedulerUrl),
-    /// An https URL was given without the fingerprint of its authority.
+    /// An https URL was given without the fingerprint of the scheduler's authority.
     #[error("an https scheduler requires --ca-fingerprint")]
     NoFingerprint,
     #[error("--ca-fingerprint must be 64 hexadecimal digits")]
@@ -73,7 +74,7 @@ pub enum EnrolError {
     Enrolled(PathBuf),
     #[error("write {path}")]
     Write { path: PathBuf, source: std::io::Error },
-    /// The settings do not make a valid configuration.
+    /// The existing and the new settings together are no valid configuration.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
 }
@@ -84,12 +85,12 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         return Err(EnrolError::Enrolled(enrolment.dir.clone()));
     }
     let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
-    // A token works only once, so first try everything that can fail.
+    // A token works only once, so everything else that can fail is tried first.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
     let existing = settings::ExistingSettings::read(&file)?;
     let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
-    // Check the configuration before using the token, with placeholders for the scheduler's
+    // Check the configuration before using the token. Placeholders replace the scheduler's
     // response.
     let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
     existing.with(enrolment, with_ca, &unknown)?;
@@ -102,7 +103,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     })?;
     let response = match response {
         Ok(response) => response.into_inner(),
-        // An error with a source comes from this side, because the connection broke.
+        // An error with a source was made by this side, because the connection broke.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let reason = unreached::why_broken(scheduler, &status).await;
             return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });
@@ -135,7 +136,8 @@ async fn reach<'a>(
         };
         match connected.await {
             Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
-            // Another scheduler may respond. All other errors must be fixed by the operator.
+            // If this scheduler cannot be reached, another may respond. Only the operator can
+            // remove any other error.
             Err(error @ EnrolError::Connect { .. }) => failed = error,
             Err(error) => return Err(error),
         }
@@ -143,7 +145,8 @@ async fn reach<'a>(
     Err(failed)
 }
 
-/// The endpoint of a scheduler: TLS with the given authority (PEM), or plaintext on loopback.
+/// The endpoint of a scheduler. The connection uses TLS with the given authority (PEM), or
+/// plaintext on loopback.
 pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     match ca {
@@ -163,7 +166,7 @@ async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, 
     endpoint(scheduler, ca).map_err(failed)?.connect().await.map_err(failed)
 }
 
-/// The certificate (PEM) with this fingerprint among those that the scheduler presents.
+/// The certificate (PEM) with this fingerprint, among those that the scheduler presents.
 async fn pinned_authority(scheduler: &SchedulerUrl, fingerprint: &str) -> Result<String, EnrolError> {
     let wanted = normalise(fingerprint).ok_or(EnrolError::BadFingerprint)?;
     let presented = presented_chain(scheduler).await?;
@@ -178,7 +181,8 @@ fn normalise(fingerprint: &str) -> Option<String> {
     (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
 
-/// Performs a handshake only to read the presented certificates; sends nothing on the connection.
+/// Performs a TLS handshake only to read the presented certificates. Sends nothing over the
+/// connection.
 async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<'static>>, EnrolError> {
     let failed = |reason: String| EnrolError::Connect { scheduler: scheduler.url.to_string(), reason };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -206,11 +210,11 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
     Ok(seen.unwrap_or_default())
 }
 
-/// Stores the presented certificates without verifying them.
+/// Records the presented certificates without verifying them.
 #[derive(Debug)]
 struct CertificateCollector {
     provider: Arc<CryptoProvider>,
-    /// The presented chain. In a lock, because rustls passes only a shared reference.
+    /// The presented chain. It needs a lock because rustls passes only a shared reference.
     seen: Mutex<Vec<CertificateDer<'static>>>,
 }
 
@@ -254,12 +258,12 @@ impl ServerCertVerifier for CertificateCollector {
     }
 }
 
-/// Writes a file atomically, and syncs the file and its folder. The token is already used, so the
-/// file must not be lost.
+/// Writes a file atomically, and syncs the file and its folder. The token cannot be used again, so
+/// the file must not be lost.
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
-    // Delete an existing temporary file first, because it would keep its old permissions.
+    // Delete an old temporary file first, because it would keep its permissions.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

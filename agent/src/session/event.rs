@@ -1,4 +1,4 @@
-//! Events of the agent's work, such as the end of a crawl, which the session handles.
+//! Events of the agent's work that the session handles, such as the end of a crawl.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::disk::outbox::LeaseKey;
 pub(super) enum WorkEvent {
     /// A crawl ended with this outcome, which is also in the outbox.
     Outcome(OutcomeReport),
-    /// A crawl was stopped, with this last checkpoint.
+    /// A crawl was stopped. Contains its last checkpoint.
     Unfinished(LeaseKey, Option<CrawlCheckpoint>),
     /// A site requires a pause of this length. Contains the crawl's last checkpoint.
     Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
@@ -19,17 +19,17 @@ pub(super) enum WorkEvent {
     Checkpoint(CrawlCheckpoint),
     /// A crawl requests a permit for an address.
     PermitWanted(LeaseKey, IpAddr),
-    /// A crawl panicked, with this message.
+    /// A crawl panicked. Contains the panic's message.
     Crashed(LeaseKey, String),
     Measured(MeasurementReport),
-    /// After a check of the free space, the agent takes leases again, or no longer.
+    /// A check of the free space found that the agent can take leases again, or must take no more.
     SpaceChecked,
     /// The deadline of all leases has passed.
     DeadlinePassed,
 }
 
 impl WorkEvent {
-    /// The lease, if it ends with this event without an outcome in the outbox.
+    /// The lease that ends with this event without an outcome; `None` if none does.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

@@ -1,4 +1,5 @@
-//! Opens a session: connects, registers and waits for the welcome. Also defines why sessions end.
+//! Opens a session: connects, registers, and waits for the welcome. Also defines the reasons why
+//! sessions end.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::config::SchedulerUrl;
 use crate::metrics::SessionFailure;
 use crate::session::{enrol, unreached};
 
-/// Maximum number of messages in the transport's queue. They include checkpoints of up to a
-/// megabyte. Further messages wait in the session.
+/// Maximum number of messages in the transport's queue. The number is small because checkpoints
+/// take up to a megabyte. Further messages wait in the session.
 const OUTBOUND_MESSAGES: usize = 16;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval of HTTP/2 pings. These detect a dead connection, as missing acknowledgements do.
+/// Interval of HTTP/2 pings, which detect a dead connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +31,8 @@ pub(super) enum SessionEnd {
     Connect { scheduler: String, reason: String },
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
-    /// Another machine was enrolled under this agent's name, so this agent's credential is
-    /// permanently invalid.
+    /// Another machine was enrolled under this agent's name, so this agent's credential will never
+    /// be valid again.
     #[error(transparent)]
     Replaced(AgentReplaced),
     /// Another process opened a session with this agent's credential.
@@ -39,13 +40,13 @@ pub(super) enum SessionEnd {
     Superseded(String),
     #[error("the session broke: {0}")]
     Broken(String),
-    /// No heartbeat was acknowledged within the lifetime of leases.
+    /// No heartbeat was acknowledged within the lifetime of the leases.
     #[error("no heartbeat was acknowledged in time")]
     Silent,
 }
 
 impl SessionEnd {
-    /// The reason for metrics; `None` if the agent stops.
+    /// The reason as a label for metrics; `None` if the agent stops.
     pub(super) const fn failure(&self) -> Option<SessionFailure> {
         Some(match self {
             Self::Stopped => return None,

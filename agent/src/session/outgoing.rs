@@ -1,9 +1,9 @@
-//! The queue of messages to the transport, in order and with limited size.
+//! The queue of messages to the transport. It keeps their order and limits their size.
 //!
-//! While a scheduler hangs, it reads nothing until the leases end, but every crawl makes a
-//! checkpoint of up to a megabyte each minute. So the queue keeps only the newest checkpoint of
-//! each lease, and drops checkpoints beyond a memory budget. A dropped checkpoint does not matter,
-//! because the crawl continues and makes another.
+//! A scheduler that hangs reads nothing until the leases end, while every crawl makes a checkpoint
+//! of up to a megabyte each minute. So the queue keeps only the newest checkpoint of each lease,
+//! and drops checkpoints that exceed a memory budget. A dropped checkpoint does not matter, because
+//! the crawl continues and makes another.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use tokio::sync::mpsc;
 
 use super::opening::SessionEnd;
 
-/// Maximum number of queued messages: more than an agent with maximum capacity can have to send.
-/// The limit is for a scheduler that sends orders but never reads.
+/// Maximum number of queued messages. It is more than an agent with maximum capacity can have to
+/// send, so only a scheduler that sends orders but never reads exceeds it.
 const MOST_MESSAGES: usize = 32_768;
-/// Maximum bytes of queued checkpoints of running crawls.
+/// Maximum bytes of all queued checkpoints when the checkpoint of a running crawl is added.
 const MOST_BYTES: usize = 8 << 20;
-/// Maximum bytes including the last checkpoints of ended crawls. If one of these is dropped,
-/// another agent repeats its work.
+/// Maximum bytes of all queued checkpoints when the last checkpoint of an ended crawl is added. If
+/// such a checkpoint is dropped, another agent repeats the crawl's work.
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -38,13 +38,13 @@ impl OutgoingQueue {
         self.messages.push_front(message);
     }
 
-    /// Adds the checkpoint of a running crawl, and removes an unsent checkpoint of the same lease.
+    /// Adds the checkpoint of a running crawl. An unsent checkpoint of the same lease is removed.
     pub(super) fn push_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES);
     }
 
-    /// Does the same with the last checkpoint of a crawl. Push the message that ends the lease
-    /// afterwards.
+    /// Adds the last checkpoint of a crawl, like [`Self::push_checkpoint`]. Push the message that
+    /// ends the lease only afterwards.
     pub(super) fn push_last_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES_AT_ENDS);
     }
@@ -114,7 +114,7 @@ mod tests {
         CrawlCheckpoint { task_id, token: 1, state: vec![7; bytes], pages, ..CrawlCheckpoint::default() }
     }
 
-    /// The task and the number of pages of each queued checkpoint, in order.
+    /// The task and the number of pages of each queued checkpoint, in queue order.
     fn waiting(outgoing: &mut OutgoingQueue) -> Vec<(i64, u32)> {
         let sent = std::iter::from_fn(|| outgoing.pop()).filter_map(|request| request.message);
         let checkpoints = sent.filter_map(|message| match message {

@@ -1,19 +1,19 @@
-//! The schedulers of one fleet, any of which can serve any agent.
+//! The schedulers of one fleet. Any of them can serve any agent.
 //!
-//! An agent starts with the first configured URL, and moves to the next if a session cannot be
-//! opened or breaks. URLs that a scheduler reports come after the configured ones, and are kept
-//! only in memory.
+//! An agent starts with the first configured URL. If a session cannot be opened or breaks, the
+//! agent moves on to the next URL. URLs that a scheduler reports come after the configured URLs,
+//! and are kept only in memory.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{BadSchedulerUrl, SchedulerUrl};
 
-/// Maximum number of reported URLs to keep, which is more schedulers than one database can serve.
+/// Maximum number of reported URLs to keep. One database cannot serve as many schedulers.
 const MOST: usize = 32;
 
 #[derive(Debug, Clone)]
 pub struct Schedulers {
-    /// At least one URL; the configured ones come first.
+    /// At least one URL. The configured URLs come first.
     known: Vec<SchedulerUrl>,
     configured: usize,
     now: usize,
@@ -36,13 +36,13 @@ impl Schedulers {
         &self.known[..self.configured]
     }
 
-    /// Moves to the next scheduler; after the last, to the first.
+    /// Moves on to the next scheduler; after the last, the first is next.
     pub const fn move_on(&mut self) {
         self.now = (self.now + 1) % self.known.len();
     }
 
-    /// Stores the other schedulers that the current one reports. Ignores invalid URLs, and
-    /// plaintext URLs if the current one uses TLS, or the reverse.
+    /// Replaces the unconfigured URLs by those that the current scheduler reports. Ignores invalid
+    /// URLs, and URLs whose use of TLS differs from the current one's.
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);
@@ -56,7 +56,7 @@ impl Schedulers {
     }
 }
 
-/// One URL or a list of URLs, as in a configuration.
+/// One URL or a list of URLs, which are the two forms in a configuration.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMore {

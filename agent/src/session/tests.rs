@@ -31,7 +31,7 @@ const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
 struct TestAgent {
     stop: CancellationToken,
     running: JoinHandle<()>,
-    /// The folder of the outbox, if it is a temporary one.
+    /// The outbox's folder, if it is a temporary one. It is deleted when the agent is dropped.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -140,7 +140,7 @@ async fn acknowledge(session: &TestSession, task_id: i64) {
     session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..OutcomeAck::default() })).await;
 }
 
-/// The next outcome. Only heartbeats may come before it.
+/// Waits for the next outcome. Only heartbeats may come before it.
 async fn outcome(session: &mut TestSession) -> OutcomeReport {
     match session.next_but_heartbeats().await {
         Some(Up::Outcome(outcome)) => outcome,
@@ -148,7 +148,7 @@ async fn outcome(session: &mut TestSession) -> OutcomeReport {
     }
 }
 
-/// The task and token of the next release. Only heartbeats may come before it.
+/// Waits for the next release, and returns its task and token. Only heartbeats may come before it.
 async fn released(session: &mut TestSession) -> (i64, i64) {
     match session.next_but_heartbeats().await {
         Some(Up::Release(release)) => (release.task_id, release.token),
@@ -373,7 +373,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
-    // No heartbeat is acknowledged, so the agent ends this session itself.
+    // No heartbeat is acknowledged, so the agent itself ends the session and opens another.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held, []);
     drop(session);
@@ -387,8 +387,9 @@ async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
     let (session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    // The agent answers each order immediately with a long message, until the transport is full. On a
-    // slow machine the deadline passes before it has all orders; then it reads no more of them.
+    // The agent answers each order at once with a long message, until the transport is full. On a
+    // slow machine the deadline may pass before the agent has all orders; then it reads no more of
+    // them.
     let url = "x".repeat(450);
     let orders = async {
         for order_id in 0..6000 {
@@ -423,7 +424,7 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
     let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let (task_id, token) = (LEASE.task_id, LEASE.token);
-    // A cancel order for a lease that the agent does not hold must not stop any crawl.
+    // The agent does not hold the lease of the first order, so that order must not stop any crawl.
     session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
     session.send(Down::Cancel(CancelOrder { task_id, token })).await;
     assert_eq!(released(&mut session).await, (task_id, token));

@@ -1,4 +1,4 @@
-//! Explains in messages why a scheduler cannot be reached.
+//! Explains, for messages, why a scheduler cannot be reached.
 
 use std::error::Error;
 use std::iter::successors;
@@ -30,7 +30,7 @@ pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item
     successors(Some(error), |&cause| cause.source())
 }
 
-/// The innermost cause of an error. The layers above only say "transport error".
+/// The innermost cause of an error. The outer errors only say "transport error".
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Converts between the messages of the protocol and the agent's types. Pure.
+//! Converts between the messages of the protocol and the agent's types. This module is pure.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,24 +23,24 @@ use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeEr
 const MAX_SAMPLES: u32 = 1000;
 /// Time limit for one sample if the order sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum interval and time limit of an order, because longer ones would waste a slot.
+/// Maximum interval and time limit of an order. Longer ones would only waste a slot.
 const LONGEST: Duration = Duration::from_secs(86_400);
-/// Maximum length of a message in a report, in bytes. Sites influence messages: for example, a
-/// redirect target may have 64 KiB.
+/// Maximum length of a message in a report, in bytes. It is limited because sites influence
+/// messages: for example, a redirect target may have 64 KiB.
 const MAX_SENTENCE: usize = 500;
 
-/// Minimum interval between heartbeats. If the scheduler sets a smaller one, that is an error.
+/// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this one.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum lifetime of a lease, whatever the scheduler sets. A disconnected agent crawls for at
-/// most this time.
+/// Maximum lifetime of a lease, whatever the scheduler sets. It limits how long a disconnected
+/// agent continues to crawl.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug)]
 pub(super) struct InvalidOrder(pub(super) String);
 
-/// The mean heartbeat interval, and the lifetime of leases after a heartbeat. Limits the values of
-/// the welcome, so that several heartbeats fit into a lifetime, and neither exceeds the clock's
-/// range.
+/// The mean heartbeat interval, and the lifetime of leases after a heartbeat. The welcome's values
+/// are clamped, so that several heartbeats fit into a lifetime, and neither value exceeds the
+/// clock's range.
 pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
     let given = |wire, otherwise| duration(wire).filter(|given| !given.is_zero()).unwrap_or(otherwise);
     let life = given(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
@@ -67,7 +67,7 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, ProbeOrder), I
         None => return Err(InvalidOrder("the order has no target".to_owned())),
     };
     let target = target.map_err(|error| InvalidOrder(error.to_string()))?;
-    // The interval is required: an absent one must not be taken for zero.
+    // The interval is required, because an absent one must not be read as zero.
     let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
     let interval = interval.ok_or_else(|| InvalidOrder(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
@@ -153,7 +153,7 @@ pub(super) fn failed(order_id: i64, reason: Reason, message: &str) -> Measuremen
     MeasurementReport { order_id, result: Some(Reported::Failure(failure)), ..MeasurementReport::default() }
 }
 
-/// Makes a message that a site may have influenced safe to store and print.
+/// Makes a message safe to store and print, because a site may have influenced it.
 fn sentence(text: &str) -> String {
     let mut kept = String::new();
     for character in text.chars().filter(|character| !character.is_control()) {
@@ -189,7 +189,7 @@ pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
 }
 
-/// Returns a lease whose site requires a pause of this length.
+/// The message that returns a lease because its site requires a pause of this length.
 pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
     let not_before = to_wire(pause);
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
@@ -199,10 +199,10 @@ pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
     Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
 
-/// A granted lease after validation.
+/// A lease whose order was validated.
 pub(super) struct GrantedLease {
     pub(super) job: crawl::Job,
-    /// Whether to store the crawl's pages, if this agent stores pages.
+    /// Whether the crawl's pages are to be stored. It has no effect if this agent stores no pages.
     pub(super) store: bool,
     /// The product name in the user agent; `None` means the default.
     pub(super) product: Option<Product>,
@@ -210,7 +210,8 @@ pub(super) struct GrantedLease {
     pub(super) user_agent: Option<UserAgent>,
 }
 
-/// Validates a granted lease; `None` if its site or policy is missing or invalid.
+/// Validates the order of a granted lease. Returns `None` if its site or policy is missing or
+/// invalid.
 pub(super) fn granted(order: CrawlOrder) -> Option<GrantedLease> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);

@@ -1,8 +1,8 @@
-//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. Kept over
-//! sessions.
+//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
+//! outlives sessions.
 //!
-//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once, and only the
-//! newest lease of a task is crawled. The number of outcomes is limited. Every crawl is stopped
+//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once, and of a task's
+//! leases only the newest is crawled. The number of outcomes is limited. Every crawl is stopped
 //! when the deadline passes.
 
 use std::collections::{HashMap, HashSet};
@@ -41,14 +41,14 @@ use measuring::MeasuredOrder;
 /// Maximum number of concurrent orders to measure sites. Most of them are waiting for their next
 /// request.
 const SITE_ORDERS: usize = 512;
-/// Maximum number of concurrent orders to measure beacons. More would disturb each other's
-/// measurements.
+/// Maximum number of concurrent orders to measure beacons. It is small because concurrent
+/// measurements disturb each other.
 const BEACON_ORDERS: usize = 4;
-/// Maximum unacknowledged outcomes in addition to one per slot. Needed because the next grants come
-/// before the acknowledgements.
+/// Maximum number of unacknowledged outcomes beyond one per slot. Some are needed because the
+/// scheduler grants the next leases before the agent gets the acknowledgements.
 const SPARE_OUTCOMES: usize = 64;
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
-/// full, a checkpoint is dropped; the crawl makes another a minute later.
+/// full, a checkpoint is dropped, and the crawl makes another a minute later.
 const CHECKPOINTS: usize = 4;
 
 #[derive(Debug)]
@@ -67,19 +67,20 @@ pub struct Work {
     running: HashMap<LeaseKey, RunningCrawl>,
     crawls: JoinSet<Option<WorkEvent>>,
     measures: JoinSet<MeasuredOrder>,
-    /// The order of each measurement's task, to report the order if the task panics.
+    /// The order that each measurement's task carries out. It is needed to report the order if the
+    /// task panics.
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
-    /// The reasons for refusing beacons of which a warning was already logged.
+    /// The reasons for refused beacons that were already logged as warnings.
     warned: HashSet<&'static str>,
-    /// Measurements by address, which orders of later sessions use too.
+    /// The addresses that orders measure. Orders of later sessions use them too.
     addresses: Arc<Addresses>,
     pub(super) outbox: Outbox,
     /// The files from which crawls can resume.
     kept: CrawlFiles,
     store: Option<Store>,
-    /// Crawls instead of the agent's own crawler.
+    /// The external crawler, which replaces the agent's own crawler.
     external: Option<ExternalCrawler>,
     traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
@@ -88,9 +89,10 @@ pub struct Work {
     paused: Option<String>,
     /// The disk of the external crawler's output.
     output_disk: Option<LimitedDisk>,
-    /// The fullest disk of the outbox and the store, for heartbeats.
+    /// The fullest disk of the outbox and the store. Heartbeats report it.
     disk: FullestDisk,
-    /// Cancelled when the agent stops. After that it does not wait for outcomes to be written.
+    /// Cancelled when the agent stops. From then on, an outcome that cannot be written is no longer
+    /// retried.
     closing: CancellationToken,
     pub(super) deadline: LeaseDeadline,
 }
@@ -130,13 +132,13 @@ impl Work {
         Self { store, ..self }.watching_disks()
     }
 
-    /// Sets the command that crawls sites; if `None`, the agent's own crawler does.
+    /// Sets the command that crawls sites; `None` means the agent's own crawler.
     #[must_use]
     pub fn crawling_with(self, external: Option<ExternalCrawler>) -> Self {
         Self { output_disk: external.as_ref().map(ExternalCrawler::disk), external, ..self }.watching_disks()
     }
 
-    /// Sends a span for each crawl; none if `None`.
+    /// Sends a span for each crawl. With `None`, no spans are sent.
     #[must_use]
     pub fn tracing_with(self, traces: Option<TraceSender>) -> Self {
         Self { traces, ..self }
@@ -148,7 +150,7 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Time that a stopped crawl may need in addition to the end of its requests.
+    /// Additional time that a stopped crawl may need to end, beyond the end of its requests.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }
@@ -223,7 +225,7 @@ impl Work {
                 event
             }
             Err(error) => {
-                // This is a panic, because tasks of crawls are never aborted.
+                // The error must be a panic, because tasks of crawls are never aborted.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
                 METRICS.crawl_ended(CrawlResult::Crashed);
@@ -238,7 +240,8 @@ impl Work {
         going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
     }
 
-    /// Applies the welcome of a new session: stops crawls whose leases the scheduler did not keep.
+    /// Applies the welcome of a new session. Crawls whose leases the scheduler did not keep are
+    /// stopped.
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
         METRICS.session_opened();
         self.deadline.begin(deadline);
@@ -266,8 +269,7 @@ impl Work {
     }
 
     /// Starts to check whether outcomes and pages can be stored, without waiting for the disk.
-    /// Returns `true` if it is already known that the result has changed; otherwise [`Work::next`]
-    /// returns the result.
+    /// Returns `true` if a change is already known. Later changes come from [`Work::next`].
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
         self.output_disk.iter_mut().for_each(LimitedDisk::begin);
@@ -303,16 +305,16 @@ impl Work {
         }
     }
 
-    /// Number of slots in which a crawl may start. A crawl that is being stopped does not occupy a
-    /// slot, because it sends no more requests.
+    /// Number of slots in which a crawl may start. A crawl that is being stopped no longer occupies
+    /// a slot, because it sends no more requests.
     fn free_slots(&self) -> usize {
         let going_on = self.running.values().filter(|crawl| !crawl.stop.is_cancelled()).count();
         let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
         if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
-    /// Stops the crawls of earlier leases of a task, because a newer lease proves that they have
-    /// ended. Returns `false` if a newer lease than `key` is being crawled.
+    /// Stops the crawls of a task's earlier leases, because a newer lease proves that those have
+    /// ended. Returns `false` if a lease newer than `key` is being crawled.
     fn supersede(&self, key: LeaseKey) -> bool {
         let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
         if same_task().any(|(other, _)| other.token > key.token) {
@@ -330,8 +332,7 @@ impl Work {
         }
     }
 
-    /// Ends the crawl of a preempted lease. The lease and its slot stay occupied until the lease is
-    /// returned.
+    /// Ends the crawl of a preempted lease. The lease occupies its slot until the agent returns it.
     pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {
             tracing::info!(
@@ -344,27 +345,26 @@ impl Work {
         }
     }
 
-    /// Asks every crawl to stop, and does not wait until they have ended.
+    /// Tells every crawl to stop, but does not wait for them to end.
     fn stop_crawls(&self) {
         self.running.values().for_each(|crawl| crawl.stop.cancel());
     }
 
-    /// Stops all work because the agent stops. Crawls no longer wait for outcomes that cannot be
-    /// written.
+    /// Stops all work because the agent is stopping. Failed writes of outcomes are not retried.
     pub(super) fn stop_all(&mut self) {
         self.closing.cancel();
         self.give_up();
     }
 
-    /// Stops all work, because it now belongs to another process.
+    /// Stops all work because another process has taken it over.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
         self.stop_crawls();
         self.abandon_orders();
     }
 
-    /// Starts the crawl of a granted lease. Returns a reply if the crawl cannot start, or has an
-    /// outcome already.
+    /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
+    /// if its outcome is already known.
     pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
         let key = LeaseKey { task_id: order.task_id, token: order.token };
         if let Some(outcome) = self.outbox.get(key) {
@@ -449,7 +449,7 @@ mod tests {
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
-        // The same happens if the deadline passes while the scheduler responds slowly.
+        // Stop the crawls, as the deadline does if it passes while the scheduler responds slowly.
         work.stop_crawls();
         let mut ended = Vec::new();
         let slow = async {

@@ -29,11 +29,11 @@ pub(crate) struct TestScheduler {
     sessions: mpsc::Receiver<TestSession>,
 }
 
-/// The scheduler's end of one session.
+/// The scheduler's side of one session.
 pub(crate) struct TestSession {
     inbound: Streaming<SessionRequest>,
     outbound: mpsc::Sender<Result<SessionResponse, Status>>,
-    /// The other schedulers to report in the welcome.
+    /// The other schedulers that the welcome reports.
     pub(crate) others: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl TestScheduler {
         Self { addr, sessions }
     }
 
-    /// Waits for the next session; returns it with the agent's registration.
+    /// Waits for the next session. Returns it with the agent's registration.
     pub(crate) async fn session(&mut self) -> (TestSession, Register) {
         let next = tokio::time::timeout(PATIENCE, self.sessions.recv()).await;
         let mut session = next.expect("no agent connected").expect("the server ended");
@@ -63,8 +63,8 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// The next message that is not a claim of an address; `None` if the agent closed the stream.
-    /// Grants all claims before it.
+    /// Waits for the next message that is not a claim of an address, and grants all claims before
+    /// it. Returns `None` if the agent closed the stream.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next_or_claim().await {
@@ -96,7 +96,7 @@ impl TestSession {
         message.ok().flatten().and_then(|request| request.message)
     }
 
-    /// The next message that is not a heartbeat.
+    /// Waits for the next message that is not a heartbeat.
     pub(crate) async fn next_but_heartbeats(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next().await {

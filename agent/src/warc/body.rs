@@ -1,5 +1,5 @@
-//! Holds the body of a response until it is stored: in memory while it is small, then in an unnamed
-//! file.
+//! Holds the body of a response until it is stored. A small body is in memory; a larger one is in
+//! an unnamed file.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::disk::folder::blocking;
 
-/// Maximum bytes of one body in memory. If there are more, they are moved to the file. Fifty crawls
+/// Maximum bytes of one body in memory. When there are more, they are moved to a file. Fifty crawls
 /// use up to 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
 /// Number of bytes per read from the file.
@@ -18,18 +18,18 @@ const READ: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Body {
     folder: Arc<Path>,
-    /// The file with the first part of the body, created when needed.
+    /// The file with the first part of the body; created when it is needed.
     file: Option<Arc<File>>,
     in_file: u64,
-    /// The bytes after the first part, while they are written to the file.
+    /// Bytes that are being written to the file. They follow the part that is already there.
     moving: Option<Arc<Vec<u8>>>,
     memory: Vec<u8>,
-    /// Number of bytes in memory from which they are moved to the file.
+    /// Number of bytes in memory at which they are moved to the file.
     most: usize,
 }
 
 impl Body {
-    /// An empty body. If it needs a file, the file is created in this folder.
+    /// An empty body. If it grows too large for memory, its file is created in this folder.
     pub(super) const fn new(folder: Arc<Path>) -> Self {
         Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
     }
@@ -39,8 +39,8 @@ impl Body {
         self.in_file + u64::try_from(moving + self.memory.len()).expect("a length")
     }
 
-    /// Adds a piece. Even if cancelled, all of the piece was added. While writes fail, the body
-    /// stays in memory, limited by the maximum size of a page.
+    /// Adds a piece. Even if the future is dropped, the whole piece was added. While writes to the
+    /// file fail, the body stays in memory; the maximum size of a page limits it.
     pub(super) async fn push(&mut self, piece: &[u8]) {
         self.memory.extend_from_slice(piece);
         if self.memory.len() < self.most || self.moving.is_some() {

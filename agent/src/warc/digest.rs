@@ -1,5 +1,5 @@
-//! Computes digests of stored content. Uses SHA-256, because a site's operator could make two pages
-//! with the same SHA-1.
+//! Computes digests of stored content with SHA-256. SHA-1 is not used, because a site's operator
+//! could make two pages with the same SHA-1.
 
 use data_encoding::BASE32;
 use sha2::{Digest as _, Sha256};
@@ -12,7 +12,8 @@ impl Digest {
         self.0.update(bytes);
     }
 
-    /// The digest as in WARC fields: the algorithm, and the value in base 32 (RFC 4648).
+    /// The digest in the form that WARC fields have: the algorithm, and the value in base 32 (RFC
+    /// 4648).
     pub(super) fn label(self) -> String {
         format!("sha256:{}", BASE32.encode(&self.0.finalize()))
     }

@@ -1,4 +1,5 @@
-//! A request and its response, recorded from the response's head until both are stored.
+//! A request and its response. The exchange is recorded from the arrival of the response's head
+//! until both are stored.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::digest::Digest;
 
-/// Why a body is incomplete, as values of `WARC-Truncated`.
+/// Why a body is incomplete. Each reason is a value of `WARC-Truncated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncated {
     /// The body exceeds the size limit.
@@ -69,22 +70,22 @@ pub(super) struct Exchange {
     pub(super) truncated: Option<Truncated>,
 }
 
-/// Exchanges that have ended but were not passed to the writer yet. No code holds this lock across
+/// Exchanges that have ended but were not passed to the writer yet. No code holds the lock across
 /// an await.
 pub(super) type EndedExchanges = Mutex<VecDeque<Box<Exchange>>>;
 
 #[derive(Debug, Clone, Copy)]
 enum RecordingState {
-    /// The crawl waits for the next piece, until its deadline, which is this time.
+    /// The crawl is waiting for the next piece, at most until its deadline, which is this time.
     Waiting(Instant),
-    /// The crawl does not wait for another piece.
+    /// The crawl is not waiting for a piece.
     Idle,
     /// The body has ended, for this reason; `None` if it is complete.
     Over(Option<Truncated>),
 }
 
-/// Records a response's body. Dropping it ends the exchange, so that the exchange is never lost,
-/// however a crawl ends.
+/// Records a response's body. Dropping it ends the exchange, so no exchange is lost, however a
+/// crawl ends.
 #[derive(Debug)]
 pub struct Recording {
     exchange: Option<Box<Exchange>>,
@@ -106,19 +107,19 @@ impl Recording {
         Self { exchange: Some(Box::new(exchange)), ended, state: RecordingState::Idle }
     }
 
-    /// Sets the link depth from the start page.
+    /// Sets the number of links between the start page and this page.
     pub fn found_at(&mut self, depth: u32) {
         if let Some(exchange) = &mut self.exchange {
             exchange.depth = Some(depth);
         }
     }
 
-    /// Records that the crawl waits for the next piece, until its deadline at `until`.
+    /// Records that the crawl is waiting for the next piece, at most until its deadline `until`.
     pub const fn wait(&mut self, until: Instant) {
         self.state = RecordingState::Waiting(until);
     }
 
-    /// Adds an encoded piece of the body. Even if cancelled, all of the piece was added.
+    /// Adds an encoded piece of the body. Even if the future is dropped, the whole piece was added.
     pub async fn push(&mut self, piece: &[u8]) {
         if let Some(exchange) = &mut self.exchange {
             exchange.block.update(piece);
@@ -139,7 +140,7 @@ impl Recording {
         self.exchange.as_ref().map_or(0, |exchange| exchange.body.held())
     }
 
-    /// Records that no more pieces will come; `None` means that the body is complete.
+    /// Records that no further piece will come. `None` means that the body is complete.
     pub const fn end(&mut self, truncated: Option<Truncated>) {
         self.state = RecordingState::Over(truncated);
     }

@@ -6,14 +6,14 @@ use std::time::SystemTime;
 use chrono::{DateTime, SecondsFormat, Utc};
 use rand::Rng;
 
-/// Initial buffer size for a head: most need half of it.
+/// Initial buffer size for the head of a record. Most heads need half of it.
 const ROOM: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Fields(String);
 
 impl Fields {
-    /// Starts the head of a record of this type. `date` is a time as formatted by [`date`].
+    /// Starts the head of a record of type `kind`. `date` must have the format of [`date`].
     pub(super) fn new(kind: &str, id: &str, date: &str) -> Self {
         let mut fields = Self(String::with_capacity(ROOM));
         fields.0.push_str("WARC/1.1\r\n");
@@ -23,7 +23,8 @@ impl Fields {
         fields
     }
 
-    /// Adds a field. Control characters, which could end the line, are escaped as in URLs.
+    /// Adds a field. Control characters in the value are escaped as in URLs, because they could end
+    /// the line.
     pub(super) fn add(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push_str(": ");
@@ -38,7 +39,7 @@ impl Fields {
         self.0.push_str("\r\n");
     }
 
-    /// Completes the head for a block of `length` bytes.
+    /// Completes the head of a record with a block of `length` bytes.
     pub(super) fn end(mut self, length: u64) -> String {
         self.add("Content-Length", &length.to_string());
         self.0.push_str("\r\n");
@@ -46,7 +47,7 @@ impl Fields {
     }
 }
 
-/// Formats a time for WARC fields, in milliseconds.
+/// Formats a time for WARC fields, with milliseconds.
 pub(super) fn date(at: SystemTime) -> String {
     DateTime::<Utc>::from(at).to_rfc3339_opts(SecondsFormat::Millis, true)
 }

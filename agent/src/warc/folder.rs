@@ -11,11 +11,11 @@ use super::names;
 use super::volume::ResponseLine;
 use crate::disk::folder::{FolderError, FolderPurpose};
 
-/// Maximum bytes to read from the end of the file to find the last line. Lines have a few hundred
-/// bytes.
+/// Maximum bytes to read from the end of the file of lines to find the last line. A line has a few
+/// hundred bytes.
 const TAIL: u64 = 1 << 20;
 
-/// Two agents that shared the folder would write to each other's files.
+/// The folder is locked: two agents that shared it would write to each other's files.
 pub(super) const FOLDER: FolderPurpose = FolderPurpose { what: "WARC files", otherwise: "use another folder" };
 
 /// Locks the folder until the returned file is dropped, and completes the files that an earlier
@@ -32,7 +32,7 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     Ok(lock)
 }
 
-/// Completes a file that was being written. Removes everything after its last whole record,
+/// Completes a file whose writer crashed. Removes everything after the file's last whole record,
 /// incomplete lines, and lines whose record is missing.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     let [open, closed, lines] =
@@ -52,10 +52,10 @@ fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     fs::rename(&open, &closed)
 }
 
-/// The end of the last whole record. Cuts off the lines at the end whose record is not whole.
+/// The position after the last whole record. Cuts off lines at the end whose records are not whole.
 fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     while let Some((start, line)) = last_line(lines)? {
-        // All records before that of the last line are whole, so start reading there.
+        // All records before the last line's record are whole, so start reading at that record.
         if let Some(ResponseLine { offset, length, .. }) = line {
             let end = whole_until(warc, offset)?;
             if end >= offset.saturating_add(length) {
@@ -68,7 +68,7 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
 }
 
 /// The position of the last whole line, and its content if valid. Cuts off everything after this
-/// line. Of a line longer than [`TAIL`], only the end is read, which is invalid.
+/// line. If the line is longer than [`TAIL`], only its end is read, which is not valid.
 fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     let length = lines.metadata()?.len();
     let from = length.saturating_sub(TAIL);
@@ -84,7 +84,7 @@ fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     Ok(Some((place(start), serde_json::from_slice(&tail[start..end]).ok())))
 }
 
-/// Reads gzip members from `from` on, and returns the end of the last whole one.
+/// Reads gzip members from `from` on, and returns the position after the last whole member.
 fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     let mut reader = BufReader::new(warc);
     reader.seek(SeekFrom::Start(from))?;
@@ -95,7 +95,7 @@ fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Reads a member, and checks by its checksum whether it is whole.
+/// Reads a member. Its checksum tells whether it is whole.
 fn is_whole(reader: &mut BufReader<&File>) -> bool {
     if !reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
         return false;

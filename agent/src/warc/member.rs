@@ -1,34 +1,34 @@
-//! Makes gzip members (RFC 1952). Each record of a WARC file is a separate member, so that it can
-//! be read from its offset.
+//! Makes gzip members (RFC 1952). Each record of a WARC file is a member of its own, so that a
+//! reader can start at the record's offset.
 //!
-//! The compressor's state is larger than most records, so it is allocated once and reused.
+//! The compressor's state is larger than most records, so one compressor is allocated and reused.
 
 use std::io;
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Compression level, 1 to 9. Level 1 takes two fifths of the time of level 2, and its output is a
+/// Compression level, 1 to 9. Level 1 takes two fifths of the time of level 2; its output is a
 /// quarter larger (docs/costs.md).
 const LEVEL: u32 = 1;
-/// A gzip header with the magic number, method deflate, no name, no time, the flag for fastest
-/// compression, and an unknown operating system.
+/// A gzip header: magic number, method deflate, no name, no time, the flag for fastest compression,
+/// unknown operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
-/// Size of the compressor's output buffer, in bytes. Most records need a tenth of it.
+/// Size of the compressor's output buffer in bytes. The output of most records needs a tenth of it.
 const ROOM: usize = 32 << 10;
-/// Maximum bytes of pieces to join before compression. Most records are then compressed in one
-/// call.
+/// Maximum number of bytes to join before they are compressed. Most records are then compressed in
+/// one call.
 const TOGETHER: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(super) struct Gzip {
     compress: Compress,
     crc: Crc,
-    /// Added bytes that are not compressed yet.
+    /// Bytes that were added but are not compressed yet.
     waiting: Vec<u8>,
-    /// The compressor's output buffer. If it wrote to the end of `out`, the free space there would
-    /// have to be zeroed for every piece.
+    /// The compressor's output buffer. Without it, the compressor would write to the end of `out`,
+    /// and the free space there would have to be zeroed for every piece.
     space_limit: Box<[u8]>,
-    /// Finished bytes that were not written to the file yet.
+    /// Finished bytes that are not written to the file yet.
     out: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes an uncompressed member of these parts. For small ones, compression is not worth the
+    /// Makes an uncompressed member of these parts. For small parts, compression is not worth the
     /// time to reset the compressor.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -79,7 +79,7 @@ impl Gzip {
             return self.end();
         };
         self.out.extend(HEADER);
-        // One stored block, which is the last, with its length and the complement of the length
+        // A single stored block, marked as the last: its length, and the complement of the length
         // (RFC 1951, 3.2.4).
         self.out.push(1);
         self.out.extend(length.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Reads WARC files whose records are gzip members, and checks lengths, ends and digests.
+//! Reads WARC files whose records are gzip members. Checks the lengths, ends and digests of
+//! records.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};
@@ -21,7 +22,7 @@ impl WarcRecord {
         self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The part of the block after the HTTP head.
+    /// The part of the block that follows the HTTP head.
     pub fn payload(&self) -> &[u8] {
         let end = self.block.windows(4).position(|four| four == b"\r\n\r\n").map_or(self.block.len(), |at| at + 4);
         &self.block[end..]

@@ -1,4 +1,4 @@
-//! Tests stores in temporary folders, whose files are read with `read`.
+//! Tests stores in temporary folders. Their files are read with `read`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -98,7 +98,7 @@ async fn a_response_and_its_request_are_two_records_and_a_line() {
         depth: Some(3),
     };
     assert_eq!(lines(folder.path()), std::slice::from_ref(&line));
-    // Fields that do not apply are present and null.
+    // Every line has all fields. Fields that do not apply are null.
     let keys = |line: &ResponseLine| match serde_json::to_value(line).unwrap() {
         serde_json::Value::Object(fields) => fields.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
         _ => Vec::new(),
@@ -184,7 +184,7 @@ async fn a_full_file_is_closed_and_another_is_started() {
     }
 }
 
-/// The folder of a killed process, with one unfinished file that contains `exchanges` exchanges.
+/// The folder that a killed process leaves, with one unfinished file of `exchanges` exchanges.
 async fn killed(exchanges: u32) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
@@ -234,7 +234,8 @@ async fn a_file_left_by_a_crash_is_cut_to_whole_records_and_lines() {
             assert!(kept.iter().all(|line| offsets.contains(&line.offset)), "{warc_end} {text_end}");
             let there = text[..text_end].lines().filter_map(|line| serde_json::from_str::<ResponseLine>(line).ok());
             let expected = there.filter(|line| offsets.contains(&line.offset)).count();
-            // A line without its line feed is removed, although its content is complete.
+            // If only the line feed of the last line is missing, the line is removed too, although
+            // its content is complete.
             assert!(kept.len() == expected || kept.len() + 1 == expected && text_end == text.len() - 1);
         }
     }
@@ -248,7 +249,7 @@ async fn garbage_after_the_last_record_is_removed_with_its_line() {
     let (length, text) = (fs::metadata(&file).unwrap().len(), fs::read_to_string(&lines_file).unwrap());
     let all = records(&file).unwrap();
     OpenOptions::new().append(true).open(&file).unwrap().write_all(&[0; 5000]).unwrap();
-    // As after a power failure: the line was written, but not its record.
+    // Simulate a power failure after which the line is on the disk, but not its record.
     let mut line: ResponseLine = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     (line.offset, line.length) = (length, 4000);
     let line = serde_json::to_string(&line).unwrap();
@@ -326,7 +327,7 @@ async fn a_full_disk_pauses_crawls_from_the_start() {
     let recorder = store.recorder("a.cn", None);
     let ready = tokio::time::timeout(Duration::from_millis(50), recorder.ready()).await;
     assert!(ready.is_err(), "no request may be sent");
-    // An exchange that has already begun is still stored.
+    // An exchange that began before is still stored.
     record(&recorder, answered("http://a.cn/"), b"x").await;
     recorder.synced().await.unwrap();
     assert_eq!(lines(folder.path()).len(), 1);
@@ -374,7 +375,7 @@ proptest! {
         let made: Vec<(String, Vec<u8>, Vec<u8>)> = exchanges
             .into_iter()
             .map(|(url, body, repeats, value, whole)| {
-                // Bodies of up to 800 KB are moved to a file.
+                // Bodies have up to 800 KB, and the larger ones are moved to a file.
                 let repeated = body.repeat(1 + repeats * if whole { 100 } else { 1 });
                 let head = [b"HTTP/1.1 200 OK\r\nx: ", value.as_slice(), b"\r\n\r\n"].concat();
                 (url, head, repeated)
@@ -392,7 +393,7 @@ proptest! {
         let all = all_records(folder.path());
         prop_assert_eq!(all.len(), 1 + 2 * made.len());
         for (record, (url, head, body)) in all[1..].iter().step_by(2).zip(&made) {
-            // The field must be one line, whatever it contains.
+            // Whatever the field contains, it must be one line.
             let read = record.field("WARC-Target-URI").unwrap();
             prop_assert!(!read.contains(char::is_control) || read.chars().all(|c| !c.is_ascii_control()));
             prop_assert_eq!(read.len() >= url.len(), true);

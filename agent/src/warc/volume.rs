@@ -1,8 +1,8 @@
-//! A WARC file that is being written, and its second file, which has a line for each response.
+//! A WARC file that is being written, and its file of lines, which has a line for each response.
 //!
-//! The name of the file has the suffix `.open` until the file is closed. When [`Volume::commit`]
-//! returns, everything that was [appended](Volume::append) is written to the file. If one of these
-//! calls fails, everything since the last commit is removed from the file.
+//! The name of the WARC file ends in `.open` until the file is closed. When [`Volume::commit`]
+//! returns, everything that was [appended](Volume::append) is in the file. If either call fails,
+//! everything since the last commit is removed from the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,12 +19,13 @@ use super::member::Gzip;
 use super::{digest, names};
 use crate::net::user_agent::UserAgent;
 
-/// Number of bytes of members to collect before a write.
+/// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
-/// Maximum stored length of a media type, in characters, because a header may have kilobytes.
+/// Maximum number of characters of a media type to store, because a header may have kilobytes.
 const MAX_TYPE: usize = 200;
 
-/// The line for a response. Every line has all fields, so that programs need to read only one form.
+/// The line that describes a response. Every line has all fields, so that programs need to handle
+/// only one form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseLine {
     pub url: String,
@@ -35,19 +36,19 @@ pub struct ResponseLine {
     pub content_type: Option<String>,
     /// Number of bytes of the decoded body.
     pub bytes: u64,
-    /// Number of bytes of the body as sent and stored.
+    /// Number of bytes of the body as it was sent and stored, before decoding.
     pub stored_bytes: u64,
     /// The digest of the body as stored.
     pub digest: String,
     /// Why the body is incomplete; null if it is complete.
     pub truncated: Option<String>,
     pub warc: String,
-    /// The position of the response's record in the file.
+    /// The position of the response's record in the WARC file.
     pub offset: u64,
-    /// The length of the response's record in the file. The request's record follows.
+    /// The length of the response's record. The request's record follows it.
     pub length: u64,
     pub site: String,
-    /// The task; null without a scheduler.
+    /// The task; null if the crawl has no scheduler.
     pub task: Option<i64>,
     /// Number of links from the start page; null if the response is not a page.
     pub depth: Option<u32>,
@@ -58,16 +59,16 @@ pub(super) struct Volume {
     folder: PathBuf,
     stem: String,
     warc: File,
-    /// The end of the last committed record.
+    /// The position after the last committed record.
     end: u64,
-    /// The position of the next write, which is after `end` and after uncommitted parts of large
-    /// bodies.
+    /// The position of the next write. Uncommitted parts of large bodies are between `end` and this
+    /// position.
     at: u64,
     lines: File,
     lines_end: u64,
     /// Lines of uncommitted records.
     new_lines: Vec<u8>,
-    /// The identifier of the warcinfo record, to which all others refer.
+    /// The identifier of the warcinfo record, to which all other records refer.
     info_id: String,
     unsynced: bool,
     /// Whether the file has its final name.
@@ -76,7 +77,7 @@ pub(super) struct Volume {
 
 impl Volume {
     /// Creates a file with its warcinfo record. Fails with `AlreadyExists` if the name is taken.
-    /// After any other error, which comes from the disk, there is no file.
+    /// Any other error comes from the disk, and leaves no file.
     pub(super) fn begin(
         folder: &Path,
         stem: &str,
@@ -88,7 +89,7 @@ impl Volume {
         if folder.join(names::closed(stem)).exists() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Created first: if it exists, the name is taken.
+        // Create the file of lines first. If it exists, the name is taken.
         let lines = new(names::lines(stem))?;
         let begun = new(names::open(stem)).and_then(|warc| {
             let mut volume = Self {
@@ -110,7 +111,7 @@ impl Volume {
             Ok(volume)
         });
         if begun.is_err() {
-            // Files that cannot be removed now are completed at the next start.
+            // If these files cannot be removed now, the next start completes them.
             for name in [names::open(stem), names::lines(stem)] {
                 let _gone = fs::remove_file(folder.join(name));
             }
@@ -151,15 +152,16 @@ impl Volume {
         Ok(())
     }
 
-    /// Adds an exchange: the records of the response and the request, and the line. Most bytes stay
-    /// in memory until the commit, because writing many exchanges at once takes about as long as
-    /// writing one.
+    /// Adds an exchange: the records of the response and the request, and the response's line. Most
+    /// bytes stay in memory until the commit, because writing many exchanges at once takes about as
+    /// long as writing one.
     pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
         self.unsynced = true;
         self.add(exchange, gzip, rng).inspect_err(|_| self.roll_back(gzip))
     }
 
-    /// Writes the appended exchanges. Writes the lines last, so that every line has its record.
+    /// Writes the appended exchanges. The lines are written last, so that the record of every line
+    /// exists.
     pub(super) fn commit(&mut self, gzip: &mut Gzip) -> io::Result<()> {
         let written = self.write(gzip).and_then(|()| self.lines.write_all_at(&self.new_lines, self.lines_end));
         written.inspect_err(|_| self.roll_back(gzip))?;
@@ -173,7 +175,7 @@ impl Volume {
         gzip.clear();
         self.new_lines.clear();
         self.at = self.end;
-        // If this fails too, the next attempt overwrites these bytes, or the next start cuts them
+        // If this fails too, the next attempt overwrites the bytes, or the next start cuts them
         // off.
         let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
     }

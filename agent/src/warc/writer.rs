@@ -1,7 +1,8 @@
-//! Writes the exchanges of all crawls one after another, on threads that may block on the disk.
+//! Writes the exchanges of all crawls one after another. The writes run on threads that may block
+//! on the disk.
 //!
-//! While writes fail, or the disk has too little free space, crawls pause. The exchanges are kept,
-//! and writing is retried.
+//! While writes fail, or the disk has too little free space, crawls pause. The writer keeps the
+//! exchanges and retries.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,29 +26,29 @@ use crate::session::clock;
 
 /// Maximum number of messages to handle at once.
 const BATCH: usize = 32;
-/// Time to wait for more messages if no crawl awaits a reply, so that a thread is woken for many
-/// pages instead of for each.
+/// Time to wait for further messages if no crawl awaits a reply. So a thread is woken once for many
+/// pages instead of once per page.
 const LINGER: Duration = Duration::from_millis(50);
-/// Interval at which files are synced and the free space is checked. Crawls write their state at
-/// the same interval.
+/// Interval at which files are synced and the free space is checked. It equals the interval at
+/// which crawls write their state.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-/// Maximum attempts to write the last exchanges when the agent stops. Unwritten pages are fetched
-/// again.
+/// Maximum number of attempts to write the last exchanges when the agent stops. Pages that stay
+/// unwritten are fetched again.
 const LAST_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) enum Message {
     Exchange(Box<Exchange>),
-    /// Reply when all messages before this one are written to the file.
+    /// Asks for a reply when all messages before this one are written to the file.
     Stored(oneshot::Sender<()>),
-    /// Reply when all messages before this one are synced.
+    /// Asks for a reply when all messages before this one are synced.
     Synced(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// Whether dropping this message causes no disk I/O.
+    /// Whether the message can be dropped without disk I/O.
     fn is_in_memory(&self) -> bool {
         matches!(self, Self::Exchange(exchange) if exchange.body.is_in_memory())
     }
@@ -57,9 +58,9 @@ impl Message {
 #[derive(Debug)]
 pub(super) struct VolumeSeries {
     pub(super) folder: PathBuf,
-    /// Part of the file names.
+    /// The agent's part of the file names.
     pub(super) name: String,
-    /// Size in bytes from which a file is full and the next record goes to a new file.
+    /// Size in bytes at which a file is full. The next record then goes to a new file.
     pub(super) max_file_bytes: u64,
     /// The number of the next file.
     number: u32,
@@ -75,8 +76,8 @@ impl VolumeSeries {
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
     }
 
-    /// Handles the messages in order, and removes them from `batch`. Exchanges that are only in
-    /// memory are moved to `done`.
+    /// Handles the messages in order, and removes them from `batch`. Stored exchanges without a
+    /// file are moved to `done`, so that the caller can drop them on another thread.
     fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
         while !batch.is_empty() {
             let stored = self.store(batch)?;
@@ -87,7 +88,7 @@ impl VolumeSeries {
             if let Some(Message::Stored(sender) | Message::Synced(sender)) =
                 batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
             {
-                // Ignore errors: the crawl may no longer wait.
+                // Errors are ignored, because the crawl may have stopped waiting.
                 let _unheard = sender.send(());
             }
         }
@@ -95,7 +96,7 @@ impl VolumeSeries {
     }
 
     /// Stores the exchanges at the front of `batch` until the file is full, but at least one if
-    /// there is one. Returns their number.
+    /// there is any. Returns how many it stored.
     fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
         let mut stored = 0;
         for message in batch {
@@ -120,7 +121,7 @@ impl VolumeSeries {
         Ok(stored)
     }
 
-    /// Creates a file under an unused name. A process that started in the same second may have used
+    /// Creates a file with an unused name. A process that started in the same second may have used
     /// some names.
     fn begin(&mut self) -> io::Result<Volume> {
         loop {
@@ -147,7 +148,7 @@ impl VolumeSeries {
     }
 }
 
-/// Receives exchanges from crawls, and writes them on other threads.
+/// Receives exchanges from crawls, and has them written on threads that may block.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) series: VolumeSeries,
@@ -191,8 +192,8 @@ impl Writer {
                     return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
                 }
             };
-            // Free the memory on the thread that allocated it: threads that free memory
-            // concurrently wait for each other.
+            // Free the memory on the thread that allocated it. If several threads free memory, they
+            // wait for each other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = series.folder.display();
@@ -221,7 +222,7 @@ impl Writer {
     }
 }
 
-/// Takes the other waiting messages. If no crawl awaits a reply, waits a moment for more.
+/// Takes further waiting messages. If no crawl awaits a reply, first waits a moment for them.
 async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Message>) {
     let mut lingered = pin!(sleep(LINGER));
     while !batch.is_empty() && batch.len() < BATCH {
@@ -242,7 +243,7 @@ async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Mes
     }
 }
 
-/// Sets whether crawls pause, and logs when this changes.
+/// Sets whether crawls pause, and logs each change.
 fn set_paused(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
     let changed = reason.is_some() != paused.borrow().is_some();
     match &reason {

@@ -1,6 +1,6 @@
 //! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with
-//! the committed files. Builds therefore do not need the generator. Messages that commands print
-//! get `serde::Serialize`, and enums get names for programs.
+//! the committed files. So builds do not need the generator. Messages that commands print get
+//! `serde::Serialize`, and enums get names for programs.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,8 +11,8 @@ use prost_types::{EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 use super::{COMMAND, UPDATE, compile, root};
 
-/// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a time in
-/// RFC 3339, a duration in milliseconds as `NAME_ms`, an enum by its name.
+/// Messages that commands print as JSON and CSV. The order of fields is that of the .proto file. A
+/// time is printed in RFC 3339, a duration in milliseconds as `NAME_ms`, and an enum by its name.
 const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
     ExplainResponse ExplainedCandidate ExplainedTask FailureRow GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
@@ -21,7 +21,7 @@ const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal Agen
     StrategyThroughput ThroughputResponse UnreachedAgent Way ShowStatusResponse SchedulerStatus DiskSpace DatabaseStatus \
     FleetStatus AgentCount LandmarksStatus MapStatus BatchStatus Attention";
 
-/// Fields that are printed under another name.
+/// Fields that are printed with another name.
 const RENAMED: [(&str, &str); 17] = [
     ("AgentThroughput.megabytes_per_minute", "mb_per_min"),
     ("BatchProgress.wait", "wait_cause"),
@@ -76,8 +76,8 @@ const PRINTED_BY: [(&str, &str); 30] = [
     ("ElectionExplanation.cities", "or_default"),
 ];
 
-/// Messages printed without nesting (their fields appear among those of the outer message), and
-/// fields that are not printed.
+/// Exceptions: fields that are not printed, and messages whose fields are printed among those of
+/// the outer message.
 const OTHERWISE: [(&str, &str); 6] = [
     ("BatchProgress.batch", "skip"),
     ("BatchProgress.waiting_for_it", "skip"),
@@ -108,7 +108,7 @@ fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     build.compile_fds(descriptors).unwrap();
 }
 
-/// Positions in the .proto files would change the whole file with each edit.
+/// Removes source positions, or each edit of a .proto file would change the whole generated file.
 fn without_source(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
     descriptors.file.iter_mut().for_each(|file| file.source_code_info = None);
     descriptors
@@ -152,8 +152,8 @@ fn attribute(name: &str, field: &FieldDescriptorProto) -> String {
     renamed.into_iter().chain(by).collect::<Vec<_>>().join(", ")
 }
 
-/// The Rust path of a contract type: a type nested in a message is in a module with the message's
-/// name.
+/// The Rust path of a contract type. A type that is nested in a message is in a module with the
+/// message's name.
 fn rust_path(path: &str) -> String {
     let mut names: Vec<String> = path.trim_start_matches(".landfall.v1.").split('.').map(str::to_owned).collect();
     let last = names.len() - 1;

@@ -1,9 +1,9 @@
 //! Tests that the wire contract stays compatible.
 //!
 //! `contract.txt` has one line for everything on which both sides must agree: each message, field,
-//! enum, value, service and call. Lines may be added, never changed or removed, because installed
-//! agents may be older than their scheduler. The tests generate the same lines from the .proto
-//! files and compare. Every element must have a comment, because these comments document the
+//! enum, value, service and call. Installed agents may be older than their scheduler, so lines may
+//! be added, but never changed or removed. The tests generate the same lines from the .proto files
+//! and compare them. Every element must have a comment, because these comments document the
 //! contract.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,19 +19,20 @@ use prost_types::{
 mod generated;
 mod reference;
 
-/// The environment variable that adds new lines to the snapshot and rewrites the generated code and reference.
+/// The environment variable with which the tests add new lines to the snapshot, and write the
+/// generated code and the reference again.
 const UPDATE: &str = "UPDATE_CONTRACT";
 /// The command to run with `UPDATE`.
 const COMMAND: &str = "cargo test --workspace --test contract";
 
-/// The package that the tests guard. Imported files of other packages may change.
+/// The package that the tests guard. Files imported from other packages may change.
 const PACKAGE: &str = "landfall.v1";
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The .proto files, relative to the crate, sorted.
+/// The .proto files, sorted, as paths relative to the crate.
 fn proto_files() -> Vec<PathBuf> {
     let folder = Path::new("landfall/v1");
     let mut files: Vec<PathBuf> = fs::read_dir(root().join(folder))
@@ -52,7 +53,7 @@ fn guarded(set: &FileDescriptorSet) -> impl Iterator<Item = &FileDescriptorProto
     set.file.iter().filter(|file| file.package() == PACKAGE)
 }
 
-/// Generates the lines of the contract. A line is a key (kind and full name), ` : `, and the
+/// Generates the lines of the contract. A line has a key (kind and full name), ` : `, and the
 /// properties that must not change.
 fn render(set: &FileDescriptorSet) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
@@ -84,7 +85,7 @@ fn render_message(scope: &str, message: &DescriptorProto, lines: &mut BTreeSet<S
     }
 }
 
-/// Number, cardinality, type and oneof of a field.
+/// The number, cardinality, type and oneof of a field.
 fn render_field(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let cardinality = match field.label() {
         Label::Repeated => "repeated",
@@ -129,12 +130,12 @@ fn render_service(service: &ServiceDescriptorProto, lines: &mut BTreeSet<String>
     }
 }
 
-/// How the .proto files differ from the snapshot.
+/// The differences between the .proto files and the snapshot.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Difference {
-    /// One sentence per changed or removed line; each breaks older agents.
+    /// One sentence per changed or removed line. Each such line breaks older agents.
     breaking: Vec<String>,
-    /// New lines; they are accepted after they are added to the snapshot.
+    /// New lines. They are accepted once they are in the snapshot.
     new: Vec<String>,
 }
 
@@ -157,7 +158,7 @@ fn compare(snapshot: &BTreeSet<String>, current: &BTreeSet<String>) -> Differenc
 }
 
 fn read_snapshot(path: &Path) -> BTreeSet<String> {
-    // The file is absent only before the first snapshot.
+    // The file is missing only before the first snapshot.
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
@@ -194,7 +195,7 @@ fn uncommented(set: &FileDescriptorSet) -> Vec<String> {
     missing
 }
 
-/// The path of an element in a file as descriptor.proto numbers it, and its name for display.
+/// The path of an element as descriptor.proto numbers it, and the element's name for display.
 type Element = (Vec<i32>, String);
 
 fn message_elements(path: &[i32], name: &str, message: &DescriptorProto, elements: &mut Vec<Element>) {
@@ -252,7 +253,7 @@ fn every_element_of_the_contract_has_a_comment() {
     assert!(missing.is_empty(), "without a leading comment:\n  {}", missing.join("\n  "));
 }
 
-/// The differences found after `mutate` changed the real contract.
+/// The differences that are found after `mutate` has changed the real contract.
 fn difference_after(mutate: impl FnOnce(&mut FileDescriptorSet)) -> Difference {
     let mut set = compile();
     let before = render(&set);
@@ -295,7 +296,7 @@ fn whatever_breaks_an_older_agent_is_caught() {
             "removed: `field landfall.v1.Welcome.kept ",
         ),
         (
-            // Reported even if the oneof is empty.
+            // A removed message is reported even if it has no fields.
             |set| {
                 let files = set.file.iter_mut();
                 files.for_each(|file| file.message_type.retain(|message| message.name() != "ListLandmarksRequest"));

@@ -1,5 +1,5 @@
-//! Generates `docs/reference/grpc.md` from the .proto files and their comments, and compares it with
-//! the committed page.
+//! Generates `docs/reference/grpc.md` from the .proto files and their comments, and compares it
+//! with the committed page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use super::{COMMAND, PACKAGE, UPDATE, compile, guarded, root};
 /// Maximum width of a line of text.
 const WIDTH: usize = 100;
 
-/// The page's first part; each service's own words follow from its comments.
+/// The page's first part. The comments of the services follow it.
 const HEAD: &str = "\
 # Reference of the gRPC interface
 
@@ -50,7 +50,7 @@ A call that fails ends with one of these codes, and with a sentence for people, 
 | `INTERNAL` | the scheduler failed; its log has the cause | no |
 ";
 
-/// The comments of a file, by the path of their element as descriptor.proto numbers it.
+/// The comments of a file. The key is the element's path as descriptor.proto numbers it.
 struct Comments<'a>(BTreeMap<&'a [i32], &'a str>);
 
 impl<'a> Comments<'a> {
@@ -71,7 +71,7 @@ impl<'a> Comments<'a> {
     }
 }
 
-/// Escapes what Markdown would read as markup, outside of code.
+/// Escapes characters that Markdown would read as markup, except in code.
 fn escaped(text: &str) -> String {
     let part = |(index, part): (usize, &str)| match index % 2 {
         0 => part.replace('<', "&lt;"),
@@ -80,7 +80,7 @@ fn escaped(text: &str) -> String {
     text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
 
-/// Breaks a text into lines; those after the first begin with `indent`.
+/// Breaks a text into lines. All lines but the first begin with `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
     let (mut lines, mut width) = (String::new(), 0);
     for word in text.split(' ') {
@@ -129,7 +129,7 @@ impl Page<'_> {
         }
     }
 
-    /// An element of a list: what it is, then its comment.
+    /// A list item: what the element is, then its comment.
     fn bullet(&mut self, indent: &str, what: &str, path: &[i32]) {
         let comment = self.comments.paragraphs(path).join(" ");
         let text = wrapped(&format!("- {what}: {comment}"), &format!("{indent}  "));
@@ -206,7 +206,7 @@ fn page(set: &FileDescriptorSet) -> String {
     for file in guarded(set) {
         let mut page = Page { text, comments: Comments::of(file) };
         writeln!(page.text, "\n## {}\n", file.name()).unwrap();
-        // The comment above `syntax`.
+        // Path 12 has the comment above `syntax`.
         page.paragraphs(&[12]);
         for (index, service) in (0..).zip(&file.service) {
             page.service(&[6, index], service);

@@ -1,5 +1,5 @@
-//! The client of a run: submits lists of sites, each repeatedly until a scheduler acknowledges it,
-//! and records the acknowledged sites.
+//! The client of a run. It submits each list of sites until a scheduler acknowledges the list, and
+//! records the acknowledged sites.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,7 +19,8 @@ const REST: Duration = Duration::from_millis(300);
 /// Time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The sites and the number of lists that schedulers have acknowledged. Cheap to clone.
+/// The sites and the number of lists that schedulers have acknowledged. Cheap to clone; clones
+/// share the state.
 #[derive(Debug, Clone, Default)]
 pub struct AcknowledgedSites {
     sites: Arc<Mutex<Vec<String>>>,
@@ -46,8 +47,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Divides the sites into lists and writes these to files. The first half is one list, the
-    /// other half `others` lists.
+    /// Divides the sites into lists, and writes each list to a file. The first list has half of the
+    /// sites; `others` lists share the other half.
     pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));
@@ -68,7 +69,7 @@ impl Client {
         })
     }
 
-    /// The acknowledged sites. Clones show later acknowledgements too.
+    /// The acknowledged sites. The returned value also shows later acknowledgements.
     pub fn acknowledged(&self) -> AcknowledgedSites {
         self.acknowledged.clone()
     }
@@ -77,7 +78,7 @@ impl Client {
         self.lists.len()
     }
 
-    /// Submits a list to one scheduler after another until it is acknowledged.
+    /// Submits a list to one scheduler after another until one acknowledges it.
     pub async fn submit(&self, list: usize) {
         let Some((sites, file)) = self.lists.get(list) else { return };
         for attempt in list.. {
@@ -100,7 +101,7 @@ impl Client {
         self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Submits all lists except the first, one at each signal of `next`.
+    /// Submits all lists except the first. Each signal of `next` makes it submit one list.
     pub async fn submit_rest(self, next: Arc<Notify>) {
         for list in 1..self.lists.len() {
             next.notified().await;

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Size of an outbox's disk in bytes: enough for thousands of outcomes.
+/// Size of an outbox's disk in bytes. It has room for thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
-/// The agents' `min_free_bytes`: with less free space, an agent accepts no lease.
+/// The agents' setting `min_free_bytes`. With less free space, an agent accepts no lease.
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
 
@@ -22,7 +22,7 @@ impl SmallDisks {
     /// Mounts a disk of `bytes` bytes at each folder.
     ///
     /// # Errors
-    /// When mounting is not permitted.
+    /// Returns an error if mounting is not permitted.
     pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
         let mut disks = Self { folders: Vec::new() };
         for folder in folders {
@@ -37,7 +37,7 @@ impl SmallDisks {
     /// Fills a disk completely.
     ///
     /// # Errors
-    /// When writing fails for a reason other than a full disk.
+    /// Returns an error if writing fails for a reason other than a full disk.
     pub fn fill(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
@@ -54,7 +54,7 @@ impl SmallDisks {
     /// Removes the data that `fill` wrote.
     ///
     /// # Errors
-    /// When the ballast file cannot be removed.
+    /// Returns an error if the ballast file cannot be removed.
     pub fn free(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
@@ -64,7 +64,7 @@ impl SmallDisks {
 impl Drop for SmallDisks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // An ending agent may still have an open file, so unmount lazily.
+            // An agent that is ending may still have a file open, so unmount lazily.
             if let Err(error) = run("umount", &["--lazy"], folder) {
                 tracing::warn!(%error, "a small disk stays mounted");
             }

@@ -1,8 +1,8 @@
-//! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed at its
-//! end.
+//! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed when its
+//! time is over.
 //!
-//! A fault begins when its time has come and a target is free. Several faults can affect the
-//! messages of an agent at once, but only one fault can affect a process.
+//! A fault begins once its time has come and a target is free. Several faults may affect the
+//! messages of an agent at the same time, but only one fault may affect a process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -21,13 +21,13 @@ use crate::cluster::Cluster;
 use crate::cluster::database::DatabaseAction;
 use crate::world::tun::CutDirection;
 
-/// Number of times that a stream breaks during one `Flap` fault.
+/// Number of times that a stream breaks during one fault of kind `Flap`.
 const FLAPS: u32 = 4;
 /// Time between two attempts of an operator's command.
 const REST: Duration = Duration::from_millis(200);
 /// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// The shift of a wall clock by libfaketime; longer than any lease.
+/// How far libfaketime shifts a wall clock. The shift is longer than any lease.
 const SHIFTED: &str = "-3600s";
 const TRUE: &str = "+0";
 
@@ -41,7 +41,7 @@ pub struct InjectedFault {
     pub to: Option<Instant>,
 }
 
-/// Number of active faults of each kind on one agent's messages.
+/// Number of active faults of each kind that affect one agent's messages.
 #[derive(Debug, Clone, Copy, Default)]
 struct WireFaults {
     cut_up: u32,
@@ -57,7 +57,7 @@ struct WireFaults {
 pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
-    /// Active faults, by the time of their end and their number.
+    /// Active faults. The key is the time of the fault's end, and the fault's number.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
     /// Ended faults, in the order in which they ended.
     pub done: Vec<InjectedFault>,
@@ -66,29 +66,30 @@ pub struct Injector {
     agents_busy: Vec<bool>,
     schedulers_busy: Vec<bool>,
     postgres_busy: bool,
-    /// Scheduled breaks of streams: the time and the agent's index.
+    /// Scheduled breaks of streams: the time of the break, and the agent's index.
     flaps: Vec<(Instant, usize)>,
     commands: CommandQueue,
 }
 
-/// The target of a command. Commands for one target run in the order in which they were given.
+/// The target of a command. Commands for the same target run in the order in which they were
+/// queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandTarget {
     Database,
     Agent(usize),
 }
 
-/// Slow actions that run in the background: operator's commands, and actions on the database.
+/// Slow actions that run in the background: operators' commands, and actions on the database.
 #[derive(Debug, Default)]
 struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
-    /// Receives the end of the newest command of each target.
+    /// For each target, a receiver that is notified when the newest command ends.
     newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
 impl CommandQueue {
-    /// Runs a command after all earlier ones of its target. For example, a resume must not overtake
-    /// its drain.
+    /// Runs a command after all earlier commands for the same target. For example, an agent must
+    /// not be resumed before it is drained.
     fn enqueue<F>(&mut self, target: CommandTarget, command: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -97,7 +98,7 @@ impl CommandQueue {
         let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
-                // The receiver resolves when the earlier command ends and drops its sender.
+                // The receiver is notified when the earlier command ends and so drops its sender.
                 let _ = earlier.await;
             }
             let _ended = ended;
@@ -137,12 +138,12 @@ impl Injector {
         self.waiting.is_empty() && self.lasting.is_empty()
     }
 
-    /// Drops the faults that have not begun.
+    /// Drops the faults that have not begun yet.
     pub fn cut_short(&mut self) {
         self.waiting.clear();
     }
 
-    /// Begins and ends faults whose time has come. Returns when it must be called again.
+    /// Begins and ends the faults whose time has come. Returns the time at which to call it again.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -203,7 +204,7 @@ impl Injector {
             FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
-                // An old build supports only one scheduler URL.
+                // An old build knows only one scheduler URL.
                 self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
@@ -323,7 +324,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Configures an agent with the URLs of at most `most` schedulers, from its next start.
+    /// From its next start, gives an agent the URLs of at most `most` schedulers.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
         let mut urls = prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);
@@ -342,7 +343,7 @@ impl Injector {
     /// Waits until every operator's command has succeeded and the database runs.
     ///
     /// # Errors
-    /// When the database cannot be started.
+    /// Returns an error if the database cannot be started.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.commands.running.join_next().await {
             ended.context("a command panicked")??;
@@ -351,12 +352,12 @@ impl Injector {
     }
 
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // The task that restarts the database holds its lock.
+        // The task that restarts the database holds the lock of `postgres`.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }
 
-/// Whether the fault affects messages. Several such faults can be active at once.
+/// Whether the fault affects messages. Several such faults may be active at the same time.
 const fn on_wire(kind: FaultKind) -> bool {
     matches!(
         kind,

@@ -1,7 +1,7 @@
-//! The judge of a run: finds from independent sources what was lost or done twice.
+//! The judge of a run. From independent sources it finds out what was lost or done twice.
 //!
-//! Pure. Each rule checks a [`History`] and returns its violations. Safety rules must hold at all
-//! times, liveness rules only after healing.
+//! This module is pure. Each rule checks a [`History`] and returns its violations. Safety rules
+//! must hold at all times; liveness rules must hold only after healing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub enum Rule {
     DoubleCompleted,
     /// No outcome was accepted with an old token, or after its task's end.
     StaleAccepted,
-    /// Crawls of one site by two agents overlap by at most one request.
+    /// When two agents crawl one site, their crawls overlap by at most one request.
     Overlap,
     /// Tokens rise by one per grant, and every grant that an agent received is recorded.
     Tokens,
@@ -31,11 +31,11 @@ pub enum Rule {
     Incarnations,
     /// A session ends before its leases expire.
     SessionFirst,
-    /// After a term has started, no earlier term of the same role writes events.
+    /// After a term has started, no earlier term of the same role writes an event.
     Terms,
     /// The database has every outcome that a scheduler acknowledged.
     Acknowledged,
-    /// After healing, every task that lost its lease was granted again within three session
+    /// After healing, every task that had lost its lease was granted again within three session
     /// lifetimes.
     Orphans,
     /// Every task ended after healing.
@@ -95,7 +95,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// All violations of safety rules, also in the record of an unfinished run.
+/// All violations of safety rules. It can also check the record of a run that has not ended.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -110,7 +110,7 @@ pub fn safety(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// The events of each task and of each agent, in order of their numbers.
+/// The events of each task and of each agent, ordered by their numbers.
 struct EventLog<'a> {
     tasks: BTreeMap<i64, Vec<&'a Event>>,
     agents: BTreeMap<i64, Vec<&'a Event>>,
@@ -169,8 +169,8 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
                 }
-                // The completion of a lease and its task's end are written in one transaction, in
-                // any order.
+                // One transaction writes both the completion of a lease and the end of its task,
+                // and their order does not matter.
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
@@ -192,7 +192,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Checks that the tokens in the tables match the events.
+/// Checks that the tokens in the tables match those of the events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -264,8 +264,8 @@ fn incarnations(log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Checks that sessions end before their leases expire. Otherwise a late heartbeat could renew a
-/// session whose tasks other agents have.
+/// Checks that each session ends before its leases expire. Otherwise a late heartbeat could renew a
+/// session whose tasks were already granted to other agents.
 fn session_first(history: &History) -> Vec<Violation> {
     let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
     let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();
@@ -286,8 +286,8 @@ fn session_first(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Checks the order of events by terms. A new term starts only after all transactions of the
-/// previous one, so events of the previous term have lower numbers.
+/// Checks that events are ordered by term. A new term starts only after all transactions of the
+/// previous term, so events of the previous term have lower numbers.
 fn terms(history: &History) -> Vec<Violation> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events
@@ -315,7 +315,7 @@ fn terms(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Compares the messages to agents with the database.
+/// Checks that the database contains what schedulers told the agents.
 fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -336,7 +336,7 @@ fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Finds tasks that lost their lease and were not granted again in time after healing.
+/// Finds tasks that lost their lease and were not granted again in time.
 fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
     let mut violations = Vec::new();

@@ -1,4 +1,4 @@
-//! Sets up what faults need: proxies, small disks and shiftable clocks. Also determines which
+//! Sets up what faults require: proxies, small disks and shiftable clocks. Also finds out which
 //! faults this machine supports.
 
 use std::collections::BTreeMap;
@@ -21,25 +21,26 @@ use crate::world::{Grade, tun};
 /// Possible locations of libfaketime.
 const FAKETIME: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
-/// The environment variable that is set if the mounts of this process are private.
+/// This environment variable is set if the mounts of this process are private.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
-/// What is needed to inject faults, besides the cluster.
+/// Everything beside the cluster that injecting faults requires.
 #[derive(Debug)]
 pub struct FaultTools {
     /// The proxies of each agent: one per scheduler.
     pub proxies: Vec<Vec<StreamProxy>>,
     /// The disks of the agents' outboxes; `None` if mounting is not permitted.
     pub disks: Option<SmallDisks>,
-    /// For each agent, the file that shifts its wall clock; `None` if the clock cannot be shifted.
+    /// For each agent, the file through which its wall clock is shifted; `None` if the clock cannot
+    /// be shifted.
     pub clocks: Vec<Option<PathBuf>>,
     /// An older build of the agent.
     pub old_agent: Option<PathBuf>,
     pub twins: AgentCopies,
 }
 
-/// Restarts this program in a private mount namespace if permitted. Then its mounts disappear when
-/// it ends, even after a crash.
+/// Restarts this program in a private mount namespace, if that is permitted. The program's mounts
+/// then disappear when it ends, even after a crash.
 pub fn have_private_mounts() {
     if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
         return;
@@ -47,7 +48,8 @@ pub fn have_private_mounts() {
     let Ok(own) = std::env::current_exe() else { return };
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(own).args(std::env::args_os().skip(1)).env(PRIVATE, "1");
-    // `exec` returns only after a failure. Then mounts remain if the lab crashes.
+    // `exec` returns only if it fails. Without private mounts, a crash of the lab leaves its mounts
+    // behind.
     let error = command.exec();
     tracing::warn!(%error, "no private mounts");
 }
@@ -71,7 +73,7 @@ pub(super) async fn tools(
             cluster.world.forward(proxy.port())?;
             own_proxies.push(proxy);
         }
-        // Agents try the schedulers in different orders.
+        // Each agent tries the schedulers in a different order.
         let turn = index % own_proxies.len();
         own_proxies.rotate_left(turn);
         let outbox = toml::Table::from_iter([(
@@ -98,13 +100,13 @@ pub(super) async fn tools(
     Ok(FaultTools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
 
-/// The URLs at which an agent reaches the schedulers: those of its proxies.
+/// The URLs at which an agent reaches the schedulers. They are those of its proxies.
 pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Makes the wall clock of every third agent shiftable, or of every agent if this fault was
-/// requested by name.
+/// Makes the wall clocks of agents shiftable: of every agent if this fault was requested by name,
+/// otherwise of every third.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -118,7 +120,7 @@ fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bo
         ("LD_PRELOAD", library),
         ("FAKETIME_TIMESTAMP_FILE", &named),
         ("FAKETIME_CACHE_DURATION", "1"),
-        // Shift only the wall clock, because the boot clock is the same for all processes.
+        // Do not shift the boot clock, because all processes must agree on it.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
     ];
     let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -131,7 +133,7 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The requested grade. By default, real packets if this machine supports them.
+    /// The requested grade. If none was requested: real packets if this machine supports them.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {
@@ -145,7 +147,7 @@ impl ChaosArgs {
         self.grade.unwrap_or_else(missing)
     }
 
-    /// The supported kinds of fault. Prints the unsupported kinds and the reasons.
+    /// The supported kinds of faults. Prints which kinds are not supported, and why.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

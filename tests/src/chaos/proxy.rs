@@ -1,8 +1,8 @@
 //! A proxy for the stream between one agent and one scheduler. It can hold, delay, duplicate and
-//! drop messages, and records grants and acknowledgements.
+//! drop messages. It also records grants and acknowledgements.
 //!
-//! It works on whole messages. Held messages are delivered when the hold ends, even if the agent
-//! has opened a new stream long before.
+//! The proxy works on whole messages. Held messages are delivered when the hold ends, even if the
+//! agent opened a new stream long before.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of messages in transit per direction; the sender waits while there are as many.
+/// Maximum number of messages in transit per direction. If there are this many, the sender waits.
 const UNDER_WAY: usize = 4096;
 /// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct DirectionRules {
     pub held: bool,
     pub delay: Duration,
-    /// Whether messages are sent twice, if `may_repeat` allows it.
+    /// Whether messages are sent twice, if `may_repeat` permits it.
     pub twice: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct ProxyNotice {
     pub at: Instant,
     pub task: i64,
     pub token: i64,
-    /// Whether the message acknowledges an outcome; otherwise it grants a lease.
+    /// Whether the message acknowledges an outcome. Otherwise it grants a lease.
     pub accepted: bool,
 }
 
@@ -67,10 +67,10 @@ pub struct StreamProxy {
 #[derive(Debug)]
 struct ProxyState {
     rules: watch::Sender<ProxyRules>,
-    /// Number of breaks so far.
+    /// How often streams were broken so far.
     broken: watch::Sender<u64>,
     upstream: Channel,
-    /// Never locked across an await.
+    /// No code holds this lock across an await.
     notices: Mutex<Vec<ProxyNotice>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -113,7 +113,7 @@ impl StreamProxy {
         self.address.port()
     }
 
-    /// Sets the rules. They also apply to messages in transit.
+    /// Sets the rules. They also apply to messages that are already in transit.
     pub fn rule(&self, rules: ProxyRules) {
         self.state.rules.send_replace(rules);
     }
@@ -151,8 +151,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Start this before the session is opened: the scheduler answers only after the agent's
-        // first message, which may be held.
+        // Start forwarding before the session is opened: the scheduler answers only after the
+        // agent's first message, which this proxy may hold.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
@@ -165,7 +165,7 @@ impl AgentService for ProxyService {
     }
 }
 
-/// Whether a message may be sent twice. Those that begin and end a session may not.
+/// Whether a message may be sent twice. Messages that begin or end a session may not.
 fn may_repeat(request: &SessionRequest) -> bool {
     use session_request::Message;
     !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
@@ -215,8 +215,8 @@ async fn pump<M: Clone + Send + 'static>(
     broken.mark_unchanged();
     let carrying = async {
         while let Some((at, message)) = waiting.recv().await {
-            // `wait_for` fails only if the sender of the rules is dropped, and it outlives this
-            // task.
+            // `wait_for` fails only if the sender of the rules is dropped, but that sender outlives
+            // this task.
             let delay =
                 rules.wait_for(|rules| !rule(rules).held).await.map_or(Duration::ZERO, |rules| rule(&rules).delay);
             tokio::time::sleep_until((at + delay).into()).await;

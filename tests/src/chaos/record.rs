@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! It reads the proxies and logs before the database, so that the database contains all tasks to
-//! which they refer.
+//! Each read takes the proxies and logs first and the database last, so that the database contains
+//! every task to which they refer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::proxy::StreamProxy;
 use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
-/// Time limit of one read, because a fault may have stopped the database.
+/// Time limit of one read. It is needed because a fault may have stopped the database.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub struct Recorder {
     /// The record so far.
     pub history: History,
     start: Instant,
-    /// The time at the start by the database's clock.
+    /// The time at the start of the run, by the database's clock.
     start_db: DateTime<Utc>,
-    /// The identifiers of the agents in the database, in the order of the scenario.
+    /// The database ids of the agents, in the order of the scenario.
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// The events of all transactions below this id have been read.
+    /// The transaction id below which all transactions have ended and their events have been read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ struct TaskRow {
 }
 
 impl Recorder {
-    /// Starts recording. All agents must already be enrolled.
+    /// Starts to record a run. All agents must already be enrolled.
     pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
         let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
         let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
@@ -92,8 +92,8 @@ impl Recorder {
         })
     }
 
-    /// Reads new data. If the database does not answer in time, the next call reads the missing
-    /// data.
+    /// Reads new data. If the database does not answer in time, the next call reads what is
+    /// missing.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,
@@ -152,7 +152,7 @@ impl Recorder {
     }
 
     /// Reads the events since the last read. Also returns the transaction id from which the next
-    /// read starts.
+    /// read must start.
     async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
         let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
             .fetch_one(&mut *tx)
@@ -179,7 +179,7 @@ impl Recorder {
         }
     }
 
-    /// Completes the record with the faults, the time of healing and the end.
+    /// Completes the record with the faults, the time of healing, and the time of the end.
     pub fn close(&mut self, done: &[InjectedFault], healed: Instant) {
         let since = |at: Instant| micros(at.saturating_duration_since(self.start));
         self.history.healed_us = since(healed);

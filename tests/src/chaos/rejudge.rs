@@ -1,4 +1,4 @@
-//! `lab judge`: judges a recorded run again, and can write an excerpt with the violations.
+//! `lab judge`: judges a recorded run again. It can also write an excerpt with the violations.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use super::report::Summary;
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::{self, Rule, Violation};
 
-/// Number of violating tasks per rule in an excerpt.
+/// Number of violating tasks per rule that an excerpt contains.
 const KEPT_OFFENDING: usize = 2;
-/// Number of other tasks in an excerpt, for comparison.
+/// Number of other tasks that an excerpt contains, for comparison.
 const KEPT_OTHERS: usize = 3;
 
 #[derive(Debug, Clone, Args)]
@@ -28,16 +28,16 @@ pub struct JudgeArgs {
 /// Reads a recorded run.
 ///
 /// # Errors
-/// When the file cannot be read or is not a record.
+/// Returns an error if the file cannot be read or is not a record.
 pub fn read(file: &Path) -> anyhow::Result<History> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
 }
 
-/// Prints the violations. The exit code is not 0 if there are any.
+/// Prints the violations. The exit code is not 0 if there are violations.
 ///
 /// # Errors
-/// When the record cannot be read, or the excerpt cannot be written.
+/// Returns an error if the record cannot be read, or the excerpt cannot be written.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
     let violations = judge::judge(&history);
@@ -52,7 +52,7 @@ pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes an excerpt with a few violating tasks and a few others.
+/// Makes an excerpt with a few violating tasks and a few other tasks.
 fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {
@@ -60,7 +60,7 @@ fn shrunk(history: &History, violations: &[Violation]) -> History {
         kept.extend(of_rule.filter_map(|violation| violation.task).take(KEPT_OFFENDING));
     }
     let violating: BTreeSet<i64> = violations.iter().filter_map(|violation| violation.task).collect();
-    // Prefer tasks that lost a lease.
+    // Among the other tasks, prefer those that lost a lease.
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
     let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !violating.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());

@@ -8,7 +8,7 @@ use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
 use crate::chaos::judge::{Rule, Violation};
 
-/// The results of a run. The names of the fields are also those in JSON.
+/// The results of a run. The JSON has the same field names.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub seed: u64,
@@ -19,7 +19,7 @@ pub struct Summary {
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
-    /// Number of failed and cancelled tasks, by state and by the reason's text up to its first
+    /// Number of failed and cancelled tasks, by state and reason. A reason is cut at its first
     /// colon.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,

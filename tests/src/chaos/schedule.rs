@@ -1,6 +1,6 @@
 //! The schedule of faults. It is drawn from a seed, so that a run can be repeated.
 //!
-//! Pure. Faults have a start and a duration, and can overlap.
+//! This module is pure. Faults have a start and a duration, and can overlap.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// `kill -9` of an agent. It is restarted when the fault ends.
+    /// An agent is killed by `kill -9`. It is restarted when the fault ends.
     AgentKill,
-    /// SIGSTOP of an agent, and SIGCONT when the fault ends.
+    /// An agent gets SIGSTOP, and SIGCONT when the fault ends.
     AgentStop,
     /// An agent runs as an older build until the fault ends.
     AgentOld,
-    /// A second process runs with the credential of an agent.
+    /// A second process runs with an agent's credential.
     Twin,
     /// An operator drains an agent, and resumes it when the fault ends.
     Drain,
     /// An agent's disk is full.
     DiskFull,
-    /// An agent's wall clock is an hour slow.
+    /// An agent's wall clock is an hour behind.
     ClockShift,
-    /// All packets from and to an agent are lost. Without real packets, its messages from and to
-    /// the schedulers are held.
+    /// All packets from and to an agent are lost. In the grade without real packets, its messages
+    /// from and to the schedulers are held.
     CutBoth,
-    /// As `CutBoth`, but only packets from an agent.
+    /// Like `CutBoth`, but only packets from an agent are lost.
     CutUp,
-    /// As `CutBoth`, but only packets to an agent.
+    /// Like `CutBoth`, but only packets to an agent are lost.
     CutDown,
     /// The streams between an agent and the schedulers break several times.
     Flap,
@@ -39,21 +39,21 @@ pub enum FaultKind {
     Delay,
     /// Messages from and to an agent are duplicated.
     Duplicate,
-    /// Messages from an agent are held, and delivered when the fault ends, even if the agent has
-    /// reconnected or restarted meanwhile.
+    /// Messages from an agent are held. They are delivered when the fault ends, even if the agent
+    /// has reconnected or restarted meanwhile.
     HoldUp,
-    /// As `HoldUp`, but messages to an agent.
+    /// Like `HoldUp`, but messages to an agent are held.
     HoldDown,
-    /// `kill -9` of a scheduler. It is restarted when the fault ends.
+    /// A scheduler is killed by `kill -9`. It is restarted when the fault ends.
     SchedulerKill,
-    /// SIGSTOP of a scheduler. Another scheduler becomes leader. After SIGCONT both believe that
-    /// they are the leader.
+    /// A scheduler gets SIGSTOP, and another becomes leader. After SIGCONT both believe that they
+    /// are the leader.
     SchedulerStop,
     /// The database is restarted.
     PostgresRestart,
     /// The database crashes and recovers.
     PostgresCrash,
-    /// SIGSTOP of all processes of the database, and SIGCONT when the fault ends.
+    /// All processes of the database get SIGSTOP, and SIGCONT when the fault ends.
     PostgresStop,
 }
 
@@ -107,8 +107,8 @@ impl FaultKind {
         }
     }
 
-    /// Relative frequency in the draw. Faults that stop everything are rarer, so that the other
-    /// faults affect a working system.
+    /// Relative frequency of the kind in the draw. Faults that stop everything are rarer, so that
+    /// the other faults hit a working system.
     const fn weight(self) -> u32 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 1,
@@ -117,8 +117,9 @@ impl FaultKind {
         }
     }
 
-    /// The maximum duration in session lifetimes. By default it is above 1, so that some agents
-    /// lose their session. Faults of the database are shorter, because nothing works without it.
+    /// Maximum duration in session lifetimes. The default is above 1, so that some agents lose
+    /// their session. Faults of the database are shorter, because nothing works without the
+    /// database.
     fn longest(self, longest: f64) -> f64 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
@@ -143,10 +144,10 @@ impl FaultKind {
 pub struct Fault {
     pub number: usize,
     pub kind: FaultKind,
-    /// Selects the target: a random number, which the injector takes modulo the number of possible
-    /// targets.
+    /// Determines the target: a random number, which the injector takes modulo the number of
+    /// possible targets.
     pub target: usize,
-    /// When the fault begins, from the start of the run.
+    /// When the fault begins, as time since the start of the run.
     pub at: Duration,
     pub lasts: Duration,
 }
@@ -158,15 +159,15 @@ pub struct FaultPlan {
     pub faults: usize,
     /// Mean time between the beginnings of two faults.
     pub interval: Duration,
-    /// The lifetime of a session without heartbeats.
+    /// How long a session lives without heartbeats.
     pub lifetime: Duration,
     /// Maximum duration of a fault in session lifetimes; at least 0.2.
     pub longest: f64,
     pub kinds: Vec<FaultKind>,
 }
 
-/// Draws the faults in the order of their beginnings: first every kind once in random order, then
-/// kinds at random by weight.
+/// Draws the faults, ordered by their beginnings. Every kind occurs once at first, in random order;
+/// after that, kinds are drawn by weight.
 pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;

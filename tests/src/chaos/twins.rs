@@ -9,7 +9,7 @@ use anyhow::Context;
 use crate::cluster::Cluster;
 use crate::cluster::process::Process;
 
-/// The running copies of agents.
+/// The copies of agents that are running.
 #[derive(Debug)]
 pub struct AgentCopies {
     folder: PathBuf,
@@ -21,10 +21,10 @@ impl AgentCopies {
         Self { folder, running: BTreeMap::new() }
     }
 
-    /// Copies an agent's credential and starts a second process with it.
+    /// Copies an agent's credential, and starts a second process with it.
     ///
     /// # Errors
-    /// When the copy cannot be made or started.
+    /// Returns an error if the copy cannot be made or started.
     pub fn begin(&mut self, cluster: &Cluster, agent: usize) -> anyhow::Result<()> {
         let (original, copy) = (cluster.agent_folder(agent), self.folder.join(agent.to_string()));
         copy_settings(&original, &copy).with_context(|| format!("copy {}", original.display()))?;
@@ -42,7 +42,8 @@ impl AgentCopies {
     }
 }
 
-/// Copies the credential and the configuration. Leaves out the beacon, because its port is in use.
+/// Copies the credential and the configuration, but without the beacon, because the original agent
+/// uses its port.
 fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(original)? {

@@ -57,7 +57,7 @@ pub(super) enum Experiment {
 }
 
 impl Experiment {
-    /// Makes the preparations that need a single-threaded process.
+    /// Makes the preparations that require a process with a single thread.
     pub(super) fn prepare(&self) {
         if matches!(self, Self::Chaos(_)) {
             have_private_mounts();

@@ -1,5 +1,5 @@
 //! The agents of a cluster. They are enrolled with the operator's command, configured for the
-//! emulated network, and started in their namespaces.
+//! emulated network, and started in their network namespaces.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ impl Cluster {
         results.into_iter().collect()
     }
 
-    /// Enrols an agent as an operator does: runs `agents enrol`, then runs the command that it
-    /// prints in the agent's namespace.
+    /// Enrols an agent as an operator would: runs `agents enrol`, and then, in the agent's
+    /// namespace, the command that it prints.
     async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         let node = &self.world.scenario().agents[index];
         let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--carrier", &node.carrier];
@@ -74,10 +74,10 @@ impl Cluster {
         self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
     }
 
-    /// Starts an agent again with a command that crawls its sites.
+    /// Restarts an agent with an external command that crawls its sites.
     ///
     /// # Errors
-    /// When the agent does not start or connect.
+    /// Returns an error if the agent does not start or connect.
     pub async fn crawl_with(&mut self, index: usize, command: &[&str]) -> anyhow::Result<()> {
         let exec = toml::Table::from_iter([("command".to_owned(), toml::Value::from(command.to_vec()))]);
         self.configure_agent(index, |config| {

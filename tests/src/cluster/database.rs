@@ -22,7 +22,8 @@ pub enum DatabaseAction {
     Crash,
     /// Starts the server if it is down.
     Resume,
-    /// Stops all processes of the server with SIGSTOP (true), or continues them with SIGCONT.
+    /// Stops all processes of the server with SIGSTOP if true, and continues them with SIGCONT if
+    /// false.
     Freeze(bool),
 }
 
@@ -38,7 +39,7 @@ impl SharedPostgres {
     /// Starts a server with an empty database in `directory`.
     ///
     /// # Errors
-    /// When Postgres cannot be started.
+    /// Returns an error if Postgres cannot be started.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         let running = PrivatePostgres::start(directory).await?;
@@ -46,7 +47,7 @@ impl SharedPostgres {
         Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
     }
 
-    /// The URL of the database; the same after every start.
+    /// The URL of the database. It is the same after every start.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -57,7 +58,7 @@ impl SharedPostgres {
     }
 
     /// # Errors
-    /// When the server does not stop, start or accept a signal.
+    /// Returns an error if the server does not stop, start or accept a signal.
     pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
             DatabaseAction::Restart => self.restart().await,
@@ -75,7 +76,7 @@ impl SharedPostgres {
         self.resume().await
     }
 
-    /// Kills the server. [`Self::resume`] starts it again, with crash recovery.
+    /// Kills the server. [`Self::resume`] starts it again, which includes crash recovery.
     async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
@@ -95,7 +96,7 @@ impl SharedPostgres {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
-            // A backend may have ended since it was listed.
+            // An error is no failure here, because a backend may have ended since it was listed.
             let signalled = kill(process, signal);
             ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
         }
@@ -105,7 +106,7 @@ impl SharedPostgres {
     /// Stops the server.
     ///
     /// # Errors
-    /// When the server did not stop in time and was killed.
+    /// Returns an error if the server did not stop in time and was killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -123,7 +124,7 @@ impl SharedPostgres {
 }
 
 /// Makes a temporary directory that other users may enter. If the lab runs as root, Postgres runs
-/// as another user, who cannot enter a private `TMPDIR`; then the directory is in `/tmp`.
+/// as another user, who cannot enter a private `TMPDIR`. In this case the directory is in `/tmp`.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();
@@ -137,7 +138,7 @@ pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDi
 /// Makes the URL of a private Postgres.
 ///
 /// # Errors
-/// When the path of the server's socket has unusual characters.
+/// Returns an error if the path of the server's socket has unusual characters.
 pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     let socket = options.get_socket().context("the private Postgres has no socket")?;
     let folder = socket.to_str().context("the socket's path is not text")?;

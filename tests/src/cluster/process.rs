@@ -1,5 +1,5 @@
-//! Child processes. They log to files, and none outlives the lab: those that ignore SIGTERM are
-//! killed.
+//! Child processes. They log to files. None of them outlives the lab: a process that ignores
+//! SIGTERM is killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Time between two polls of an awaited condition.
 const POLL: Duration = Duration::from_millis(50);
-/// Number of lines of a log in an error message.
+/// Number of a log's last lines that an error message contains.
 const TAIL_LINES: usize = 15;
 
 /// A running child process. Dropping it kills the process.
@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command with its output in `directory`/`name`.log.
+    /// Starts a command. Its output goes to the file `name`.log in `directory`.
     pub fn spawn(name: &str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let output = File::options()
@@ -54,7 +54,7 @@ impl Process {
     /// Fails if the process has ended.
     ///
     /// # Errors
-    /// When the process has ended. The message contains the end of its log.
+    /// Returns an error if the process has ended. The message contains the end of its log.
     pub fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().with_context(|| format!("ask after {}", self.name))? {
             Some(status) => bail!("{} ended by itself ({status})\n{}", self.name, self.tail()),
@@ -74,8 +74,7 @@ impl Process {
         }
     }
 
-    /// Waits until the process ends, and kills it after `patience`. Returns `None` if it was
-    /// killed.
+    /// Waits until the process ends. After `patience` it is killed, and the result is `None`.
     pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),
@@ -116,7 +115,7 @@ pub async fn interrupted() {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         },
-        // Without a handler, SIGTERM ends the program.
+        // Without a signal handler, SIGTERM ends the program anyway.
         Err(_) => std::future::pending().await,
     }
 }
@@ -124,7 +123,8 @@ pub async fn interrupted() {
 /// Polls until `poll` returns a result.
 ///
 /// # Errors
-/// When polling fails, or there is no result after `patience`. The message contains `awaited`.
+/// Returns an error if polling fails, or `patience` is over without a result. The message contains
+/// `awaited`.
 pub async fn until<T>(
     awaited: &str,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! Restores a cluster from a backup after the loss of its scheduler and database. The agents
+//! Restores a cluster from a backup, as after the loss of its scheduler and database. The agents
 //! continue to run.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ impl Cluster {
     /// scheduler there at the same address. Returns the output of the restore command.
     ///
     /// # Errors
-    /// When the restore fails or the scheduler does not start.
+    /// Returns an error if the restore fails or the scheduler does not start.
     pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
         self.schedulers[0].process().kill().await?;
         let data_dir = self.folder().join("restored");

@@ -1,4 +1,4 @@
-//! One scheduler process of a cluster, which can be killed and restarted at the same address.
+//! A scheduler process of a cluster. It can be killed, and restarted at the same address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use tokio::process::Command;
 use super::CONTACT_URL;
 use crate::cluster::process::{Process, until};
 
-/// Time limit for a scheduler to start, which may include initialising a database.
+/// Time limit for a scheduler to start. The start may include initialising a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The file in a data directory with the operator's token.
+/// The file, in a data directory, that contains the operator's token.
 const TOKEN_FILE: &str = "operator-token";
 
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct SchedulerOptions {
     pub binary: PathBuf,
     pub data_dir: PathBuf,
     pub config: PathBuf,
-    /// The URL of a shared database; `None` for a private one.
+    /// The URL of a shared database; `None` if the scheduler has a private database.
     pub database_url: Option<String>,
     /// The folder of the scheduler's log.
     pub logs: PathBuf,
@@ -89,7 +89,8 @@ impl SchedulerNode {
     /// until it answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // The scheduler writes this file again as soon as it answers.
+        // The scheduler writes this file again once it answers, so the file then shows that the
+        // start is complete.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -100,12 +101,13 @@ impl SchedulerNode {
         self.await_started().await
     }
 
-    /// Copies the operator's token to another scheduler's data directory before its first start.
+    /// Copies the operator's token to another scheduler's data directory. Call it before that
+    /// scheduler's first start.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
-        // The scheduler requires a private directory.
+        // The scheduler requires that only its user can enter the directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
-        // This file identifies the directory as the data directory of a scheduler.
+        // By this file the scheduler recognises the directory as its data directory.
         std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;

@@ -1,8 +1,9 @@
-//! Freezes a cluster and restarts it from the frozen state, so that every run begins with the same
-//! map and measurements and learns nothing from other runs.
+//! Freezes a cluster, and restarts it from the frozen state. So every run begins with the same map
+//! and measurements, and learns nothing from other runs.
 //!
-//! The frozen state consists of files: the schedulers' data directories with their database, and
-//! the agents' folders. The memory of the processes (robots.txt, resolved names) is lost.
+//! The frozen state consists of files: the schedulers' data directories, which contain their
+//! databases, and the agents' folders. What processes have only in memory (robots.txt, resolved
+//! names) is lost.
 
 use std::path::PathBuf;
 
@@ -19,10 +20,12 @@ const SNAPSHOT: &str = "snapshot";
 const AGENTS: &str = "agents";
 
 impl Cluster {
-    /// Stops every process and copies the files. The cluster stays stopped until `begin_again`.
+    /// Stops every process, and copies the files. The cluster is stopped until `begin_again` is
+    /// called.
     ///
     /// # Errors
-    /// When a process does not end, the schedulers share a database, or copying fails.
+    /// Returns an error if a process does not end, the schedulers share a database, or copying
+    /// fails.
     pub async fn freeze(&mut self) -> anyhow::Result<()> {
         ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
         self.halt().await?;
@@ -37,7 +40,7 @@ impl Cluster {
     /// Reads the frozen database.
     ///
     /// # Errors
-    /// When Postgres does not start or stop, or reading fails.
+    /// Returns an error if Postgres does not start or stop, or reading fails.
     pub async fn read_frozen<T>(&self, read: impl AsyncFnOnce(&PgPool) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
@@ -52,11 +55,11 @@ impl Cluster {
         answer
     }
 
-    /// Restarts the frozen cluster in another emulated network with the same nodes and addresses,
-    /// with `capacity` slots per agent.
+    /// Restarts the frozen cluster with `capacity` slots per agent. The emulated network is a new
+    /// one with the same nodes and addresses.
     ///
     /// # Errors
-    /// When the addresses differ, or a process does not start.
+    /// Returns an error if the addresses differ, or a process does not start.
     pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
         let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
         let (now, then) = (addresses(&world), addresses(&self.world));
@@ -95,8 +98,8 @@ impl Cluster {
     }
 }
 
-/// Copies a folder with owners and modes, because Postgres runs as another user if the lab runs as
-/// root.
+/// Copies a folder and keeps owners and modes, because Postgres runs as another user if the lab
+/// runs as root.
 async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
     let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).output().await.context("run cp")?;
     let said = String::from_utf8_lossy(&copied.stderr);

@@ -1,5 +1,5 @@
-//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres
-//! without durable writes.
+//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres.
+//! This Postgres does not sync its writes.
 
 use std::process::ExitCode;
 
@@ -13,13 +13,13 @@ use tokio::process::Command;
 use crate::cluster::database::{accessible_folder, url};
 use crate::cluster::process::interrupted;
 
-/// The database that Postgres copies when it creates a database.
+/// The database that Postgres copies when it creates a new database.
 const TEMPLATE: &str = "template1";
 
 /// Runs the command and returns its exit code.
 ///
 /// # Errors
-/// When Postgres or the command cannot be started.
+/// Returns an error if Postgres or the command cannot be started.
 pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = words.split_first().context("no command was given after --")?;
     let directory = accessible_folder("landfall-lab-")?;
@@ -30,7 +30,8 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
     let ended = tokio::select! {
         status = command.status() => Some(status.with_context(|| format!("run {program}"))),
-        // The command receives the signal too, because it is in the same process group.
+        // Do not signal the command: it is in the same process group, so it receives the signal
+        // itself.
         () = interrupted() => None,
     };
     postgres.stop().await?;
@@ -39,10 +40,11 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Installs the schema in the template, so that databases of tests need no migrations.
+/// Installs the schema in the template database, so that databases created for tests need no
+/// migrations.
 async fn prepare(template: PgConnectOptions) -> anyhow::Result<()> {
     let mut conn = PgConnection::connect_with(&template).await.context("connect to the template of new databases")?;
     MIGRATOR.run(&mut conn).await.context("give the schema to new databases")?;
-    // The template cannot be copied while a connection is open.
+    // Postgres does not copy a template while a connection to it is open.
     conn.close().await.context("leave the template of new databases")
 }

@@ -1,7 +1,7 @@
 //! The report of a run: one self-contained HTML page with charts and tables.
 //!
-//! All values were measured in the run. Colours work on light and dark screens. Every chart has a
-//! title and a caption.
+//! All values come from the run. The colours suit light and dark screens. Every chart has a title
+//! and a caption.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ mod map;
 mod scatter;
 mod throughput;
 
-/// The style of plots, and of the lab's pages.
+/// The style of the plots and of the lab's pages.
 pub(crate) fn style() -> String {
     [PLOTS, include_str!("report/style.css")].concat()
 }
 
-/// The content of the page.
+/// The data that the page shows.
 #[derive(Debug)]
 pub struct ReportInput<'a> {
     pub scenario: &'a Scenario,
@@ -153,7 +153,7 @@ fn millis(micros: i64) -> String {
     format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
 }
 
-/// Groups of agents with the same city and carrier.
+/// The groups of agents with the same city and carrier.
 fn groups(run: &ReportInput<'_>) -> Groups {
     Groups::of(run.scenario.agents.iter().map(|agent| {
         let same = agent.city == agent.carrier;
@@ -176,7 +176,7 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
     values
 }
 
-/// Formats a number, with one decimal place only if it is small and not whole.
+/// Formats a number. It gets a decimal place only if it is small and not whole.
 pub(crate) fn label(value: f64) -> String {
     if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
     }
 
-    /// The database's state after a run of the small layout, with invented coordinates.
+    /// The database's state after a run of the small layout. The coordinates are invented.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {
         let epoch = EmbeddingEpoch::new(1);
         let place = |index: usize| {

@@ -1,4 +1,5 @@
-//! The progress of `lab demo`: one line per stage, with a moving bar if the output is a terminal.
+//! Shows the progress of `lab demo`: one line per stage, with a moving bar if the output is a
+//! terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ impl Stages {
         Self { began: now, stage: now, moving: std::io::stdout().is_terminal() }
     }
 
-    /// Time since the start of the first stage.
+    /// The time since the first stage began.
     pub(super) fn took(&self) -> Duration {
         self.began.elapsed()
     }
@@ -38,8 +39,8 @@ impl Stages {
         self.stage = Instant::now();
     }
 
-    /// Does the work of a stage. Meanwhile, draws a bar: the count that `query` returns as a share
-    /// of `all`.
+    /// Runs the work of a stage. Meanwhile it draws a bar, whose length is the count that `query`
+    /// returns, as a fraction of `all`.
     pub(super) async fn follow<T>(
         &mut self,
         what: &str,
@@ -52,7 +53,7 @@ impl Stages {
             tokio::select! {
                 ended = &mut work => break ended,
                 _ = tick.tick(), if self.moving => {
-                    // While the database does not answer, the bar shows 0.
+                    // If the database does not answer, the bar shows 0.
                     let asked = sqlx::query_scalar::<_, i64>(query).fetch_one(&pool).await;
                     draw(what, asked.ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0), all);
                 }
@@ -66,7 +67,7 @@ impl Stages {
 fn draw(what: &str, count: usize, all: usize) {
     let share = float(count) / float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
-    // Ignore the error: a missing bar does no harm.
+    // The error is ignored, because a missing bar does no harm.
     drop(std::io::stdout().flush());
 }
 

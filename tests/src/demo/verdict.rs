@@ -1,5 +1,5 @@
-//! The result that `lab demo` prints: four lines, plus one for each failed check, missed target, or
-//! reason why times are unreliable.
+//! The result that `lab demo` prints: four lines, then one line per failed check, missed target, or
+//! reason why the times are unreliable.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ pub(super) struct RunOutcome<'a> {
     pub(super) busy: Option<&'a str>,
 }
 
-/// The printed result, and the values that decide the exit code.
+/// The result as printed, and the values from which the exit code follows.
 pub(super) struct Verdict {
     pub(super) text: String,
     /// Number of failed checks.
     pub(super) broken: usize,
-    /// Whether every target is met and the times are reliable.
+    /// Whether every target is met and the times are reliable, as `--strict` requires.
     pub(super) strict: bool,
 }
 
 impl Verdict {
-    /// Prints the result, and where the reports are.
+    /// Prints the result, and the paths of the reports.
     pub(super) fn print(&self, output: &Path) {
         print!("{}", self.text);
         println!("Report: file://{}", output.join("report.html").display());

@@ -1,7 +1,8 @@
-//! Checks a finished batch: that the database is consistent, and that it agrees with the sites'
-//! access log.
+//! Checks a finished batch: the database must be consistent, and must agree with the sites' access
+//! log.
 //!
-//! Pure. Each check returns sentences that say what is wrong; none if the check holds.
+//! This module is pure. Each check returns sentences that say what is wrong. It returns none if
+//! nothing is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,19 +15,20 @@ use crate::world::web::{DISALLOWED, SiteWeb};
 
 /// Maximum number of violations printed per check.
 const TOLD: usize = 5;
-/// Observed gaps may be as short as this share of the required one, because the rule is about
-/// sending, but the log has arrival times.
+/// Minimum ratio of an observed gap between requests to the required one. It is below 1 because the
+/// rule applies to sending, but the log has arrival times.
 const GAP_TOLERANCE: f64 = 0.95;
 
-/// The kind of a run. It decides whether sites may have been assigned more than once.
+/// The kind of a run. It determines whether a site may be assigned more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
-    /// No faults: each site has one assignment, one lease and one crawling agent.
+    /// A run without faults. Each site has one assignment, one lease and one crawling agent.
     Calm,
-    /// Agents were lost: a site may have several assignments and leases, but only one outcome.
+    /// A run in which agents were lost. A site may have several assignments and leases, but only
+    /// one outcome.
     Losses,
-    /// As `Losses`, and the database was restored from a backup, which increases tokens by more
-    /// than one.
+    /// Like `Losses`, but the database was also restored from a backup. This increases tokens by
+    /// more than one.
     Restore,
 }
 
@@ -77,7 +79,7 @@ impl Check {
     }
 }
 
-/// Makes all checks of a finished batch.
+/// Runs all checks on a finished batch.
 pub fn all(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let mut checks = database(evidence, expect);
     checks.extend(witnessed(evidence, expect));
@@ -112,8 +114,8 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // A lease that was taken back may complete until the task is granted again, even if the task
-    // has been assigned to another agent.
+    // An agent may complete a lease that was taken from it until the task is granted again. So the
+    // crawler may differ from the agent of the newest assignment.
     let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
     let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
         let TaskRecord { site, agent, lessee, crawler, .. } = task;
@@ -197,7 +199,7 @@ fn witnessed(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     ]
 }
 
-/// The pages of a site that an agent fetched with success, in order.
+/// The pages of a site that an agent fetched successfully, in order.
 fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a str> {
     let pages = accesses.iter().filter(|access| {
         access.get && access.agent == agent && access.status == StatusCode::OK && access.path != "/robots.txt"
@@ -205,8 +207,8 @@ fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a s
     pages.map(|access| access.path.as_str()).collect()
 }
 
-/// The shortest time between two probes of a site; `None` if there are fewer than two probes.
-/// Probes are the requests before the crawl's first request.
+/// The shortest time between two probes of a site. Probes are the requests before the crawl's first
+/// request. `None` if there are fewer than two probes.
 pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
     let probes: Vec<Instant> = accesses.iter().take_while(|access| !access.get).map(|access| access.at).collect();
     probes.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).min()
@@ -251,8 +253,8 @@ pub(crate) mod tests {
         Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at, bytes: 0 }
     }
 
-    /// Returns the checks that fail after `change` has modified the record and the log of one
-    /// correctly crawled site.
+    /// Returns the checks that fail if `change` modifies the record and the log of one correctly
+    /// crawled site.
     fn broken(change: impl Fn(&mut BatchRecord, &mut Vec<Access>)) -> Vec<String> {
         let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];
         let sites = ["http://a.test:8080".to_owned()];

@@ -1,5 +1,5 @@
-//! Compares a run's results with its targets. The results come from the database, the true round
-//! trips from the scenario. Pure.
+//! Compares a run's results with its targets. The results come from the database, and the true
+//! round trips from the scenario. This module is pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::world::scenario::Scenario;
 
 /// Maximum median relative error of predicted distances.
 const MAX_RELATIVE_ERROR: f64 = 0.15;
-/// Maximum ratio of the mean round trip to the crawling agent to that of a random choice, with a
-/// measured matrix.
+/// Maximum ratio, with a measured matrix, of two mean round trips: to the crawling agent, and to a
+/// randomly chosen agent.
 pub const MAX_RATIO_MATRIX: f64 = 0.40;
-/// As [`MAX_RATIO_MATRIX`], with the paper's layout.
+/// Like [`MAX_RATIO_MATRIX`], but with the paper's layout.
 pub const MAX_RATIO_LAYOUT: f64 = 0.60;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
     pub predicted_ms: f64,
-    /// The round trip in the scenario.
+    /// The true round trip, from the scenario.
     pub true_ms: f64,
 }
 
@@ -37,15 +37,15 @@ impl Prediction {
 /// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Mean true round trip from a site to the agent that crawled it; `None` if no site was
+    /// Mean true round trip between a site and the agent that crawled it; `None` if no site was
     /// crawled.
     pub crawler_ms: Option<f64>,
-    /// Mean true round trip over all pairs of site and agent: the expected value of a random
-    /// choice.
+    /// Mean true round trip over all pairs of a site and an agent, which is the expected value of a
+    /// random choice.
     pub random_ms: f64,
-    /// Mean true round trip from a site to its nearest agent.
+    /// Mean true round trip between a site and its nearest agent.
     pub nearest_ms: f64,
-    /// Predictions for every pair of a located site and a placed agent, except landmarks.
+    /// Predictions for every pair of a located site and a placed agent that is not a landmark.
     pub predictions: Vec<Prediction>,
     /// Accuracy of the agents' measurements of each other.
     pub mesh: Accuracy,
@@ -58,7 +58,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Computes the results. `sites` has the names as submitted, by index.
+    /// Computes the results. `sites` has the names as submitted, in the order of the scenario.
     pub fn of(record: &BatchRecord, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
@@ -81,11 +81,11 @@ impl Figures {
         }
     }
 
-    /// What is wrong with the measurements. Empty if the run's timing is `void`.
+    /// What is wrong with the measurements. If the run's timing is `void`, nothing counts as wrong.
     ///
     /// # Errors
-    /// When the mesh or the sites have fewer than `fewest` measurements, even if the timing is
-    /// void.
+    /// Returns an error if the mesh or the sites have fewer than `fewest` measurements, even if the
+    /// timing is void.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
@@ -95,21 +95,21 @@ impl Figures {
         Ok(violations)
     }
 
-    /// The ratio of the mean round trip to the crawling agent to that of a random choice.
+    /// The ratio of two mean round trips: to the crawling agent, and to a randomly chosen agent.
     pub fn ratio(&self) -> Option<f64> {
         self.crawler_ms.map(|crawler| crawler / self.random_ms)
     }
 
-    /// A quantile of the relative errors of the predictions; `None` if there are none.
+    /// A quantile of the predictions' relative errors; `None` if there are no predictions.
     pub fn relative_error(&self, share: f64) -> Option<f64> {
         let mut errors: Vec<f64> = self.predictions.iter().map(Prediction::relative_error).collect();
         errors.sort_by(f64::total_cmp);
-        // `share` is at most 1, so a rank is always found.
+        // A rank is always found, because `share` is at most 1.
         let rank = errors.iter().enumerate().position(|(rank, _)| float(rank + 1) >= share * float(errors.len()));
         rank.and_then(|rank| errors.get(rank).copied())
     }
 
-    /// Megabytes a minute over the whole crawl.
+    /// Megabytes per minute over the whole crawl.
     pub fn megabytes_per_minute(&self) -> f64 {
         let bytes = f64::from(u32::try_from(self.bytes).unwrap_or(u32::MAX));
         let minutes = self.crawling.as_secs_f64() / 60.0;

@@ -1,5 +1,5 @@
-//! Reads the machine's load during a run from /proc: its idle share, and the memory and processor
-//! time of processes.
+//! Reads from /proc how busy the machine was during a run: its idle time, and the memory and
+//! processor time of processes.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// Processor time of the machine since boot, in ticks.
+/// The machine's processor time since boot, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuTime {
     idle: u64,
@@ -15,7 +15,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Reads the present values; `None` if /proc does not have them.
+    /// Reads the current values; `None` if /proc does not have them.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -23,18 +23,18 @@ impl CpuTime {
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        // Columns: user nice system idle iowait irq softirq steal. `user` includes guests.
+        // The columns are user nice system idle iowait irq softirq steal. `user` includes guests.
         let idle = ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, total: ticks.iter().take(8).sum() })
     }
 
-    /// The idle share of processor time since an earlier reading, 0 to 1.
+    /// The fraction of processor time since an earlier reading that was idle, 0 to 1.
     pub fn idle_since(self, earlier: Self) -> f64 {
         share(self.idle.saturating_sub(earlier.idle), self.total.saturating_sub(earlier.total))
     }
 }
 
-/// `part` as a share of `whole`; 1 if `whole` is 0.
+/// `part` as a fraction of `whole`; 1 if `whole` is 0.
 fn share(part: u64, whole: u64) -> f64 {
     let float = |count: u64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
     if whole == 0 { 1.0 } else { float(part) / float(whole) }
@@ -45,14 +45,14 @@ pub fn peak_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
-/// The present memory of a process, in bytes; `None` if the process has ended.
+/// The current memory of a process, in bytes; `None` if the process has ended.
 pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The memory of the Postgres with this data directory, in bytes: the sum of its processes'
-/// proportional set sizes, so that shared buffers count once. `None` if the system does not report
-/// it.
+/// The memory in bytes of the Postgres that has this data directory. It is the sum of its
+/// processes' proportional set sizes, so shared buffers count only once. `None` if the system does
+/// not report it.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
@@ -68,11 +68,12 @@ pub fn children(parent: Pid) -> Vec<Pid> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// The processor time in seconds of a process, and that of its children that have ended.
+/// The processor time in seconds of a process, and the processor time of those of its children that
+/// have ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
-    // Split after the name, which may contain any character. The times are fields 14 to 17 of the
-    // line.
+    // Split after the process name, which may contain any character. The times are fields 14 to 17
+    // of the line.
     let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
     let times = fields.split_whitespace().skip(11).take(4).map(str::parse);
     let times: Vec<f64> = times.collect::<Result<_, _>>().context("read a process's times")?;
@@ -82,16 +83,16 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     Ok(((user + system) / second, (ended_user + ended_system) / second))
 }
 
-/// The processor time in seconds of a process and all its children, including ended ones. It never
-/// decreases.
+/// The processor time in seconds of a process and all its children, including ended children. It
+/// never decreases.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
-    // A child may have ended since it was listed; then the time of its parent includes its time.
+    // If a child has ended since it was listed, its parent's time includes the child's time.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
     let (own, ended) = processor_s(parent)?;
     Ok(children + own + ended)
 }
 
-/// Reads a field of a /proc file that is given in kB, and converts it to bytes.
+/// Reads a field that a /proc file gives in kB, and converts it to bytes.
 fn field_kib(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn this_process_has_held_some_memory() {
         let own = Pid::this();
-        // The peak is read last, because other tests of this process may need memory in between.
+        // Read the peak last, because other tests in this process may need memory in between.
         let now = resident_memory(own).unwrap();
         let peak = peak_memory(own).unwrap();
         assert!(now > 1 << 20 && peak >= now, "{peak} {now}");

@@ -1,8 +1,8 @@
-//! Checks in the servers' logs that requests kept the rate limits. Pure.
+//! Checks in the servers' logs whether requests kept the rate limits. This module is pure.
 //!
-//! A host may have one crawl at a time, which sends one request per interval. An address may have a
-//! maximum number of crawls at once. So every window from one request to a later one contains at
-//! most crawls × (window / interval + 1) requests.
+//! A host may have one crawl at a time, and this crawl sends one request per interval. An address
+//! may have a limited number of concurrent crawls. So a window from one request to a later one
+//! contains at most crawls × (window / interval + 1) requests.
 
 use std::time::{Duration, Instant};
 
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 pub struct RequestLimit {
     /// Minimum time from the start of one request of a crawl to the start of the next.
     pub interval: Duration,
-    /// Maximum difference in transit time of two requests. It is needed because the limit applies
-    /// to sending, but logs contain arrivals.
+    /// Maximum difference between the transit times of two requests. It is needed because the limit
+    /// applies to sending, but logs contain arrivals.
     pub slack: Duration,
 }
 
-/// The window with the largest share of its permitted number of requests.
+/// The window that contains the largest fraction of its permitted number of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullestWindow {
     /// Number of requests in the window, including the first and the last.
     pub requests: u32,
     /// The length of the window.
     pub window: Duration,
-    /// Maximum number of requests in a window of this length.
+    /// Permitted number of requests in a window of this length.
     pub allowed: f64,
 }
 
 impl FullestWindow {
-    /// Requests as a share of the maximum; above 1, the limit is violated.
+    /// The requests as a fraction of the permitted number. If it is above 1, the limit is violated.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
 impl RequestLimit {
-    /// Finds the fullest window of a log, for an address with at most `crawls` crawls at once.
-    /// `arrivals` must be in ascending order. `None` if there are fewer than two requests.
+    /// Finds the fullest window of an address's log. The address may have `crawls` concurrent
+    /// crawls. `arrivals` must be in ascending order. `None` if there are fewer than two requests.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
@@ -48,8 +48,8 @@ impl RequestLimit {
     }
 }
 
-/// Maximum number of spans that overlap at one time. A span that starts when another ends does not
-/// overlap it.
+/// Maximum number of spans that overlap at one time. Spans do not overlap if one ends when the
+/// other starts.
 pub fn most_at_once(spans: &[(Instant, Instant)]) -> usize {
     let beside = |at: Instant| spans.iter().filter(|(begin, end)| *begin <= at && at < *end).count();
     spans.iter().map(|(begin, _)| beside(*begin)).max().unwrap_or(0)

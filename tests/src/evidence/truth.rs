@@ -1,22 +1,22 @@
-//! The accuracy of measurements: compares them with the scenario's round trips, and decides whether
-//! the comparison is valid.
+//! The accuracy of measurements. They are compared with the scenario's round trips, unless the
+//! run's timing makes the comparison invalid.
 
 use crate::evidence::float;
 
-/// A measurement is right if its error is at most this share of the true value, or at most
+/// A measurement is right if its error is at most this fraction of the true value, or at most
 /// [`RIGHT_MS`].
 const RIGHT_SHARE: f64 = 0.05;
-/// A measurement is right if its error is at most this, in milliseconds.
+/// A measurement is also right if its error is at most this many milliseconds.
 const RIGHT_MS: f64 = 2.0;
-/// Maximum processing time that is deducted from measurements, in milliseconds. Client, emulated
-/// network and server need about 1 ms on a fast machine, 2 ms in a debug build on a slow one.
+/// Maximum processing time to deduct from measurements, in milliseconds. Client, emulated network
+/// and server need about 1 ms on a fast machine, and 2 ms in a debug build on a slow one.
 const MAX_PROCESSING_MS: f64 = 2.0;
-/// Minimum share of measurements that must be right.
+/// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Number of attempts, of which at least one must measure accurately. If other processes briefly
-/// occupy the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network
-/// cannot detect this. An error in Landfall shows in every attempt. More attempts would only delay
-/// a failure.
+/// Number of runs, of which at least one must measure accurately. If other processes briefly occupy
+/// the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network cannot
+/// detect this. An error in Landfall would occur in every run, so more runs would only delay the
+/// failure.
 const RUNS: usize = 3;
 
 /// Counts of right, wrong and unanswered measurements.
@@ -24,19 +24,19 @@ const RUNS: usize = 3;
 pub struct Accuracy {
     /// Number of measurements with an answer.
     pub pairs: usize,
-    /// Number of these that, without the processing time, differ from the true value by at most 5 %
-    /// or 2 ms, whichever is larger.
+    /// Number of answered measurements that are right: without the processing time, they differ
+    /// from the true value by at most 5 % or 2 ms, whichever is larger.
     pub right: usize,
     /// Number of measurements without an answer.
     pub unanswered: usize,
-    /// The machine's processing time, which is in every measurement: the median error, at least 0
-    /// and at most 2 ms.
+    /// The machine's processing time, which every measurement includes. It is estimated as the
+    /// median error, but at least 0 and at most 2 ms.
     pub processing_ms: f64,
 }
 
 impl Accuracy {
-    /// Counts measurements, each given with the true value. `None` means that it was not answered,
-    /// or that the scenario has no true value.
+    /// Compares measurements with the true values. `None` stands for a measurement without an
+    /// answer, or without a true value in the scenario.
     pub fn of(measured_and_true_ms: impl IntoIterator<Item = Option<(f64, f64)>>) -> Self {
         let all: Vec<_> = measured_and_true_ms.into_iter().collect();
         let mut errors: Vec<(f64, f64)> =
@@ -50,26 +50,26 @@ impl Accuracy {
         Self { pairs: errors.len(), right, unanswered: all.len() - errors.len(), processing_ms }
     }
 
-    /// The share of right measurements; unanswered ones count as wrong. `None` if there are no
-    /// measurements.
+    /// The fraction of measurements that are right. Unanswered measurements count as wrong. `None`
+    /// if there are no measurements.
     pub fn share(&self) -> Option<f64> {
         let all = self.pairs + self.unanswered;
         (all > 0).then(|| float(self.right) / float(all))
     }
 
-    /// Whether the share of right measurements is at least [`RIGHT_PAIRS`].
+    /// Whether the fraction of right measurements is at least [`RIGHT_PAIRS`].
     pub fn is_true(&self) -> bool {
         self.share().is_some_and(|share| share >= RIGHT_PAIRS)
     }
 
-    /// Whether enough measurements are right, or the run's timing is void, so that they prove
-    /// nothing.
+    /// Whether enough measurements are right. If the run's timing is void, the measurements prove
+    /// nothing, and pass.
     fn passes(&self, void: Option<&str>) -> bool {
         self.is_true() || void.is_some()
     }
 
-    /// What is wrong with the measurements; `None` if they pass. If the run proves nothing, prints
-    /// the reason: the check counts as skipped.
+    /// What is wrong with the measurements; `None` if they pass. If wrong measurements pass because
+    /// the timing is void, prints the reason, and the check counts as skipped.
     pub fn violation(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {
@@ -79,11 +79,11 @@ impl Accuracy {
     }
 }
 
-/// Repeats a run until it measures accurately. Each run returns what is wrong with its
+/// Repeats a run until its measurements are accurate. A run returns what is wrong with its
 /// measurements.
 ///
 /// # Errors
-/// When none of three runs was accurate. The message says what was wrong with each.
+/// Returns an error if no run was accurate. The message says what was wrong in each run.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut violations = Vec::new();
     for _ in 0..RUNS {

@@ -1,6 +1,6 @@
-//! Reads the state of a finished batch from the database with the lab's own SQL.
+//! Reads the state of a finished batch from the database, with SQL of the lab's own.
 //!
-//! It uses none of the scheduler's queries, because an error in one of them could hide itself.
+//! It uses none of the scheduler's queries, because a wrong query could hide its own error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use sqlx::{FromRow, PgPool};
 /// The state of one batch and of the map.
 #[derive(Debug, Clone)]
 pub struct BatchRecord {
-    /// The tasks of the batch, in the order of their sites' names.
+    /// The tasks of the batch, ordered by the names of their sites.
     pub tasks: Vec<TaskRecord>,
     /// Number of the batch's leases that are still active.
     pub active_leases: i64,
@@ -29,7 +29,8 @@ pub struct BatchRecord {
     /// The newest embedding, if any.
     pub embedding: Option<EmbeddingRecord>,
     pub trust: TrustRecord,
-    /// Batches whose stored progress differs from a count of their tasks, with both.
+    /// Batches whose stored progress differs from a count of their tasks. Each text has both
+    /// numbers.
     pub wrong_progress: Vec<String>,
 }
 
@@ -59,7 +60,7 @@ pub struct TaskRecord {
     pub agent: Option<String>,
     /// The strategy of the newest assignment.
     pub strategy: Option<String>,
-    /// Why the newest assignment's strategy differs from the batch's; `None` if it does not.
+    /// Why the newest assignment's strategy differs from the batch's; `None` if they are equal.
     pub fallback: Option<String>,
     /// The predicted round trip to the agent of the newest assignment, in microseconds.
     pub predicted_us: Option<i64>,
@@ -83,7 +84,7 @@ pub struct TaskRecord {
     pub message: String,
 }
 
-/// One measured round trip.
+/// A measured round trip.
 #[derive(Debug, Clone, FromRow)]
 pub struct Measurement {
     /// The name of the prober.
@@ -96,7 +97,7 @@ pub struct Measurement {
     pub lost: i32,
 }
 
-/// The newest embedding and its placements.
+/// The newest embedding, and its placements.
 #[derive(Debug, Clone)]
 pub struct EmbeddingRecord {
     pub embedding: Embedding,
@@ -131,7 +132,7 @@ pub struct AssignedCrawl {
     pub candidates: Vec<String>,
     /// Number of assignments.
     pub assignments: i64,
-    /// Time from the batch's first grant to the end of the site's last lease, in seconds.
+    /// Time in seconds from the batch's first grant to the end of the site's last lease.
     pub ended_s: f64,
 }
 
@@ -153,10 +154,10 @@ pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedC
     sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read what was crawled")
 }
 
-/// Reads the time from a batch's first grant to the end of its last lease, in seconds.
+/// Reads the time in seconds from a batch's first grant to the end of its last lease.
 ///
 /// # Errors
-/// When the query fails, or nothing was crawled.
+/// Returns an error if the query fails, or nothing was crawled.
 pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     let query = "
         select extract(epoch from max(l.ended_at) - min(l.granted_at))::float8
@@ -164,7 +165,7 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when the batch began and ended")
 }
 
-/// A crawl of a site; `granted_s` and `ended_s` are seconds since the batch's first grant.
+/// The crawl of a site. `granted_s` and `ended_s` are seconds since the batch's first grant.
 #[derive(Debug, Clone, FromRow)]
 pub struct TimedCrawl {
     pub site: String,
@@ -181,7 +182,7 @@ pub struct TimedCrawl {
     pub ended_s: f64,
 }
 
-/// Reads the crawls of a batch, in the order in which its sites were submitted.
+/// Reads the crawls of a batch, in the order in which the sites were submitted.
 pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<TimedCrawl>> {
     let query = "
         with held as (
@@ -201,7 +202,7 @@ pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<TimedCrawl
     sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read the crawls of a batch")
 }
 
-/// The time since the first lease of a batch was granted.
+/// The time since the first lease of the batch was granted.
 pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Duration> {
     let query = "
         select extract(epoch from clock_timestamp() - min(l.granted_at))::float8
@@ -211,7 +212,7 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
     Duration::try_from_secs_f64(seconds).context("a batch began in the future")
 }
 
-/// Reads the names of the agents, in the order of their ids.
+/// Reads the names of the agents, ordered by their ids.
 pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
     sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
 }
@@ -239,7 +240,7 @@ pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
         .with_context(|| format!("connect to the Postgres in {}", data_dir.display()))
 }
 
-/// Compares the progress that triggers keep with a count, in one snapshot.
+/// Compares the progress that triggers maintain with a count of the tasks, in one snapshot.
 const WRONG_PROGRESS: &str = "
     select b.name || ': ' || shown.progress || ' instead of ' || counted.progress
     from batches b

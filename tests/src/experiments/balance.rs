@@ -1,12 +1,12 @@
-//! `lab balance`: agents with relative rates of 0.5, 1 and 2 crawl a batch. Compares its time with
-//! a lower bound.
+//! `lab balance`: agents with rates in the ratio 0.5 to 1 to 2 crawl a batch. The batch's time is
+//! compared with a lower bound.
 //!
-//! The real binaries run in the rootless grade. An agent's rate is the rate of its access link,
-//! which its crawls share. The scheduler does not know the rates, and all agents have the same
-//! number of slots. First all sites are measured while all agents are drained. Then one batch is
-//! crawled. Its time is from the first grant to the end of the last lease. The lower bound is the
-//! maximum of three: total work over total rate, the longest site, and the flow bound of the
-//! candidate sets.
+//! The real binaries run in the rootless grade. An agent's crawls share its access link, whose rate
+//! is the agent's rate. The scheduler does not know the rates, and all agents have the same number
+//! of slots. First, all agents are drained while all sites are measured. Then one batch is crawled.
+//! Its time is from the first grant to the end of the last lease. The lower bound is the largest of
+//! three bounds: total work over total rate, the longest site, and the flow bound of the candidate
+//! sets.
 
 use std::time::Duration;
 
@@ -23,23 +23,22 @@ use crate::world::scenario::{Scenario, WebRules};
 
 pub mod bound;
 
-/// Number of agents, from the paper's layout. With so few there are no landmarks: every agent
-/// measures every site, so distances are measured, not predicted.
+/// Number of agents of the paper's layout that are used. With so few there are no landmarks: every
+/// agent measures every site, so distances are measured, not predicted.
 const AGENTS: usize = 9;
 /// The rate factors. Each applies to a third of the agents.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// Bytes per second at factor 1. So slow that only the link limits a crawl.
+/// Bytes per second at factor 1. It is so low that only the link limits a crawl.
 const RATE: f64 = 60_000.0;
-/// Number of sites that an agent crawls at once. With two, the link is busy while one crawl waits
-/// for a round trip.
+/// Number of sites that an agent crawls at the same time. With two, the link stays busy while one
+/// crawl waits for a round trip.
 const SLOTS: u32 = 2;
 /// Maximum ratio of the batch's time to the lower bound.
 const TARGET: f64 = 1.10;
 const SURVEY: &str = "survey";
 const BATCH: &str = "balance";
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The scheduler's configuration. It makes measuring quick, because this is not part of the
-/// experiment.
+/// The scheduler's configuration. Measuring is fast, because it is not part of the experiment.
 const SCHEDULER: &str =
     "[measure]\nsite_samples = 2\nsite_least_samples = 2\nsite_interval = '200ms'\nmesh_interval = '100ms'\n";
 
@@ -115,7 +114,7 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     let mut scenario = layout.scenario(Some(AGENTS), Some(usize::from(sites)))?;
     scenario.agent_bytes_per_s = RATE;
     scenario.shapes = (0..AGENTS).map(|agent| SHAPES[agent % SHAPES.len()]).collect();
-    // Use many sites of similar size, so that the idle time at the end is small.
+    // With many sites of similar size, agents are idle only briefly at the end.
     scenario.web = WebRules {
         mean_pages: 5.0,
         pages_sigma: 0.5,
@@ -179,7 +178,7 @@ fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
-/// Prints the share of its link that each agent used.
+/// Prints which fraction of its link each agent used.
 fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
         let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();

@@ -1,7 +1,7 @@
-//! `lab bench`: prints one line per figure, with its target.
+//! `lab bench`: prints figures, one per line, with their targets.
 //!
-//! Each module of `bench` is a section, listed in `SECTIONS`. Because machines are noisy, a section
-//! that measures time makes at least five interleaved runs in one process and prints medians.
+//! Each module of `bench` is a section, and `SECTIONS` lists them. Machines are noisy, so a section
+//! that measures time makes at least five interleaved runs in one process, and prints medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -51,7 +51,7 @@ enum LongSection {
 /// A figure and its target.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What was measured, and in which unit.
+    /// What was measured, with its unit.
     pub what: String,
     pub figure: String,
     /// The target; empty if there is none.
@@ -61,7 +61,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line for a figure with an optional maximum.
+    /// Makes a line for a figure that may have a maximum as its target.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -72,7 +72,7 @@ impl Line {
         }
     }
 
-    /// Makes a line for a figure with an optional minimum.
+    /// Makes a line for a figure that may have a minimum as its target.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -94,7 +94,7 @@ impl Line {
     }
 }
 
-/// The names of the measured matrices, which are outside the repository.
+/// The names of the measured matrices. The repository does not contain these files.
 const PLANETLAB: &str = "planetlab490";
 const SEATTLE: &str = "seattle99";
 
@@ -104,7 +104,8 @@ fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
     Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }
 
-/// The median, or the greater of the two middle values; NaN if there are no values.
+/// The median. For an even number of values, it is the greater of the two middle values; without
+/// values, NaN.
 fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }
@@ -114,7 +115,7 @@ fn block<T>(measure: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure))
 }
 
-/// A section's name and function.
+/// A section's name, and the function that runs it.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// All sections, in the order in which they run.

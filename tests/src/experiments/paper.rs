@@ -1,11 +1,11 @@
-//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 come from `simulate`, Figures 2 and
-//! 3 from real agents in the lab.
+//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 are computed by `simulate`; Figures
+//! 2 and 3 are measured with real agents in the lab.
 //!
-//! With the paper's layout, it runs the base cell and all cells with one factor changed; with other
-//! layouts only the base cell. Each cell runs with every strategy and seed
-//! (`tests/experiments.toml`). A cell whose timing is void is run once more. If it is void again,
-//! it is printed as void. Finished cells are stored, so that an interrupted run can continue. Each
-//! cell is compared with a simulation that uses the same survey.
+//! With the paper's layout, it runs the base cell and all cells that differ from it in one factor.
+//! With other layouts it runs only the base cell. Each cell runs with every strategy and seed
+//! (`tests/experiments.toml`). A cell whose timing is void is run once more; if its timing is void
+//! again, it is printed as void. Finished cells are stored, so that an interrupted run can
+//! continue. Each cell is compared with a simulation that uses the same survey.
 
 use std::time::{Duration, Instant};
 
@@ -31,9 +31,11 @@ mod simulated;
 pub mod stage;
 mod tables;
 
-/// Minimum throughput of `earliest-finish` in every cell, as a share of the best other strategy's.
+/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the best other
+/// strategy's throughput.
 const LEAST_SHARE: f64 = 0.90;
-/// Durations for estimating the total time: of a survey, and of the start and end of a cell.
+/// Durations from which the total time is estimated: of a survey, and of the start and end of a
+/// cell.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
 
@@ -69,7 +71,7 @@ impl FinishedCell {
     }
 }
 
-/// A cell to run, and the expected duration of its crawls.
+/// A cell to run, and how long its crawls will probably take.
 #[derive(Debug, Clone)]
 struct PlannedCell {
     cell: Cell,
@@ -77,14 +79,14 @@ struct PlannedCell {
     takes: Duration,
 }
 
-/// All cells to run for one layout and seed.
+/// All cells to run for one layout and one seed.
 struct LayoutPlan<'a> {
     layout: &'a LayoutData,
     seed: u64,
     cells: Vec<PlannedCell>,
 }
 
-/// The output of `--format json`.
+/// The output in JSON.
 #[derive(Serialize)]
 struct JsonOutput<'a> {
     table1: &'a [tables::AccuracyRow],
@@ -94,7 +96,7 @@ struct JsonOutput<'a> {
     grid: &'a [Row],
 }
 
-/// Runs the unfinished cells and prints all results. Void cells and missed targets are not errors.
+/// Runs the unfinished cells, and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
     let (mut layouts, missing) = settings.available_layouts(&args.run.data)?;
@@ -141,7 +143,7 @@ fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> a
     Ok(plans)
 }
 
-/// Prints the expected duration.
+/// Prints how long the run will probably take.
 fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     let mut takes = Duration::ZERO;
     let (mut open, mut all) = (0, 0);
@@ -280,7 +282,7 @@ mod tests {
     use crate::experiments::sweep::growth::Growth;
     use crate::experiments::sweep::measured::LayoutMeasurements;
 
-    /// A finished cell of the paper's layout, with the base settings and the results of two sites.
+    /// A finished cell of the paper's layout. It has the base settings, and results of two sites.
     pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
         let point = Settings::committed().unwrap().base;
         let machine = MachineFigures {

@@ -1,8 +1,8 @@
-//! `lab sweep`: simulates the paper's experiment for all combinations of the values of its factors.
+//! `lab sweep`: simulates the paper's experiment for all combinations of its factors' values.
 //!
-//! It is a discrete-event simulation with the lab's transfer model and the scheduler's strategy
-//! code (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`. `lab paper`
-//! runs the same cells with real agents and compares the results.
+//! The simulation is a discrete-event simulation with the lab's transfer model and the scheduler's
+//! strategy code (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`.
+//! `lab paper` runs the same cells with real agents, and compares the results.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -38,14 +38,15 @@ pub mod measured;
 pub mod settings;
 pub mod survey;
 
-/// The folder with measured round trips, outside the repository.
+/// The folder with measured round trips. It is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// Minimum throughput of `earliest-finish` in every cell, as a share of the best other strategy's.
+/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the best other
+/// strategy's throughput.
 const LEAST_SHARE: f64 = 0.97;
-/// The name of the method that crawls the sites a second time by `earliest-finish`, with the
+/// The name of the method that crawls the sites a second time by `earliest-finish`, and knows the
 /// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
-/// The name of the list scheduler, which knows every round trip, rate and size.
+/// The name of the list scheduler, which knows every round trip, rate and size in advance.
 const LIST: &str = "list, all known";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -76,8 +77,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Opens the file of cells that were finished with these settings, these programs and this lab
-    /// binary. `folder` is the folder of the default file.
+    /// Opens the file of cells that were finished with the same settings, programs and lab binary.
+    /// `folder` is the folder of the default file.
     pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T>>
     where
         T: Clone + Serialize + DeserializeOwned,
@@ -115,26 +116,26 @@ struct SimulatedResult {
     requests_per_s: f64,
     /// The coefficient of variation of the agents' busy times.
     busy_variation: f64,
-    /// Number of preempted crawls.
+    /// Number of crawls that were preempted.
     preempted: usize,
 }
 
-/// Everything that the simulated cells of one layout and seed share.
+/// What all simulated cells of one layout and seed have in common.
 pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
     seed: u64,
-    /// The index in the scenario of each agent, by rank.
+    /// For each agent, in the order of ranks, its index in the scenario.
     agents: Vec<usize>,
     survey: Survey,
-    /// The task number of the first site in every cell. Random choices depend on task numbers.
+    /// The task number of the first site in every cell. Random choices depend on the task numbers.
     first_task: u64,
-    /// For each mean page size, the requests of each site's crawl.
+    /// The requests of each site's crawl, by mean page size.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 
 impl<'a> LayoutSimulation<'a> {
-    /// Prepares a simulation that uses the emulated round trips as measurements.
+    /// Prepares a simulation whose measurements are the emulated round trips.
     pub fn new(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(layout, seed, settings.base)?;
         Self::surveyed(
@@ -146,8 +147,8 @@ impl<'a> LayoutSimulation<'a> {
         )
     }
 
-    /// Prepares a simulation with a cluster's measurements and task numbers, so that random choices
-    /// are the same as in the cluster.
+    /// Prepares a simulation with the measurements and task numbers of a cluster, so that its
+    /// random choices are the same as the cluster's.
     pub fn surveyed(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -161,12 +162,12 @@ impl<'a> LayoutSimulation<'a> {
         Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates a cell. `draw` selects which packets are lost.
+    /// Simulates a cell. `draw` determines which packets are lost.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
         self.with_batch(point, strategy, draw, crawls::run)
     }
 
-    /// Simulates a second crawl of the same sites, with the history of the first crawl.
+    /// Simulates a second crawl of the same sites, which knows the history of the first crawl.
     fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
         self.with_batch(point, strategy, 1, |batch| {
@@ -244,7 +245,7 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Simulates the unfinished cells of a layout and a seed.
+/// Simulates the unfinished cells of one layout and one seed.
 fn simulate_field(
     settings: &Settings,
     layout: &LayoutData,
@@ -272,18 +273,18 @@ fn simulate_field(
     Ok(())
 }
 
-/// A scheduling method to simulate in a cell.
+/// A scheduling method that is simulated in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    /// A strategy that crawls the sites for the first time.
+    /// The sites are crawled for the first time by this strategy.
     First(Strategy),
-    /// `earliest-finish` crawls the sites a second time.
+    /// The sites are crawled a second time by `earliest-finish`.
     Again,
     List,
 }
 
-/// The methods to simulate in each cell. `Again` and `List` are simulated only together with
-/// `earliest-finish`.
+/// The methods to simulate in each cell. `Again` and `List` are added only if `earliest-finish` is
+/// simulated.
 fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
     let others = [Method::Again, Method::List].into_iter().filter(|_| ours);

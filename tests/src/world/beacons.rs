@@ -1,8 +1,8 @@
-//! Delay proxies for the agents' beacons in the rootless grade. Agents measure each other's beacons
-//! through these proxies.
+//! Proxies that delay requests to the agents' beacons in the rootless grade. Agents measure each
+//! other through these proxies.
 //!
-//! A proxy forwards each request to the real beacon, and answers after the delay of the WAN. The
-//! delay includes the time that the beacon takes.
+//! A proxy forwards each request to the real beacon, and responds after the delay of the WAN. The
+//! time that the beacon itself takes is part of the delay, not added to it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,27 +23,27 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
-/// Candidate ports of all beacons and proxies. Several are needed because an agent outside the lab
-/// may use the first one on every address.
+/// Candidate ports for all beacons and proxies. Several are needed, because an agent outside the
+/// lab may use the first one on all addresses.
 const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
-/// Maximum size of a beacon's answer in bytes.
+/// Maximum size of a beacon's response in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// The bound listeners of all proxies.
+/// The listeners of all proxies, already bound.
 #[derive(Debug)]
 pub struct BeaconProxies {
     listeners: Vec<TcpListener>,
     port: u16,
 }
 
-/// A proxy's connection to the real beacon, opened on first use.
+/// A proxy's connection to the real beacon. It is opened when it is needed first.
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {
-    /// Binds one proxy for each agent, all on the same port.
+    /// Binds one proxy for each agent. All proxies have the same port.
     ///
     /// # Errors
-    /// When none of the ports is free on all addresses.
+    /// Returns an error if none of the ports is free on all addresses.
     pub async fn bind(wan: &Wan) -> anyhow::Result<Self> {
         let mut last = None;
         for port in BEACON_PORTS {
@@ -113,7 +113,8 @@ async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, 
     }
 }
 
-/// Forwards one request. If the beacon is unreachable, closes the connection, as for a dead host.
+/// Forwards one request. If the beacon cannot be reached, closes the connection, so that the host
+/// seems dead.
 async fn pass(
     request: &Request<Incoming>,
     connection: Arc<Connection>,

@@ -1,7 +1,7 @@
-//! An emulated country: cities, carriers, and the rule that computes round trips from them.
+//! An emulated country: its cities and carriers, and the rule that computes round trips from them.
 //!
-//! A layout is read from TOML. With its seed it fully determines a [`Scenario`]. Pure, except that
-//! it reads the file.
+//! A layout is read from TOML. Together with its seed it fully determines a [`Scenario`]. This
+//! module is pure, except that it reads the file.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -26,14 +26,14 @@ const EARTH_RADIUS_KM: f64 = 6371.0;
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     pub name: String,
-    /// The country of all agents, ISO 3166-1 alpha-2.
+    /// The country of all agents, as ISO 3166-1 alpha-2 code.
     pub country: String,
     /// The seed from which the sites, their access times and their pages are drawn.
     pub seed: u64,
     pub path: PathRules,
     pub sites: SiteRules,
     pub web: WebRules,
-    /// The agents, in groups of one city and carrier.
+    /// The agents, grouped by city and carrier.
     pub agents: Vec<AgentGroup>,
     pub cities: Vec<City>,
 }
@@ -41,10 +41,10 @@ pub struct Layout {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathRules {
-    /// Milliseconds of round trip per 100 km of great circle.
+    /// Milliseconds of round trip per 100 km of great-circle distance.
     pub ms_per_100_km: f64,
-    /// The cities with an exchange. A path between carriers takes the shortest way through one of
-    /// them.
+    /// The cities with an exchange. A path between two carriers goes through the exchange with the
+    /// shortest way.
     pub exchanges: Vec<String>,
     /// Milliseconds added on a path between two carriers.
     pub between_carriers_ms: f64,
@@ -54,13 +54,15 @@ pub struct PathRules {
     pub academic_ms: f64,
     /// Milliseconds added by an agent's access link.
     pub agent_access_ms: f64,
-    /// Milliseconds added by a site's access link: minimum and maximum of a uniform distribution.
+    /// Milliseconds added by a site's access link, drawn uniformly from this minimum to this
+    /// maximum.
     pub site_access_ms: [f64; 2],
-    /// Answers are delayed by a random time, uniform from zero to this value in milliseconds.
+    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to this
+    /// value.
     pub jitter_ms: f64,
-    /// Share of body packets lost inside a carrier, 0 to 1.
+    /// Probability that a body packet inside one carrier is lost, 0 to 1.
     pub loss_inside: f64,
-    /// Share of body packets lost between carriers, 0 to 1.
+    /// Probability that a body packet between two carriers is lost, 0 to 1.
     pub loss_between: f64,
     /// Rate of an agent's access link, in megabits per second.
     pub agent_mbit_per_s: f64,
@@ -70,10 +72,11 @@ pub struct PathRules {
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
     pub count: usize,
-    /// The carriers of the sites, drawn uniformly, like their cities.
+    /// The carriers from which those of the sites are drawn. They are drawn uniformly, as are the
+    /// cities.
     pub carriers: Vec<String>,
-    /// Number of consecutive sites that share one machine and address. By default, every site has
-    /// its own.
+    /// Number of consecutive sites that share one machine and its address. By default, every site
+    /// has its own machine.
     pub per_machine: Option<NonZeroUsize>,
 }
 
@@ -100,13 +103,14 @@ struct End<'a> {
 }
 
 impl Layout {
-    /// Parses a layout. Error messages name the layout by `origin`.
+    /// Parses a layout. Error messages call it `origin`.
     ///
     /// # Errors
-    /// When the text is not a layout, or is inconsistent.
+    /// Returns an error if the text is not a layout, or is inconsistent.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
         let layout: Self = toml::from_str(text).map_err(|error| {
-            // Name the line in the message, because the error's own text prints the whole line.
+            // Write the line's number into the message, because the error's own text would print
+            // the whole line.
             let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
             anyhow::anyhow!("{origin}: line {line}: {}", error.message())
         })?;
@@ -117,7 +121,7 @@ impl Layout {
     /// Reads a layout from a file.
     ///
     /// # Errors
-    /// As [`Layout::parse`], and when the file cannot be read.
+    /// Like [`Layout::parse`], and when the file cannot be read.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         Self::parse(&text, &file.display().to_string())
@@ -145,11 +149,11 @@ impl Layout {
         }
     }
 
-    /// Draws the scenario. If fewer agents are requested than the layout has, they are taken evenly
+    /// Draws the scenario. If fewer agents are wanted than the layout has, they are taken evenly
     /// from all groups.
     ///
     /// # Errors
-    /// When more agents are requested than the layout has.
+    /// Returns an error if more agents are wanted than the layout has.
     pub fn scenario(&self, agents: Option<usize>, sites: Option<usize>) -> anyhow::Result<Scenario> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let agents = self.draw_agents(agents)?;
@@ -224,8 +228,8 @@ impl Layout {
         sites
     }
 
-    /// Round trip = distance (between carriers: through an exchange) + penalty for two carriers +
-    /// access.
+    /// Computes the link between two ends. The round trip is the distance (through an exchange if
+    /// there are two carriers), plus the penalty for two carriers, plus both access links.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;
@@ -305,14 +309,14 @@ mod tests {
         let (telecom, unicom) = (agent(&scenario, "Beijing", "Telecom"), agent(&scenario, "Beijing", "Unicom"));
         let shanghai = agent(&scenario, "Shanghai", "Telecom");
         let harbin = agent(&scenario, "Harbin", "CERNET");
-        // Beijing to Shanghai is 1,068 km: 16 ms of distance and 1 ms of access at each end.
+        // Beijing to Shanghai is 1,068 km, which takes 16 ms. Each access link adds 1 ms.
         let inside = scenario.mesh[telecom][shanghai];
         assert!((inside.rtt_ms - 18.0).abs() < 0.2, "{inside:?}");
         assert!((inside.loss - 0.001).abs() < 1e-12);
-        // Two carriers in one city: the round trip is access plus the penalty.
+        // Between two carriers in one city, the round trip is access links plus penalty.
         assert!((scenario.mesh[telecom][unicom].rtt_ms - 10.0).abs() < 1e-9);
         assert!((scenario.mesh[telecom][unicom].loss - 0.01).abs() < 1e-12);
-        // Harbin to Beijing is 1,054 km. The academic penalty is 25 ms.
+        // Harbin to Beijing is 1,054 km. The penalty for an academic carrier is 25 ms.
         assert!((scenario.mesh[harbin][telecom].rtt_ms - (15.8 + 2.0 + 25.0)).abs() < 0.2);
         assert_eq!(scenario.mesh[harbin][telecom].rtt_ms.to_bits(), scenario.mesh[telecom][harbin].rtt_ms.to_bits());
     }

@@ -1,7 +1,7 @@
 //! The lab's name server. It resolves the hosts of sites over UDP and TCP.
 //!
-//! It answers without delay, because resolving is not part of the distance. For other names it
-//! answers that they do not exist.
+//! It answers without delay, because resolving names is not part of the distance. Other names do
+//! not exist for it.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,13 +19,13 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::listen;
 
 const TTL_SECONDS: u32 = 300;
-/// Maximum size of a question over UDP in bytes.
+/// Maximum size in bytes of a query over UDP.
 const MAX_QUESTION: usize = 4096;
 
-/// Addresses by host name. Names are in lower case, without a trailing dot.
+/// Addresses by host name. The names are in lower case, without a trailing dot.
 pub type Hosts = HashMap<String, Ipv4Addr>;
 
-/// A bound name server.
+/// A name server that has bound its address.
 #[derive(Debug)]
 pub struct NameServer {
     udp: UdpSocket,
@@ -65,8 +65,8 @@ async fn serve_udp(socket: &UdpSocket, hosts: &Hosts) {
         let (length, from) = match socket.recv_from(&mut question).await {
             Ok(received) => received,
             Err(error) => {
-                // The error reports that an earlier answer went to a closed port. The socket still
-                // works.
+                // The error means that an earlier answer went to a closed port. The socket itself
+                // still works.
                 tracing::debug!(%error, "a name answer was refused");
                 continue;
             }
@@ -93,7 +93,7 @@ async fn serve_tcp(mut stream: TcpStream, hosts: &Hosts) -> anyhow::Result<()> {
     }
 }
 
-/// The answer to a question; `None` if the question is invalid.
+/// The answer to a query; `None` if the query is invalid.
 pub(crate) fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let mut reply = Message::response(question.metadata.id, question.metadata.op_code);

@@ -1,6 +1,6 @@
-//! Misbehaving sites. Each is a server with its own address and request log.
+//! Misbehaving sites. Each site is a server with its own address and request log.
 //!
-//! They use plain sockets, because HTTP libraries do not misbehave in this way.
+//! The servers use plain sockets, because HTTP libraries cannot misbehave like this.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,19 +13,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces that a tar pit sends. This makes 2560 bytes a second. An agent aborts
-/// the transfer after ten seconds below 1024 bytes a second, otherwise after thirty seconds.
+/// Time between two pieces that a tar pit sends, which makes 2560 bytes per second. This is above
+/// the rate of 1024 bytes per second below which an agent aborts after ten seconds, so the agent
+/// aborts after thirty seconds.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
-/// How a site misbehaves. All these sites respond normally to HEAD, and have no robots.txt.
+/// How a site misbehaves. All these sites respond normally to HEAD requests, and have no
+/// robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Its pages never end, and are sent just fast enough that agents do not abort early.
+    /// Pages never end. They are sent just fast enough that agents do not abort early.
     TarPit,
-    /// It answers requests for pages with 429 and this Retry-After, in seconds.
+    /// Requests for pages get status 429 and this Retry-After, in seconds.
     TurnsAway(u32),
-    /// It resets every connection after this number of pages.
+    /// After this number of pages, every connection is reset.
     Breaks(usize),
 }
 
@@ -36,7 +38,7 @@ pub struct LoggedRequest {
     pub at: Instant,
 }
 
-/// A running site. Dropping it stops it.
+/// A running site. Dropping it stops the site.
 #[derive(Debug)]
 pub struct OddSite {
     address: SocketAddr,
@@ -49,12 +51,12 @@ struct OddSiteState {
     oddity: Oddity,
     mended: AtomicBool,
     pages: AtomicUsize,
-    /// Every connection appends to it. Never locked across an await.
+    /// Every connection appends to the log. No code holds this lock across an await.
     log: Mutex<Vec<LoggedRequest>>,
 }
 
 impl OddSite {
-    /// Starts a site on a free port of an address.
+    /// Starts a site on this address, at a free port.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;
@@ -118,7 +120,7 @@ impl OddSiteState {
                 send(stream, &status, "").await
             }
             Some(Oddity::Breaks(after)) if self.pages.fetch_add(1, Ordering::Relaxed) >= after => {
-                // Closing with unread data, or with zero linger, resets the connection.
+                // With zero linger, closing the connection resets it.
                 stream.get_ref().set_zero_linger()?;
                 Err(std::io::ErrorKind::ConnectionReset.into())
             }
@@ -128,7 +130,7 @@ impl OddSiteState {
     }
 }
 
-/// Reads a request's header and returns its method and path; `None` if the connection has ended.
+/// Reads the head of a request. Returns its method and path; `None` if the connection has ended.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;

@@ -1,9 +1,11 @@
-//! Computes how a body arrives: TCP Reno, simulated in rounds of one round trip. Pure.
+//! Computes how a body arrives, by simulating TCP Reno in rounds of one round trip each. This
+//! module is pure.
 //!
-//! The first window is ten segments. In slow start, the window doubles each round. A random loss
-//! halves it and ends slow start; then it grows by one segment per round. It never exceeds the
-//! number of segments that the rate carries in a round trip. A lost segment is sent again in the
-//! next round. [`crate::world::wan`] adds the round trips of the handshake and the request.
+//! The first window is ten segments. In slow start, the window doubles in each round. A random loss
+//! halves the window and ends slow start; after that, the window grows by one segment per round. It
+//! never exceeds the number of segments that the rate carries in one round trip. A lost segment is
+//! sent again in the next round. [`crate::world::wan`] adds the round trips of the handshake and
+//! the request.
 
 use std::time::Duration;
 
@@ -18,14 +20,14 @@ const LEAST_WINDOW: usize = 2;
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     pub rtt: Duration,
-    /// The share of packets that is lost, 0 to 1.
+    /// The probability that a packet is lost, 0 to 1.
     pub loss: f64,
     /// Maximum bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// The number of bytes that arrive in each round. The first round arrives with the response's
-/// header.
+/// The number of bytes that arrive in each round. The first round arrives together with the
+/// response's header.
 pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     let most = (whole(path.bytes_per_s * path.rtt.as_secs_f64()) / SEGMENT).max(LEAST_WINDOW);
     let mut window = INITIAL_WINDOW.min(most);
@@ -51,7 +53,7 @@ pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     arrivals
 }
 
-/// Rounds a non-negative float down to an integer, saturating.
+/// Rounds a non-negative float down to an integer. Large values saturate.
 fn whole(bytes: f64) -> usize {
     let micros = Duration::try_from_secs_f64(bytes / 1e6).map_or(u128::from(u32::MAX), |scaled| scaled.as_micros());
     usize::try_from(micros).unwrap_or(usize::MAX)

@@ -1,7 +1,7 @@
 //! The emulated agents and sites, and the links between them.
 //!
-//! A scenario comes from a [`crate::world::layout::Layout`] or a measured [`Matrix`]. Only the lab
-//! sees it, never the scheduler.
+//! A scenario is made from a [`crate::world::layout::Layout`] or a measured [`Matrix`]. Only the
+//! lab knows it; the scheduler does not.
 
 use std::time::Duration;
 
@@ -19,16 +19,17 @@ pub struct Scenario {
     pub seed: u64,
     pub agents: Vec<AgentNode>,
     pub sites: Vec<SiteNode>,
-    /// Links from agents (rows) to the beacons of agents (columns).
+    /// The link from each agent (row) to each agent's beacon (column).
     pub mesh: Vec<Vec<Link>>,
-    /// Links from agents (rows) to sites (columns).
+    /// The link from each agent (row) to each site (column).
     pub paths: Vec<Vec<Link>>,
-    /// Answers are delayed by a random time, uniform from zero to this value in milliseconds.
+    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to this
+    /// value.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link.
+    /// Rate of an agent's access link, before the factor in `shapes`.
     pub agent_bytes_per_s: f64,
-    /// The factor by which each agent's rate differs from `agent_bytes_per_s`. Agents beyond the
-    /// end of the list have 1.
+    /// Factors on `agent_bytes_per_s`, by agent. Agents beyond the end of the list have the factor
+    /// 1.
     pub shapes: Vec<f64>,
     pub web: WebRules,
 }
@@ -38,7 +39,7 @@ pub struct AgentNode {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty if unknown.
+    /// The country as ISO 3166-1 alpha-2 code; empty if unknown.
     pub country: String,
 }
 
@@ -47,7 +48,7 @@ pub struct SiteNode {
     pub host: String,
     pub city: String,
     pub carrier: String,
-    /// The index of the site's machine. Sites on one machine share an address.
+    /// The index of the site's machine. All sites of one machine have its address.
     pub machine: usize,
 }
 
@@ -55,7 +56,7 @@ pub struct SiteNode {
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     pub rtt_ms: f64,
-    /// The share of body packets that is lost.
+    /// The probability that a body packet is lost.
     pub loss: f64,
 }
 
@@ -65,34 +66,34 @@ impl Link {
     }
 }
 
-/// The rules for the content of sites. Shares are from 0 to 1.
+/// The rules for the content of sites. Fractions are from 0 to 1.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebRules {
-    /// Mean number of pages of a site (lognormal distribution).
+    /// Mean number of pages of a site. The number has a lognormal distribution.
     pub mean_pages: f64,
     /// Standard deviation of the logarithm of the number of pages.
     pub pages_sigma: f64,
     /// Maximum number of pages of a site.
     pub max_pages: usize,
-    /// Mean size of a page in bytes (lognormal distribution).
+    /// Mean size of a page in bytes. The size has a lognormal distribution.
     pub mean_bytes: f64,
-    /// Standard deviation of the logarithm of the size.
+    /// Standard deviation of the logarithm of the page size.
     pub bytes_sigma: f64,
     /// Maximum size of a page in bytes.
     pub max_bytes: usize,
-    /// Share of pages with a broken link.
+    /// Fraction of pages with a broken link.
     pub broken_share: f64,
-    /// Share of pages that the server answers with a delay.
+    /// Fraction of pages to which the server responds with a delay.
     pub slow_share: f64,
     /// The delay of these pages in milliseconds.
     pub slow_ms: u64,
-    /// Share of sites whose robots.txt disallows /private/.
+    /// Fraction of sites whose robots.txt disallows /private/.
     pub robots_share: f64,
 }
 
 impl Default for WebRules {
-    /// The values of the paper's layout.
+    /// The rules of the paper's layout.
     fn default() -> Self {
         Self {
             mean_pages: 25.0,
@@ -110,10 +111,10 @@ impl Default for WebRules {
 }
 
 impl WebRules {
-    /// Checks that sites can be drawn.
+    /// Checks that sites can be drawn by these rules.
     ///
     /// # Errors
-    /// When a share is not from 0 to 1, or a mean is below 1.
+    /// Returns an error if a share is not from 0 to 1, or a mean is below 1.
     pub fn validate(&self) -> anyhow::Result<()> {
         let shares =
             [("broken_share", self.broken_share), ("slow_share", self.slow_share), ("robots_share", self.robots_share)];
@@ -130,19 +131,19 @@ impl WebRules {
     }
 }
 
-/// Loss on all paths of a matrix: the paper layout's value inside a carrier, because matrices have
-/// no loss data.
+/// Packet loss on all paths of a matrix. Matrices have no loss data, so this is the paper layout's
+/// value inside one carrier.
 const MATRIX_LOSS: f64 = 0.001;
-/// Rate of access links with a matrix: the paper layout's 20 Mbit/s, because matrices have no
-/// rates.
+/// Rate of access links in scenarios from a matrix. Matrices have no rates, so this is the paper
+/// layout's 20 Mbit/s.
 const MATRIX_AGENT_BYTES_PER_S: f64 = 2.5e6;
 
 impl Scenario {
     /// Draws agents and sites from the nodes of a matrix. A node is skipped if the matrix lacks a
-    /// value between this node and an agent drawn before.
+    /// value between it and an agent that was drawn before.
     ///
     /// # Errors
-    /// When the matrix has too few nodes.
+    /// Returns an error if the matrix has too few nodes.
     pub fn from_matrix(matrix: &Matrix, name: &str, seed: u64, agents: usize, sites: usize) -> anyhow::Result<Self> {
         let nodes = matrix.nodes();
         ensure!(agents >= 1 && sites >= 1, "at least one agent and one site are needed");
@@ -159,7 +160,8 @@ impl Scenario {
         for node in order {
             let agent_row = drawn_agents.iter().all(|&agent| both(agent, node));
             if drawn_agents.len() < agents {
-                // An agent with many gaps in the matrix would exclude most nodes drawn after it.
+                // An agent with many gaps in the matrix would exclude most of the nodes that are
+                // drawn after it.
                 let gaps = (0..nodes).filter(|&other| other != node && !both(node, other)).count();
                 if agent_row && gaps * 2 <= nodes {
                     drawn_agents.push(node);
@@ -194,10 +196,10 @@ impl Scenario {
         })
     }
 
-    /// Reorders the agents: `order` has their present indices in the new order.
+    /// Reorders the agents. `order` lists their current indices in the new order.
     ///
     /// # Errors
-    /// When `order` is not a permutation of all agents.
+    /// Returns an error if `order` is not a permutation of all agents.
     pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
         let mut all = order.to_vec();
         all.sort_unstable();
@@ -212,7 +214,7 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Rate of an agent's access link.
+    /// Rate of this agent's access link.
     pub fn bytes_per_s(&self, agent: usize) -> f64 {
         self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
@@ -221,7 +223,7 @@ impl Scenario {
         self.sites.iter().map(|site| site.machine + 1).max().unwrap_or(0)
     }
 
-    /// The indices of a machine's sites.
+    /// The indices of the sites on a machine.
     pub fn sites_of(&self, machine: usize) -> impl Iterator<Item = usize> {
         self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
     }
@@ -236,8 +238,8 @@ impl Scenario {
     }
 }
 
-/// Makes an agent of a node. A matrix has no cities, so every node becomes a city and a carrier of
-/// its own.
+/// Makes an agent from a node. A matrix has no cities, so every node becomes a city and a carrier
+/// of its own.
 fn matrix_agent(node: usize) -> AgentNode {
     let label = format!("node-{node}");
     AgentNode { name: label.clone(), city: label.clone(), carrier: label, country: String::new() }

@@ -1,7 +1,7 @@
-//! The servers of the sites: one listener per machine, all on the same port.
+//! The servers of the sites. Each machine has one listener, and all listeners have the same port.
 //!
-//! [`crate::world::wan`] delays every answer. The access log shows what agents requested,
-//! independently of what they report.
+//! [`crate::world::wan`] delays every response. The access log shows what agents requested,
+//! whatever they report themselves.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -27,18 +27,18 @@ use crate::world::wan::{Connection, Destination, Wan};
 use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 const BACKLOG: u32 = 1024;
-/// The congestion control of sites in the tun grade. Most real sites use cubic. It is set because
-/// the default of some hosts, bbr, hardly reacts to loss.
+/// The congestion control of sites in the tun grade. Most real sites use cubic. It must be set,
+/// because some hosts use bbr by default, which hardly reacts to loss.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
-/// A body whose bytes are sent at the times that the WAN schedules.
+/// A body that is sent at the times for which the WAN schedules its bytes.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 #[derive(Debug, Clone)]
 pub struct Access {
     /// The index of the site.
     pub site: usize,
-    /// The index of the requesting agent; `None` for other clients.
+    /// The index of the agent that sent the request; `None` for other clients.
     pub agent: Option<usize>,
     pub get: bool,
     pub path: String,
@@ -52,20 +52,20 @@ pub struct Access {
 /// When a body was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery {
-    /// The index of the sending site.
+    /// The index of the site that sent the body.
     pub site: usize,
     /// When the first byte is sent.
     pub from: Instant,
-    /// When the last byte is sent, which is also when it arrives.
+    /// When the last byte is sent. It arrives at the same time.
     pub until: Instant,
     pub bytes: usize,
 }
 
-/// Records every request that reached a site, in order of arrival, and every sent body. Cheap to
-/// clone.
+/// Records every request that reached a site, in order of arrival, and every body that was sent.
+/// Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
-    /// Every server task appends to it. Never locked across an await.
+    /// Every server task appends to these lists. No code holds the locks across an await.
     entries: Arc<Mutex<Vec<Access>>>,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
@@ -82,7 +82,7 @@ impl AccessLog {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// The bodies sent so far, including unfinished ones.
+    /// The bodies sent so far, including those that are still being sent.
     pub fn deliveries(&self) -> Vec<Delivery> {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -100,7 +100,7 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// The bound listeners of all machines.
+/// The listeners of all machines, already bound.
 #[derive(Debug)]
 pub struct SiteServers {
     listeners: Vec<TcpListener>,
@@ -108,10 +108,10 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each machine, in the network namespace of the calling thread.
+    /// Binds a listener for each machine. They are in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When one of the addresses is in use.
+    /// Returns an error if one of the addresses is in use.
     pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {
@@ -151,7 +151,8 @@ impl SiteServers {
                             streams.spawn(ended.clone().run_until_cancelled_owned(served));
                         }
                         Err(error) => {
-                            // Probably out of file descriptors: wait until some connections end.
+                            // Probably there is no free file descriptor, so wait until some
+                            // connections have ended.
                             tracing::warn!(%error, machine, "a site could not accept a connection");
                             tokio::time::sleep(Duration::from_millis(50)).await;
                         }
@@ -165,7 +166,7 @@ impl SiteServers {
 
 #[derive(Debug, Clone)]
 struct SiteServer {
-    /// The indices of the machine's sites; never empty.
+    /// The indices of the machine's sites, at least one.
     sites: Arc<[usize]>,
     wan: Wan,
     webs: Arc<Vec<SiteWeb>>,
@@ -181,7 +182,7 @@ struct Answer {
 
 impl SiteServer {
     async fn connection(self, stream: TcpStream, source: IpAddr) {
-        // Disable Nagle's algorithm: small answers must not wait for acknowledgements.
+        // Disable Nagle's algorithm, so that small responses do not wait for acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
         }
@@ -193,7 +194,7 @@ impl SiteServer {
         });
         let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
-            // Agents often close connections in the middle of a body.
+            // This is normal: agents often close a connection in the middle of a body.
             tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
         }
     }
@@ -235,7 +236,8 @@ impl SiteServer {
         response
     }
 
-    /// The site in the request's Host header, or the machine's first site if there is none.
+    /// The site that the request's Host header names. Without such a site, the machine's first
+    /// site.
     fn site_of(&self, request: &Request<Incoming>) -> usize {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = host.split(':').next().unwrap_or_default();
@@ -272,7 +274,7 @@ impl SiteServer {
     }
 }
 
-/// Makes a body that is sent in the rounds of the WAN, starting now.
+/// Makes a body that is sent in the rounds that the WAN schedules from now on.
 pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
     let releases = connection.schedule(body.len(), Instant::now());
     timed_body(body, releases, connection)

@@ -1,8 +1,9 @@
-//! A timer with a finer resolution than tokio's millisecond: one thread, a heap, and a condition
-//! variable.
+//! A timer with a finer resolution than tokio's millisecond. It consists of one thread, a heap, and
+//! a condition variable.
 //!
-//! The thread sleeps until the earliest deadline (the kernel's high-resolution timer) and wakes the
-//! waiting task. The task records how late it woke up, including its own scheduling delay.
+//! The thread sleeps until the earliest deadline, by the kernel's high-resolution timer, and then
+//! wakes the waiting task. The task records how late it woke up, which includes its own scheduling
+//! delay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,20 +14,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const BUCKET: Duration = Duration::from_micros(50);
-/// Number of buckets. The last one counts all values of 200 ms or more.
+/// Number of buckets. The last one is for all values of 200 ms or more.
 const BUCKETS: usize = 4000;
 
 /// Wakes tasks at given instants. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,
-    /// Ends the thread when the last clone is dropped.
+    /// Ends the thread when the last clone of the timer is dropped.
     _guard: Arc<Guard>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Waited for with `changed`.
+    /// The thread waits for changes of the queue with `changed`.
     queue: Mutex<Queue>,
     changed: Condvar,
     lateness: Lateness,
@@ -77,10 +78,10 @@ impl Drop for Guard {
 }
 
 impl Timer {
-    /// Starts the thread.
+    /// Starts the timer's thread.
     ///
     /// # Errors
-    /// When the thread cannot be created.
+    /// Returns an error if the thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });
@@ -89,10 +90,12 @@ impl Timer {
         Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
     }
 
-    /// Sleeps until an instant and records the lateness, even if the instant is in the past.
+    /// Sleeps until an instant, and records the lateness. This is done even if the instant has
+    /// passed.
     pub async fn sleep_until(&self, at: Instant) {
         if let Some(woken) = self.enqueue(at) {
-            // The thread lives at least as long as `self`, so the sender is not dropped.
+            // The result is never an error: the thread lives at least as long as `self`, so it does
+            // not drop the sender.
             let _ = woken.await;
         }
         self.shared.lateness.note(Instant::now().saturating_duration_since(at));
@@ -126,7 +129,7 @@ fn serve(shared: &Shared) {
         let now = Instant::now();
         while queue.waiting.peek().is_some_and(|first| first.0.at <= now) {
             if let Some(Reverse(due)) = queue.waiting.pop() {
-                // The waiting task may have been dropped.
+                // Sending fails if the waiting task was dropped, which does not matter.
                 let _ = due.wake.send(());
             }
         }
@@ -140,7 +143,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// A histogram of lateness.
+/// A histogram of how late tasks or packets were.
 #[derive(Debug)]
 pub struct Lateness {
     buckets: Vec<AtomicU64>,
@@ -162,8 +165,8 @@ impl Lateness {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// The quantile of lateness for this share of wake-ups, rounded up to the edge of a bucket;
-    /// zero if there were no wake-ups.
+    /// The lateness that this fraction of wake-ups did not exceed, rounded up to the edge of a
+    /// bucket. Zero if there were no wake-ups.
     pub fn quantile(&self, share: f64) -> Duration {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();
@@ -178,7 +181,7 @@ impl Lateness {
     }
 }
 
-/// Converts a count to a float, saturating at 2^32.
+/// Converts a count to a float. Counts above 2^32 saturate.
 fn precise(count: u64) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }

@@ -1,9 +1,9 @@
-//! The tun grade of the emulated WAN: real packets between network namespaces. A router of the lab
-//! delays, queues and drops them.
+//! The tun grade of the emulated WAN. Real packets pass between network namespaces, and a router of
+//! the lab delays, queues and drops them.
 //!
-//! Every agent has its own namespace and address. The sites and the lab's servers share a
-//! namespace. The real kernel connects, answers ICMP, controls congestion, retransmits and times
-//! out. Needs root and `/dev/net/tun`; see [`missing`].
+//! Every agent has its own namespace and address. All sites and the lab's servers share one
+//! namespace. Connecting, ICMP answers, congestion control, retransmission and timeouts are those
+//! of the real kernel. The grade needs root and `/dev/net/tun`; see [`missing`].
 
 mod device;
 mod faults;
@@ -35,7 +35,8 @@ use paths::PathTable;
 use router::Router;
 use switch::Switch;
 
-/// The port of every beacon. Nothing else listens in an agent's namespace.
+/// The port of every beacon. It is always free, because nothing else listens in an agent's
+/// namespace.
 pub const BEACON_PORT: u16 = 7180;
 
 const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
@@ -49,7 +50,7 @@ pub fn missing() -> Option<String> {
     tried().err().map(|error: anyhow::Error| format!("{NEEDS}: {error:#}"))
 }
 
-/// A running network. Dropping it stops it.
+/// A running network. Dropping it stops the network.
 #[derive(Debug)]
 pub struct Network {
     core: NetNamespace,
@@ -58,19 +59,19 @@ pub struct Network {
     faults: LinkFaults,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
-    /// The forwarded ports of schedulers. Never locked across an await.
+    /// The schedulers' ports that are forwarded. No code holds this lock across an await.
     forwarded: Mutex<Vec<u16>>,
 }
 
 impl Network {
-    /// Creates the namespaces of a scenario and starts the router. Blocks for a fraction of a
+    /// Creates the namespaces of a scenario, and starts the router. Blocks for a fraction of a
     /// second.
     ///
     /// # Errors
-    /// When this machine does not support the tun grade; see [`missing`].
+    /// Returns an error if this machine does not support the tun grade; see [`missing`].
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
-        // Create namespaces in parallel, because this is mostly waiting for the kernel.
+        // Create the namespaces in parallel, because creating one is mostly waiting for the kernel.
         let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
             making
@@ -93,23 +94,23 @@ impl Network {
         Ok(Self { core, agents: namespaces, router, faults, lateness, traffic, forwarded: Mutex::default() })
     }
 
-    /// The namespace of the sites and the lab's servers.
+    /// The namespace shared by the sites and the lab's servers.
     pub fn core(&self) -> &NetNamespace {
         &self.core
     }
 
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn agent(&self, index: usize) -> &NetNamespace {
         &self.agents[index]
     }
 
-    /// The faults of the agents' links. They can be changed at any time.
+    /// The faults of the agents' links. They may be changed at any time.
     pub fn faults(&self) -> &LinkFaults {
         &self.faults
     }
 
-    /// The lateness of delivered packets.
+    /// How late packets were delivered.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
     }
@@ -118,11 +119,12 @@ impl Network {
         &self.traffic
     }
 
-    /// Lets every agent reach a scheduler on this port of the host's loopback at the same port of
-    /// the agent's loopback, even after the scheduler restarts. Repeating a port has no effect.
+    /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
+    /// loopback. It keeps working after the scheduler restarts. Forwarding a port again has no
+    /// effect.
     ///
     /// # Errors
-    /// When the port is in use in one of the namespaces.
+    /// Returns an error if the port is in use in one of the namespaces.
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         if !forwarded.contains(&port) {
@@ -146,7 +148,7 @@ impl Drop for Network {
     }
 }
 
-/// Creates the namespace of the servers (0) or of agent `number` - 1.
+/// Creates a namespace: number 0 is that of the servers, number n is that of agent n - 1.
 fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),

@@ -1,11 +1,11 @@
-//! The emulated WAN on the server side: addresses, and the delays of sites and beacons in the
-//! rootless grade. In the tun grade there are no delays here, because [`crate::world::tun`] delays
+//! The server side of the emulated WAN: its addresses, and the delays of sites and beacons in the
+//! rootless grade. In the tun grade nothing is delayed here, because [`crate::world::tun`] delays
 //! packets.
 //!
-//! In the rootless grade, the source address identifies the agent. The first request of a
-//! connection is answered after two round trips, because the handshake on loopback takes no time.
-//! Later requests are answered after one round trip. Bodies follow [`crate::world::reno`] and share
-//! the agent's access link. Loss affects only bodies.
+//! In the rootless grade, the source address identifies the agent. A handshake on loopback takes no
+//! time, so the first request of a connection is answered after two round trips, and later requests
+//! after one. Bodies follow [`crate::world::reno`], and share the agent's access link. Only bodies
+//! are affected by loss.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,14 +19,15 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Number of hosts per third octet of an address block; their fourth octets are 1 to 250.
+/// Number of hosts per third octet of an address block. Their fourth octets are 1 to 250.
 const HOSTS_PER_OCTET: usize = 250;
-/// Number of lanes. Each lab uses the addresses of one lane, so that several labs can run at once.
+/// Number of lanes. Each lab uses the addresses of one lane, so that several labs can run at the
+/// same time.
 pub const LANES: u8 = 24;
 
-/// The first octet of rootless addresses: loopback.
+/// The first octet of addresses in the rootless grade, which are on loopback.
 const LOOPBACK: u8 = 127;
-/// The first octet of the tun grade's addresses: a private network.
+/// The first octet of addresses in the tun grade, which are in a private network.
 const PRIVATE: u8 = 10;
 const AGENTS: u8 = 1;
 const SITES: u8 = 2;
@@ -35,8 +36,8 @@ const NAMES: u8 = 4;
 const SCHEDULERS: u8 = 5;
 
 /// The addresses of one lab. In lane 0, agents have 127.1, sites 127.2, beacon proxies 127.3, and
-/// the name server 127.4. In the tun grade these are 10.1 and so on; beacons need no proxies, and
-/// agents reach schedulers through 10.5.
+/// the name server 127.4. In the tun grade the addresses begin with 10 instead; there, beacons need
+/// no proxies, and agents reach the schedulers through 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     first: u8,
@@ -48,12 +49,12 @@ impl Lane {
     /// namespaces.
     pub const TUN: Self = Self { first: PRIVATE, number: 0 };
 
-    /// A lane of the rootless grade; `number` is from 0 to [`LANES`] − 1.
+    /// A lane of the rootless grade. `number` must be from 0 to [`LANES`] − 1.
     pub fn new(number: u8) -> Option<Self> {
         (number < LANES).then_some(Self { first: LOOPBACK, number })
     }
 
-    /// Whether this is the tun grade, which delays packets instead of answers.
+    /// Whether this is the lane of the tun grade, where packets are delayed instead of responses.
     pub fn is_tun(self) -> bool {
         self == Self::TUN
     }
@@ -64,7 +65,7 @@ impl Lane {
         Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
     }
 
-    /// The index of an address in a block; `None` if it is not below `count`.
+    /// The index of an address in a block; `None` unless it is below `count`.
     fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
         let [_, _, third, fourth] = address.octets();
         let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
@@ -117,13 +118,13 @@ impl Lane {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
-    /// A site, by index.
+    /// A site, with its index.
     Site(usize),
-    /// An agent's beacon, by index.
+    /// An agent's beacon, with the agent's index.
     Beacon(usize),
 }
 
-/// The emulated WAN of one scenario, on the server side. Cheap to clone.
+/// The server side of one scenario's emulated WAN. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Wan {
     state: Arc<WanState>,
@@ -134,7 +135,7 @@ struct WanState {
     scenario: Scenario,
     lane: Lane,
     timer: Timer,
-    /// When each agent's access link is free again.
+    /// When each agent's access link will be free again.
     links: Vec<Mutex<Instant>>,
     connections: AtomicU64,
 }
@@ -158,8 +159,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// Makes a connection from an address. It has no delay in the tun grade, or if no agent has the
-    /// address.
+    /// Makes a connection that comes from an address. It has no delay in the tun grade, or if the
+    /// address belongs to no agent.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());
@@ -179,17 +180,17 @@ pub struct Connection {
     agent: Option<usize>,
     link: Option<Link>,
     used: AtomicBool,
-    /// Draws jitter and loss. Never locked across an await.
+    /// The generator from which jitter and loss are drawn. No code holds this lock across an await.
     rng: Mutex<ChaCha8Rng>,
 }
 
 impl Connection {
-    /// The agent that connected; `None` if no agent has the source address.
+    /// The agent that made the connection; `None` if the source address belongs to no agent.
     pub fn agent(&self) -> Option<usize> {
         self.agent
     }
 
-    /// Waits until the first byte of an answer may be sent.
+    /// Waits until the first byte of a response may be sent.
     pub async fn first_byte(&self, arrived: Instant, thinking: Duration) {
         let first = !self.used.swap(true, Ordering::Relaxed);
         let Some(link) = self.link else {
@@ -205,8 +206,8 @@ impl Connection {
         self.wan.state.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
     }
 
-    /// The times at which parts of a body may be sent, with their sizes. The first part may be sent
-    /// at `first_byte`.
+    /// The times at which the parts of a body may be sent, with the sizes of the parts. The first
+    /// part may be sent at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
@@ -221,8 +222,8 @@ impl Connection {
         releases
     }
 
-    /// Queues bytes on the agent's access link. Returns when they pass. On a free link they pass at
-    /// once, because the round trip includes their transmission time.
+    /// Queues bytes on the agent's access link. Returns when they pass. If the link is free, they
+    /// pass immediately, because the round trip includes their transmission time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
@@ -232,7 +233,7 @@ impl Connection {
         begins
     }
 
-    /// Waits until an instant, with the timer of the WAN.
+    /// Waits until an instant, using the timer of the WAN.
     pub async fn wait(&self, until: Instant) {
         self.wan.state.timer.sleep_until(until).await;
     }

@@ -1,8 +1,8 @@
-//! The synthetic web: the pages of each site. They are drawn from the scenario's seed.
+//! The synthetic web. The pages of each site are drawn from the scenario's seed.
 //!
-//! Pages form a tree rooted at `/`, with cross links, broken links, links to other hosts, and pages
-//! that the server delays. Bodies are generated when requested, each time with the same content. A
-//! site can compute which pages a polite crawler reaches. Pure.
+//! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
+//! hosts, and the server delays some of them. A body is generated when it is requested, always with
+//! the same content. A site can compute which pages a polite crawler reaches. This module is pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -14,13 +14,13 @@ use rand_chacha::ChaCha8Rng;
 use crate::world::scenario::WebRules;
 
 pub const DISALLOWED: &str = "/private/";
-/// On sites with a robots.txt, one of this many pages is in the disallowed folder.
+/// If a site has a robots.txt, one in this many of its pages is in the disallowed folder.
 const PRIVATE_ONE_IN: usize = 10;
 /// A page's parent is one of this many preceding pages. Smaller values make deeper sites.
 const PARENT_WINDOW: usize = 12;
 /// Maximum number of cross links on a page.
 const MAX_CROSS_LINKS: usize = 3;
-/// A link to another host, which crawlers must not follow.
+/// A link to another host. Crawlers must not follow it.
 const ELSEWHERE: &str = "http://www.elsewhere.test/";
 
 #[derive(Debug, Clone)]
@@ -32,11 +32,11 @@ pub struct SiteWeb {
 #[derive(Debug, Clone)]
 pub struct Page {
     pub path: String,
-    /// Size of the body.
+    /// Size of the body in bytes.
     pub bytes: usize,
-    /// How long the server waits before it answers.
+    /// How long the server waits before it responds.
     pub thinking: Duration,
-    /// The indices of the pages to which the page links.
+    /// The indices of the pages that this page links to.
     links: Vec<usize>,
     /// Whether the page has a broken link.
     broken: bool,
@@ -44,23 +44,23 @@ pub struct Page {
     leaves: bool,
 }
 
-/// The properties of a request that decide how long it takes.
+/// The properties of a request that determine how long it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteRequest {
-    /// Size of the answer's body.
+    /// Size of the response's body in bytes.
     pub bytes: usize,
-    /// How long the server waits before it answers.
+    /// How long the server waits before it responds.
     pub thinking: Duration,
 }
 
-/// The expected result of a polite crawler.
+/// The result that a polite crawler must report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCrawl {
     /// The paths of all reachable pages.
     pub pages: BTreeSet<String>,
-    /// Total size of the bodies of these pages.
+    /// Total size of the bodies of these pages in bytes.
     pub bytes: u64,
-    /// Number of distinct broken links on these pages.
+    /// Number of different broken links on these pages.
     pub broken: usize,
 }
 
@@ -103,7 +103,7 @@ impl SiteWeb {
         site
     }
 
-    /// The text of robots.txt; `None` if the site has none.
+    /// The text of robots.txt; `None` if the site has no such file.
     pub fn robots(&self) -> Option<String> {
         self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
     }
@@ -158,7 +158,7 @@ impl SiteWeb {
     }
 
     /// The requests of a crawl that honours robots.txt and follows at most `max_depth` links from
-    /// the start page: robots.txt, then pages and broken links in breadth-first order.
+    /// the start page. First comes robots.txt, then pages and broken links in breadth-first order.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
         let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];
@@ -169,8 +169,8 @@ impl SiteWeb {
         requests
     }
 
-    /// The expected result of a crawl that honours robots.txt and follows at most `max_depth` links
-    /// from the start page.
+    /// The result of a crawl that honours robots.txt and follows at most `max_depth` links from the
+    /// start page.
     pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
         let all = self.crawl(max_depth);
         let pages = || all.iter().flatten();
@@ -181,7 +181,7 @@ impl SiteWeb {
         }
     }
 
-    /// The pages that a polite crawler requests, in breadth-first order; `None` for a broken link.
+    /// The pages that a polite crawler requests, in breadth-first order. A broken link is `None`.
     fn crawl(&self, max_depth: u32) -> Vec<Option<&Page>> {
         let mut seen = BTreeSet::from([0]);
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
@@ -204,9 +204,9 @@ impl SiteWeb {
     }
 }
 
-/// The body of a missing robots.txt.
+/// The response's body if a site has no robots.txt.
 pub const NO_ROBOTS: &str = "no robots.txt\n";
-/// The body of a missing page.
+/// The response's body if a page does not exist.
 pub const NO_PAGE: &str = "no such page\n";
 const TAIL: &str = "</p></body></html>\n";
 
@@ -229,7 +229,7 @@ const WORDS: [&str; 16] = [
     "winter ",
 ];
 
-/// The path of a page. Eight pages share a folder.
+/// The path of a page. Each folder has eight pages.
 fn path(index: usize, private: bool) -> String {
     match (index, private) {
         (0, _) => "/".to_owned(),
@@ -242,10 +242,9 @@ fn missing(index: usize) -> String {
     format!("/gone/from-{index}.html")
 }
 
-/// Draws an integer from a lognormal distribution with this mean, and clamps it to `least` and
-/// `most`.
+/// Draws an integer from a lognormal distribution with this mean. Clamps it to `least` and `most`.
 fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
-    // Box–Muller transform; 1 - u is never 0.
+    // The Box–Muller transform. 1 - u is never 0, so its logarithm is finite.
     let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));
     let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
     let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal).exp();

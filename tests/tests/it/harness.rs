@@ -1,4 +1,4 @@
-//! What the tests share: locks for parallel tests, clusters, and queries.
+//! The common parts of the tests: locks for parallel tests, clusters, and queries.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub const PATIENCE: Duration = Duration::from_secs(240);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
-/// Minimum time between probes of a site; one second in production.
+/// Minimum time between probes of a site. In production it is one second.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Locks the machine for a test that judges times, because parallel tests would delay it.
+/// Locks the machine for a test that judges times, because tests in parallel would delay it.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Locks the machine for a test that may run in parallel with others.
+/// Locks the machine for a test that may run in parallel with others of its kind.
 pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// As [`beside`], for a test without a runtime.
+/// Like [`beside`], but for a test without a runtime.
 pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }
@@ -42,12 +42,12 @@ pub async fn small(agents: usize, sites: usize, capacity: u32) -> Cluster {
     cluster(small_scenario(SMALL, agents, sites), capacity, "").await
 }
 
-/// Makes a scenario of the small layout, or of a variant of it.
+/// Makes a scenario from the small layout, or from a variant of it.
 pub fn small_scenario(layout: &str, agents: usize, sites: usize) -> Scenario {
     Layout::parse(layout, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap()
 }
 
-/// Starts a cluster. `more` is appended to the scheduler's configuration.
+/// Starts a cluster. `more` is appended to its scheduler's configuration.
 pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     cluster_on(Grade::Rootless, scenario, capacity, more).await
 }
@@ -62,12 +62,12 @@ pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
 }
 
-/// Submits all sites as the batch `autumn`. Returns the command's output.
+/// Submits all sites as the batch `autumn`. Returns what the command printed.
 pub async fn submit(cluster: &Cluster, more: &[&str]) -> String {
     submit_file(cluster, &cluster.write_site_list().unwrap(), more).await
 }
 
-/// Submits a site list as the batch `autumn`. Returns the command's output.
+/// Submits a list of sites as the batch `autumn`. Returns what the command printed.
 pub async fn submit_file(cluster: &Cluster, list: &Path, more: &[&str]) -> String {
     let depth = MAX_DEPTH.to_string();
     let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "autumn", "--max-depth", &depth];
@@ -82,7 +82,7 @@ pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&s
     cluster.operate(&[&words[..], more].concat()).await.unwrap();
 }
 
-/// Waits until an agent crawls. Returns its name.
+/// Waits until an agent is crawling. Returns the agent's name.
 pub async fn await_crawler(cluster: &Cluster) -> String {
     let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
     let crawls = async || Ok(sqlx::query_scalar(query).fetch_optional(&cluster.pool).await?);
@@ -105,7 +105,8 @@ pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> V
     broken.map(|check| check.lines()).collect()
 }
 
-/// What is wrong with the measurements of the mesh and of sites. Empty if the machine was too busy.
+/// What is wrong with the measurements of the mesh and of sites. If the machine was too busy,
+/// nothing counts as wrong.
 pub fn untrue(cluster: &Cluster, record: &BatchRecord, fewest: usize) -> Vec<String> {
     let figures = Figures::of(record, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()

@@ -1,10 +1,10 @@
-//! The end-to-end tests: they run the real binaries with real sockets in an emulated network, and
+//! The end-to-end tests. They run the real binaries with real sockets in an emulated network, and
 //! check the database.
 //!
-//! Intervals and lease times are shorter than in production, so that the tests take seconds. Tests
-//! in `quiet` judge times, and run one at a time, alone on the machine. Tests in `busy` run in
-//! parallel with each other and with other tests (`ops/test.sh`). Tests in `reference` compare pages
-//! with the programs, and start nothing.
+//! Intervals and lease times are shorter than in production, so that each test takes only seconds.
+//! Tests in `quiet` judge times, so each runs alone on the machine. Tests in `busy` run in parallel
+//! with each other and with other tests (`ops/test.sh`). Tests in `reference` compare pages with
+//! the programs, and start nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

@@ -1,5 +1,5 @@
 //! Tests that the pages in `docs/reference` match the programs. After a change of an option or a
-//! setting, rewrite the pages by running the tests with `UPDATE_PRINTED=1`.
+//! setting, run the tests with `UPDATE_PRINTED=1`, which writes the pages again.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ mod settings;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Fails if a page of the reference differs from `text`; rewrites it first if that is asked for.
+/// Fails if a page of the reference differs from `text`. With `UPDATE_PRINTED`, writes the page
+/// first.
 fn compare(page: &str, text: &str) {
     let path = Path::new(ROOT).join("docs/reference").join(page);
     if std::env::var_os("UPDATE_PRINTED").is_some() {

@@ -1,4 +1,4 @@
-//! What an external crawler gets: its files, and the variables of its environment.
+//! What an external crawler receives: its files and its environment variables.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{ExternalCrawl, Target};
 use crate::crawl::{Job, Policy};
 use crate::disk::folder::blocking;
 
-/// The files in the folder of a lease. The site can choose names only in `output`.
+/// The files in the folder of a lease. Only in `output` can the site influence the names of files.
 #[derive(Debug)]
 pub(super) struct LeaseFiles {
     /// The folder in which the crawler runs, and stores what it fetches.
@@ -81,7 +81,8 @@ fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Seconds with three decimals. Most crawlers take them, and a shell cannot divide.
+/// Seconds with three decimals: most crawlers accept this format, and a shell script cannot divide
+/// milliseconds.
 fn seconds(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_secs(), duration.subsec_millis())
 }

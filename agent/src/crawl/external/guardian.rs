@@ -1,8 +1,8 @@
 //! Kills external crawlers if the agent is killed, so that none continues without a lease.
 //!
-//! A small shell reads the crawlers' process groups from a pipe, of which only the agent has the
-//! other end. When the agent dies, however that happens, the kernel closes this end. The
-//! parent-death signal would reach only a crawler's first process.
+//! A small shell reads the crawlers' process groups from a pipe. Only the agent has the pipe's
+//! writing end, and the kernel closes it however the agent dies. The parent-death signal is no
+//! alternative, because it reaches only a crawler's first process.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -22,11 +22,11 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done
 "#;
 
-/// Cheap to clone.
+/// A handle on the shell. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Guardian {
-    /// `None` after it is closed. A line has a few bytes and is read at once, so writing does not
-    /// block.
+    /// `None` after the pipe was closed. A line has only a few bytes and the shell reads it at
+    /// once, so writing does not block.
     pipe: Arc<Mutex<Option<ChildStdin>>>,
     _shell: Arc<Child>,
 }
@@ -34,7 +34,8 @@ pub(super) struct Guardian {
 impl Guardian {
     pub(super) fn start() -> io::Result<Self> {
         let mut shell = Command::new("/bin/sh");
-        // Its own process group, so that Ctrl-C at the terminal reaches only the agent.
+        // The shell has its own process group, so that Ctrl-C at the terminal reaches only the
+        // agent.
         shell.args(["-c", SCRIPT]).process_group(0).current_dir("/");
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Self { pipe: Arc::new(Mutex::new(shell.stdin.take())), _shell: Arc::new(shell) })
@@ -57,7 +58,7 @@ impl Guardian {
         }
     }
 
-    /// Closes the pipe, as the agent's death does.
+    /// Closes the pipe, as the kernel does when the agent dies.
     #[cfg(test)]
     pub(super) fn close(&self) {
         *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = None;

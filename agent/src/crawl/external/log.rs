@@ -1,5 +1,5 @@
-//! Copies what an external crawler prints to its log file. The file keeps the beginning and the end
-//! of a long output, because the error is usually at the end.
+//! Copies what an external crawler prints to its log file. The file has the beginning and the end
+//! of a long output, because errors are usually at the end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,24 +8,26 @@ use std::path::Path;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Maximum bytes of the output's beginning: hours of one line for each page.
+/// Maximum bytes of the output's beginning in the file. A crawler that prints one line per page
+/// needs hours to print more.
 const HEAD: usize = 1 << 20;
-/// Maximum bytes of its end; held in memory.
+/// Maximum bytes of the output's end, which is in memory until the output is complete.
 const TAIL: usize = 16 << 10;
 const BUFFER: usize = 8 << 10;
-/// Maximum bytes of the last line, for a message.
+/// Maximum bytes of the last line, which error messages quote.
 const LAST_LINE: usize = 300;
 
 /// The output of one crawler.
 #[derive(Debug)]
 pub(super) struct OutputLog {
-    /// `None` after a failed write. The output must still be read, or the crawler would wait.
+    /// `None` after a failed write. The output must still be read, or the crawler would block on a
+    /// full pipe.
     file: Option<File>,
     head: usize,
     tail: VecDeque<u8>,
-    /// Number of bytes that are in neither.
+    /// Number of bytes that are neither in the head nor in the tail.
     omitted: u64,
-    /// The end of the output, whether in the file or not.
+    /// The newest bytes of the output, whether they are in the file or not.
     last: VecDeque<u8>,
 }
 
@@ -35,7 +37,7 @@ impl OutputLog {
         Ok(Self { file, head: 0, tail: VecDeque::new(), omitted: 0, last: VecDeque::new() })
     }
 
-    /// Copies until the output ends, or cannot be read.
+    /// Copies until the output ends or cannot be read.
     pub(super) async fn copy(&mut self, mut output: impl AsyncRead + Unpin) {
         let mut buffer = vec![0; BUFFER];
         while let Ok(count @ 1..) = output.read(&mut buffer).await {

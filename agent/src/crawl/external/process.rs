@@ -1,5 +1,5 @@
-//! The processes of one external crawler. They form a process group: signals go to all of them, and
-//! none is left behind.
+//! The processes of one external crawler. They form a process group, so that each signal reaches
+//! all of them and no process is left behind.
 
 use std::io;
 use std::process::ExitStatus;
@@ -13,15 +13,15 @@ use tokio::time::{sleep, timeout};
 
 use super::guardian::Guardian;
 
-/// Interval at which to check whether a group has ended. The kernel does not report this.
+/// Interval between checks whether a group has ended. The kernel sends no notification about this.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The group of a crawler's processes. Kills them when it is dropped.
+/// A crawler's process group. Dropping it kills the processes.
 #[derive(Debug)]
 pub(super) struct ProcessGroup {
     first: Child,
-    /// The id of the group, and of its first process. The kernel gives it to no other process while
-    /// the group has one.
+    /// The id of the group, and of its first process. The kernel does not reuse the id while the
+    /// group has a process.
     id: Pid,
     guardian: Guardian,
 }
@@ -40,11 +40,12 @@ impl ProcessGroup {
         self.first.wait().await
     }
 
-    /// Asks all processes to end, and waits until they have, at most for `grace`.
+    /// Asks all processes to end, and waits for them, but at most for `grace`.
     pub(super) async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::SIGTERM);
         let all = async {
-            // Ignore errors: the group is checked next, and killed when it is dropped.
+            // Errors are ignored: the loop checks the whole group next, and dropping the group
+            // kills it.
             drop(self.first.wait().await);
             while killpg(self.id, None) != Err(Errno::ESRCH) {
                 sleep(POLL).await;

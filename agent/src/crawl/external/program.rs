@@ -1,11 +1,11 @@
-//! The command of an external crawler: its words, and its program.
+//! The command of an external crawler: its words, and the program that it names.
 
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Splits a command into words, as a shell does, but without expansions: `$`, `*`, `|` and `>` have
-/// no meaning.
+/// Splits a command into words as a shell does, but expands nothing: `$`, `*`, `|` and `>` have no
+/// special meaning.
 pub(crate) fn words(command: &str) -> Result<Vec<String>, String> {
     match shlex::split(command) {
         None => Err("a quotation does not end".to_owned()),
@@ -14,7 +14,8 @@ pub(crate) fn words(command: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Makes the program's path absolute if it has a slash. Crawlers run in their own folders.
+/// Makes the program's path absolute if it contains a slash, because crawlers run in their own
+/// folders.
 pub(crate) fn make_absolute(command: &mut [String], folder: &Path) {
     if let Some(program) = command.first_mut().filter(|program| program.contains('/'))
         && let Ok(absolute) = std::path::absolute(folder.join(&*program))
@@ -24,7 +25,7 @@ pub(crate) fn make_absolute(command: &mut [String], folder: &Path) {
     }
 }
 
-/// What to do about [`NoProgram`].
+/// The remedy that messages suggest for [`NoProgram`].
 pub(crate) const REMEDY: &str = "install it, or correct --exec, or exec.command in agent.toml";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,7 +49,8 @@ fn find_in(command: &[String], path: &std::ffi::OsStr) -> Result<PathBuf, NoProg
         let file = PathBuf::from(name);
         return if is_program(&file) { Ok(file) } else { Err(NoProgram::NotProgram(name.clone())) };
     }
-    // A relative folder would be another one for the crawler, which runs in its own.
+    // Ignore relative folders in PATH: the crawler runs in its own folder, where they would mean
+    // another place.
     let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
     let found = folders.map(|folder| folder.join(name)).find(|file| is_program(file));
     found.ok_or_else(|| NoProgram::NotInPath(name.clone()))
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(find_in(&owned(&["sh", "-c"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["/bin/sh"]), path).unwrap(), Path::new("/bin/sh"));
         assert_eq!(find_in(&owned(&["wget9"]), path), Err(NoProgram::NotInPath("wget9".to_owned())));
-        // Neither a folder nor a file that cannot be executed is a program.
+        // A folder is not a program, and neither is a file that cannot be executed.
         for name in ["/bin", "/etc/passwd"] {
             assert_eq!(find_in(&owned(&[name]), path), Err(NoProgram::NotProgram(name.to_owned())));
         }

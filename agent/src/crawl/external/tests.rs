@@ -1,4 +1,4 @@
-//! Small shell scripts as crawlers.
+//! Tests of external crawlers, with small shell scripts as the crawlers.
 
 use std::net::IpAddr;
 use std::time::Instant as Clock;
@@ -17,7 +17,7 @@ const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };
 const FOREVER: &str = "sleep 1000";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A crawl by a shell script. Nothing listens at its site.
+/// A crawl by a shell script. No server listens at its site.
 struct ScriptCrawl {
     crawler: ExternalCrawler,
     crawl: ExternalCrawl,
@@ -50,7 +50,7 @@ impl ScriptCrawl {
         (self.crawler.crawl(self.crawl, &self.stop).await, self.root)
     }
 
-    /// Starts the crawl, and returns when its script has written the file `started`.
+    /// Starts the crawl, and returns after the script has written the file `started`.
     async fn start(self) -> RunningScript {
         let Self { crawler, crawl, stop, root } = self;
         let (guardian, preempted, stopped) = (crawler.guardian.clone(), crawl.preempted.clone(), stop.clone());
@@ -87,12 +87,12 @@ fn read(root: &tempfile::TempDir, name: &str) -> String {
     std::fs::read_to_string(root.path().join("exec/7-3").join(name)).unwrap()
 }
 
-/// The process whose number a script has written.
+/// The process whose id the script has written to the file `name`.
 fn process(root: &tempfile::TempDir, name: &str) -> Pid {
     Pid::from_raw(read(root, name).trim().parse().unwrap())
 }
 
-/// Whether a process runs. A zombie, for which nobody has waited yet, does not.
+/// Whether a process is running. A zombie, which its parent has not waited for yet, is not.
 fn runs(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -184,7 +184,7 @@ async fn a_crawler_that_is_killed_is_a_crash() {
 #[tokio::test]
 async fn a_signal_that_ends_the_agent_too_is_no_crash() {
     let script = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
-    // systemd sends SIGTERM to all processes of a unit.
+    // Simulate systemd, which sends SIGTERM to all processes of a unit.
     let first = process(&script.root, "output/started");
     killpg(first, Signal::SIGTERM).unwrap();
     await_end(first).await;
@@ -257,7 +257,8 @@ async fn the_death_of_the_agent_kills_all_processes_of_its_crawlers() {
     let script = ScriptCrawl::of(&format!("{FOREVER} & echo $! > child; echo $$ > started; wait")).start().await;
     let other = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
     let spared = process(&other.root, "output/started");
-    // The other crawl's group is known, but has ended as far as the agent knows.
+    // The guardian was told about the other crawl's group and that it has ended, so it must spare
+    // that group.
     script.guardian.add(spared);
     script.guardian.remove(spared);
     script.guardian.close();

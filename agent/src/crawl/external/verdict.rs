@@ -1,4 +1,4 @@
-//! Turns the end of an external crawler into the outcome of its crawl. Pure.
+//! Turns the way an external crawler ended into the outcome of its crawl. This module is pure.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -8,11 +8,11 @@ use nix::sys::signal::Signal;
 use super::statistics::{Statistics, StatisticsError};
 use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
 
-/// How a crawler ended that was not stopped.
+/// How a crawler ended, unless the agent was told to stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Exited(ExitStatus),
-    /// The agent ended it because its time was over.
+    /// The agent ended the crawler because its time was over.
     OutOfTime,
 }
 
@@ -33,12 +33,12 @@ impl Verdict {
         Self { kind: OutcomeKind::Unreachable, trouble: None, pages: 0, bytes: 0, errors: 0, message: String::new() };
 }
 
-/// The outcome of a crawl. Without valid statistics, nothing is known about its pages; zero is
-/// reported, and the crawl counts as successful unless its exit code says otherwise.
+/// The outcome of a crawl. Without valid statistics the number of pages is unknown: the outcome
+/// reports zero, and is successful unless the exit code says otherwise.
 ///
 /// # Errors
-/// Returns the reason if the end says nothing about the site: the crawler was killed, or could not
-/// be started.
+/// Returns the reason if the crawler was killed or could not be started, because this says nothing
+/// about the site.
 pub(super) fn judge(
     ending: Ending,
     statistics: &Result<Option<Statistics>, StatisticsError>,
@@ -76,9 +76,9 @@ pub(super) fn judge(
     Ok(Verdict { kind, ..verdict })
 }
 
-/// The exit code; an error if a signal ended the crawler, or if it could not be started. Shells
-/// report a signal as 128 and its number. Shells and containers use 125 to 127 if they cannot start
-/// the program.
+/// The exit code, or an error if a signal ended the crawler or the program could not be started.
+/// Shells report a signal as 128 plus its number. Shells and containers return 125 to 127 if they
+/// cannot start the program.
 fn exit_code(status: ExitStatus) -> Result<i32, String> {
     let killed = |signal: i32| match Signal::try_from(signal) {
         Ok(signal) => format!("the crawler was killed by {signal}"),

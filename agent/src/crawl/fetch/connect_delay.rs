@@ -1,10 +1,10 @@
-//! Delays a crawl's new connection by a few milliseconds, because the previous connection is about
-//! to become free.
+//! Delays a crawl's new connection by a few milliseconds, because the previous connection is
+//! usually free again by then.
 //!
-//! The library's pool gets a connection back after a library task has seen the end of the last
-//! body. A request sent before that starts a second connection while it waits for the first, and
-//! takes the one that is ready first. The pool completes the second connection in any case: this
-//! wastes a handshake, and the second connection replaces the first in the pool.
+//! The library returns a connection to its pool only after one of its tasks has seen the end of the
+//! last body. A request sent before that starts a second connection while it waits for the first,
+//! and uses the one that is ready first. The pool completes the second connection in any case. So a
+//! handshake is wasted, and the second connection replaces the first in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ use tower::{BoxError, Layer, Service};
 
 /// The pool gets a connection back within a tenth of a millisecond, or a few tenths on a busy
 /// machine. If a site closes its connections, or a crawl moves to the site's other origin (from
-/// http to https), a request waits for this delay. That is little compared with the handshake,
-/// except for sites a few milliseconds away.
+/// http to https), a request waits for the whole delay. The delay is short compared with a
+/// handshake, except for sites a few milliseconds away.
 const CONNECT_DELAY: Duration = Duration::from_millis(5);
 
-/// Makes the connector delay new connections after the crawl has received its first response.
+/// Makes the connector delay new connections once the crawl has received its first response.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectDelay {
     pub(super) answered: Arc<AtomicBool>,
@@ -61,8 +61,8 @@ where
         let waits = self.answered.load(Ordering::Relaxed);
         async move {
             if waits {
-                // The pool completes an abandoned connection in another task, but a crawl stays in
-                // one task.
+                // The pool completes an abandoned connection in another task, whereas a crawl stays
+                // in one task. So a changed task id means that this connection is no longer needed.
                 let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;
                 if tokio::task::try_id() != task {

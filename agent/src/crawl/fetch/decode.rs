@@ -1,15 +1,15 @@
 //! Decodes a body as a stream: one layer of gzip, deflate, brotli or zstd, in bounded memory.
 //!
-//! Pure. The decoder never copies its input, and its output comes in pieces of bounded size,
-//! however much the input expands. A decoder holds at most the window of its encoding: 32 KiB for
-//! gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli, which is the format's
-//! limit (the large windows of up to a gigabyte are not part of HTTP and are refused). A window
-//! takes memory only as it fills. [`Decoder::window`] returns the size of a large window; all
-//! crawls share one memory budget for these.
+//! This module is pure. The decoder never copies its input, and its output comes in pieces of
+//! bounded size, however much the input expands. A decoder holds at most the window of its
+//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli,
+//! which is the format's limit (the large windows of up to a gigabyte are not part of HTTP and are
+//! refused). A window takes memory only as it fills. [`Decoder::window`] returns the size of a
+//! large window; all crawls share one memory budget for these.
 //!
-//! The decoder is lenient where it is safe: a body that is labelled gzip or zstd but is not encoded
-//! passes unchanged, deflate may have the zlib header or not, and several gzip members may follow
-//! each other, with zeros after the last. Any other malformed input is an error.
+//! The decoder is lenient where this is safe. A body that is labelled gzip or zstd but is not
+//! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may
+//! follow each other, with zeros after the last. Any other malformed input is an error.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -20,24 +20,25 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::coding::{Coding, DecodeError, MAX_EXPANSION};
 
-/// Maximum decoded bytes per piece: small enough for many concurrent crawls, large enough that the
-/// overhead per piece is negligible.
+/// Maximum decoded bytes per piece: small enough for many concurrent crawls, and large enough to
+/// make the overhead per piece negligible.
 const MAX_PIECE: usize = 32 << 10;
 /// The largest zstd window, as a power of two: RFC 9659 permits 8 MiB in HTTP.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Neither the expansion nor the window is limited below this many decoded bytes, because a small
-/// page may be very repetitive.
+/// Number of decoded bytes from which the limits of expansion and window apply. A small page may be
+/// very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
-/// after each byte sends ten.
+/// after each byte sends ten bytes per byte.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 impl Coding {
-    /// Detects the format from the beginning of a body; `None` if more bytes are needed.
+    /// Detects the format from the beginning of a body. Returns `State::Unknown` if more bytes are
+    /// needed.
     fn begin(self, feed: Feed) -> Result<State, DecodeError> {
         let needed = match self {
             Self::Gzip | Self::Deflate => 2,
@@ -72,8 +73,8 @@ fn is_zstd(beginning: &[u8]) -> bool {
     beginning.starts_with(&ZSTD) || matches!(beginning, [first, 0x2a, 0x4d, 0x18, ..] if first & 0xf0 == 0x50)
 }
 
-/// Whether a zlib header begins here (RFC 1950, 2.2): the method is deflate, and the first two
-/// bytes as a number are a multiple of 31.
+/// Whether the bytes begin with a zlib header (RFC 1950, 2.2): the method is deflate, and the first
+/// two bytes, read as one number, are a multiple of 31.
 fn is_zlib(beginning: &[u8]) -> bool {
     matches!(beginning, [method, flags, ..] if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
 }
@@ -87,9 +88,9 @@ pub(super) struct Decoder {
 }
 
 enum State {
-    /// Not enough bytes yet to detect the format.
+    /// There are not enough bytes yet to detect the format.
     Unknown(Feed),
-    /// Not encoded, whatever its label.
+    /// The body is not encoded, whatever its label says.
     Plain(Feed),
     Gzip(Box<GzDecoder<Feed>>),
     Zlib(Box<ZlibDecoder<Feed>>),
@@ -198,7 +199,7 @@ impl Decoder {
         Ok(step)
     }
 
-    /// Checks the ratio of output to input; `left` bytes of the input are not decoded yet.
+    /// Checks the ratio of output to input, of which `left` bytes are not decoded yet.
     fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
         let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
         if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {
@@ -263,7 +264,8 @@ impl State {
     }
 }
 
-/// Input that is not decoded yet. Reading from an empty feed before the end returns `WouldBlock`.
+/// Input that is not decoded yet. Reading from an empty feed returns `WouldBlock`, unless the body
+/// has ended.
 #[derive(Default)]
 struct Feed {
     bytes: Bytes,
@@ -275,7 +277,8 @@ impl Feed {
         if self.bytes.is_empty() {
             self.bytes = sent;
         } else {
-            // This copies little: only the first few bytes of a body can be left over.
+            // This copies little, because only the first few bytes of a body can still be unread
+            // here.
             self.bytes = [&*self.bytes, &*sent].concat().into();
         }
     }
@@ -302,7 +305,7 @@ impl Read for Feed {
     }
 }
 
-/// Unlike the brotli library's reader, this one refuses large windows.
+/// A brotli decoder. Unlike the library's reader, it refuses large windows.
 struct Brotli {
     feed: Feed,
     state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
@@ -472,8 +475,8 @@ mod tests {
             let bomb = encode(coding, &zeros);
             assert!(bomb.len() < 500_000, "{coding} {}", bomb.len());
             for piece in [100, 100_000] {
-                // Gzip expands at most 1000 times, and input that was read earlier counts towards
-                // the limit.
+                // Gzip expands at most 1000 times, and input of earlier pieces counts towards the
+                // limit.
                 let most = most + 100 * piece;
                 assert_eq!(decode_most(coding, &bomb, piece, most), Err(DecodeError::Expands(coding)), "{coding}");
             }

@@ -1,9 +1,9 @@
-//! Builds the stored form of a request and of its response's head: always in HTTP/1.1 syntax,
+//! Builds the form in which a request and the head of its response are stored: HTTP/1.1 syntax,
 //! whatever version was used.
 //!
-//! The library has already parsed the response: header names are in lower case, fields with the
-//! same name are adjacent, and the transfer encoding and its header are removed. Values and the
-//! body are unchanged.
+//! The library has already parsed the response. So header names are in lower case, fields with the
+//! same name are adjacent, and the transfer encoding is removed together with its header. Values
+//! and the body are unchanged.
 
 use hyper::ext::ReasonPhrase;
 use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
@@ -13,7 +13,7 @@ use url::Position;
 use crate::session::clock;
 use crate::warc::AnsweredRequest;
 
-/// Initial buffer size for a head: most need half of it.
+/// Initial buffer size for a head. Most heads need half of it.
 const ROOM: usize = 512;
 
 /// The stored form of a request with these headers, and of the head of its response.
@@ -34,7 +34,7 @@ fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ROOM);
     let target = url[Position::BeforePath..Position::AfterQuery].as_bytes();
     [b"GET ".as_slice(), target, b" HTTP/1.1\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
-    // The range omits the default port, as the header must.
+    // This range of the URL omits the default port, and the Host header must omit it too.
     header(&mut bytes, &HOST, url[Position::BeforeHost..Position::AfterPort].as_bytes());
     sent.iter().for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
     bytes.extend(b"\r\n");

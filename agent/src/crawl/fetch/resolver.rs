@@ -10,13 +10,13 @@ use crate::crawl::fetch::site_address::{AddressError, SiteAddress};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 
-/// Resolves names to vetted addresses, and the site's name to the one address that the crawl may
-/// use.
+/// Resolves names to vetted addresses. For the site's name it returns only the one address that the
+/// crawl may use.
 pub(super) struct GuardedResolver {
     pub(super) guard: Guard,
     pub(super) resolver: Resolver,
     pub(super) site_address: Arc<SiteAddress>,
-    /// Whether the name for the newest connection is still being resolved.
+    /// Whether the resolver is still resolving the name for the newest connection.
     pub(super) resolving: Arc<AtomicBool>,
 }
 
@@ -37,7 +37,7 @@ impl Resolve for GuardedResolver {
             };
             resolving.store(false, Ordering::Relaxed);
             let addresses = addresses?;
-            // With port 0, the client uses the URL's port.
+            // Port 0 makes the client use the URL's port.
             let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
             Ok(Box::new(addresses) as Addrs)
         })

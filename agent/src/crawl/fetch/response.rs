@@ -1,4 +1,4 @@
-//! A response. Its header is checked on arrival; its body is received within time and rate limits
+//! A response. Its header is checked on arrival. Its body is received within time and rate limits,
 //! and decoded.
 
 use std::ops::ControlFlow;
@@ -17,8 +17,8 @@ use crate::metrics::METRICS;
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
-/// Maximum bytes of a response header: names, values and four bytes per field. Common limits of
-/// servers and browsers are less than a quarter of it.
+/// Maximum bytes of a response header: names, values and four bytes per field. Servers' and
+/// browsers' own limits are usually less than a quarter of this.
 pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Maximum fields of a response header. Pages of large sites have about thirty.
 pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
@@ -26,16 +26,17 @@ pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
 /// slowest links on which sites are hosted are four times as fast.
 pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
-/// responses are smaller.
+/// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Time limit for reading an unwanted body, or twice the time to the first byte if that is longer.
-/// A new handshake takes about that long, so reading for longer is not worth the connection.
+/// Minimum time limit for reading an unwanted body; the limit is twice the time to the first byte
+/// if that is longer. A new handshake takes about as long, so a longer read is not worth the
+/// connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// Memory budget for the decoding windows of the whole process, without the first megabyte of each,
-/// in [`UNIT`]s. A body that gets no permit waits.
+/// Memory budget in [`UNIT`]s for the decoding windows of the whole process, without the first
+/// megabyte of each. A body waits until it gets its permits.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
-/// Number of bytes that one permit stands for.
+/// Number of bytes of memory per permit.
 const UNIT: usize = 1 << 20;
 
 pub(in crate::crawl) struct CrawlResponse {
@@ -49,22 +50,22 @@ pub(in crate::crawl) struct CrawlResponse {
     /// The permit for the decoder's window if it is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
-    /// The crawl's deadline. The record notes if it cut the body.
+    /// The crawl's deadline. If the deadline cuts the body, the record says so.
     crawl_deadline: Instant,
 }
 
 enum Body {
-    /// Not read yet.
+    /// No byte of the body was read yet.
     Unread,
     Plain,
     Encoded(Box<Decoder>),
-    /// Read to the end, or failed.
+    /// The body was read to its end, or failed.
     Over,
 }
 
 impl CrawlResponse {
     /// Checks the header of the response to the request sent at `asked_at`. If the response is to
-    /// be stored, it is recorded until the crawl's deadline.
+    /// be stored, it is recorded, at most until the crawl's deadline.
     pub(super) fn vet(
         response: reqwest::Response,
         timeouts: Timeouts,
@@ -96,7 +97,7 @@ impl CrawlResponse {
         matches!(self.status().as_u16(), 429 | 503)
     }
 
-    /// The redirect target as written in the header; `None` if the response is not a redirect.
+    /// The redirect target as the header states it; `None` if the response is not a redirect.
     pub(in crate::crawl) fn location(&self) -> Option<&str> {
         let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
         redirects.then(|| self.header(&LOCATION)).flatten()
@@ -133,7 +134,7 @@ impl CrawlResponse {
         piece
     }
 
-    /// Reads a small unwanted body in order to keep the connection, and ignores errors. `spend`
+    /// Reads a small unwanted body so that the connection can be kept, and ignores errors. `spend`
     /// receives the length of each piece and can stop the reading.
     pub(in crate::crawl) async fn discard(mut self, mut spend: impl FnMut(u64) -> ControlFlow<()>) {
         let mut read: u64 = 0;
@@ -160,7 +161,8 @@ impl CrawlResponse {
             if let Body::Encoded(decoder) = &mut self.body
                 && let Some(piece) = decoder.next().map_err(FetchError::Decode)?
             {
-                // A small compressed input can keep this loop busy for a long time.
+                // Yield sometimes, because a small compressed input can keep this loop busy for a
+                // long time.
                 tokio::task::consume_budget().await;
                 return Ok(Some(piece));
             }
@@ -188,7 +190,7 @@ impl CrawlResponse {
         let Some(bytes) = decoder.window() else { return Ok(()) };
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
         if let Ok(room) = timeout_at(self.asked_at + self.timeouts.total, WINDOWS.acquire_many(units)).await {
-            // Cannot fail: the semaphore is never closed.
+            // Never an error, because the semaphore is never closed.
             self.window = room.ok();
             return Ok(());
         }

@@ -1,11 +1,11 @@
-//! The address to which a crawl sends its requests: among the site's addresses, the one for which
-//! the crawl has a permit.
+//! The address to which a crawl sends its requests: the one of the site's addresses for which the
+//! crawl has a permit.
 //!
 //! The scheduler limits the requests to each address over all agents and all sites there. So a
-//! crawl requests a permit before it connects, and then keeps that address. It requests another
-//! permit only if the site's name no longer resolves to the address, or if the address does not
-//! respond and there is another. A crawl keeps its permits until it ends. A crawl started by hand
-//! needs no permit.
+//! crawl requests a permit before it connects to an address, and then stays with that address. It
+//! requests another permit only if the site's name no longer resolves to the address, or if the
+//! address does not respond and the site has another one. A crawl keeps its permits until it ends.
+//! A crawl started by hand needs no permit.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,22 +21,22 @@ use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::session::clock::BootTime;
 
-/// Requests a permit to send requests to an address. The future stays pending while the scheduler
-/// is unreachable.
+/// Requests a permit for an address from the scheduler. The future stays pending while the
+/// scheduler is unreachable.
 pub type PermitSource = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
 
-/// The time at which an agent's crawls become disconnected because the scheduler does not answer.
-/// Disconnected crawls slow down, and stop at the deadline. Clones share the state. A crawl without
-/// a scheduler never becomes disconnected.
+/// The time from which an agent's crawls count as disconnected, because the scheduler does not
+/// answer. Disconnected crawls slow down, and stop at the deadline. Clones share the state. A crawl
+/// without a scheduler is never disconnected.
 #[derive(Debug, Clone, Default)]
 pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
 
 impl SchedulerSilence {
-    /// Sets the moment from which crawls are disconnected; replaces an earlier setting.
+    /// Sets the moment from which crawls count as disconnected. Replaces an earlier moment.
     pub fn begins_at(&self, moment: BootTime) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
@@ -47,7 +47,7 @@ impl SchedulerSilence {
     }
 }
 
-/// How to request permits, and whether the scheduler is disconnected.
+/// How a crawl requests permits, and since when the scheduler has been silent.
 #[derive(Clone, Default)]
 pub struct AddressPermits {
     source: Option<PermitSource>,
@@ -60,7 +60,8 @@ impl AddressPermits {
         Self { source: Some(source), silence }
     }
 
-    /// Whether a scheduler grants the permits. If so, the crawl can be returned to it.
+    /// Whether a scheduler grants the permits. If so, the crawl can return its lease to that
+    /// scheduler.
     pub(in crate::crawl) const fn come_from_scheduler(&self) -> bool {
         self.source.is_some()
     }
@@ -104,10 +105,11 @@ pub(in crate::crawl) struct SiteAddress {
 
 #[derive(Default)]
 struct AddressState {
-    /// The site's host as last requested.
+    /// The host for which an address was last requested.
     host: String,
     held: Option<IpAddr>,
-    /// The pending permit request, and its address. All connections together have at most one.
+    /// The pending permit request and its address. All connections share it, so there is at most
+    /// one.
     asking: Option<(IpAddr, PendingPermit)>,
     /// The address that did not respond last time.
     silent: Option<IpAddr>,
@@ -152,8 +154,8 @@ impl SiteAddress {
     }
 
     /// The permit request to await before connecting to `next`, with its address; `None` if `next`
-    /// is permitted. A request for another address may already be pending; then this returns that
-    /// one.
+    /// is already permitted. If a request for another address is pending, that request is returned
+    /// instead.
     fn asking(&self, next: IpAddr) -> Option<(IpAddr, PendingPermit)> {
         let mut at = self.at();
         if at.held == Some(next) {
@@ -162,7 +164,7 @@ impl SiteAddress {
         Some(at.asking.get_or_insert_with(|| (next, self.permits.of(next))).clone())
     }
 
-    /// Records the reply to a permit request; only the first caller has an effect.
+    /// Records the reply to a permit request. Only the first call for a request has an effect.
     fn answered(&self, address: IpAddr, granted: bool) {
         let mut at = self.at();
         if at.asking.take_if(|(asked, _)| *asked == address).is_some() && granted {
@@ -174,8 +176,8 @@ impl SiteAddress {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the site's host. robots.txt may redirect to another host, for which the
-    /// site's address does not count.
+    /// Whether this is the site's host. robots.txt may redirect to another host, which has another
+    /// address.
     pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }
@@ -193,8 +195,8 @@ mod tests {
 
     use super::*;
 
-    /// A site address on loopback. The test decides through `answer` how the scheduler replies;
-    /// `asked` lists the permit requests.
+    /// A site address on loopback. The test sends the scheduler's reply through `answer`; `asked`
+    /// lists the permit requests.
     fn site_address(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> SiteAddress {
         let source: PermitSource = Arc::new(move |address| {
             asked.lock().unwrap().push(address);
@@ -218,7 +220,7 @@ mod tests {
         assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
         assert!(site_address.is_for("127.0.0.1") && !site_address.is_for("127.0.0.2"));
         site_address.mark_unresponsive();
-        // Drop the first waiter, as a stopped crawl does; the request stays pending.
+        // Drop the first waiter, as a stopped crawl does. The request must stay pending.
         drop(one);
         answer.send(Some(true)).unwrap();
         let address: IpAddr = "127.0.0.1".parse().unwrap();

@@ -1,5 +1,4 @@
-//! The cause for which a site returned no page. Failures are counted by these causes, not by their
-//! messages.
+//! Why a site returned no page. Failures are counted by these causes, not by their messages.
 
 use std::io;
 
@@ -37,13 +36,13 @@ impl Trouble {
         }
     }
 
-    /// Finds the cause of a failed connection in the chain of the error's sources, which includes
-    /// errors of TLS and the system.
+    /// Finds the cause of a failed connection in the chain of the error's sources, which can
+    /// include TLS and system errors.
     pub(in crate::crawl) fn of_connection<'a>(
         causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>,
     ) -> Self {
         for cause in causes {
-            // Errors of TLS or the system may be wrapped in io errors.
+            // A TLS or system error may be wrapped in several io errors.
             let mut inner = cause;
             while let Some(inside) = inner.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
                 inner = inside;

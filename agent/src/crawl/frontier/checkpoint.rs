@@ -1,14 +1,14 @@
-//! The checkpoint of a crawl: its state in a form small enough to send, from which another agent
+//! The checkpoint of a crawl: its state, in a form small enough to send. From it another agent
 //! resumes where this one stopped.
 //!
-//! Pure except for the reader that it receives. A checkpoint is one deflated frame with the queued
-//! paths, and the fingerprints of paths that need not be fetched again. It takes at most
-//! [`MAX_BYTES`]. If the fingerprints do not fit, the oldest are omitted, and their pages may be
-//! fetched again. If the queue does not fit, the checkpoint has the state at an *earlier* moment of
-//! the crawl, when the queue did fit. Pages visited after that moment are visited again, and their
-//! links are found again. So no page is skipped; in the worst case the crawl starts from the
-//! beginning. The cost depends on the content of the checkpoint, not on the crawl's duration,
-//! because `log_points` knows where in the log to start.
+//! This module is pure, except for the log reader that it receives. A checkpoint is one deflated
+//! frame with the queued paths and the fingerprints of paths that need not be fetched again. It
+//! takes at most [`MAX_BYTES`]. If the fingerprints do not fit, the oldest are omitted, and their
+//! pages may be fetched again. If the queue does not fit, the checkpoint has the state at an
+//! *earlier* moment, when the queue did fit. Pages visited after that moment are visited again, and
+//! their links are found again. So no page is skipped; in the worst case the crawl starts from the
+//! beginning. The cost depends on the checkpoint's content, not on the crawl's duration, because
+//! `log_points` knows where in the log to start.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -24,16 +24,16 @@ use super::log_points::{LogMark, LogPoint, LogPoints, MAX_QUEUED, SIZES};
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
-/// Maximum bytes for the queue. The rest is for fingerprints, which do not compress.
+/// Maximum bytes for the queue. The remaining bytes are for fingerprints, which do not compress.
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
 const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
 /// Bytes reserved for the encoding around the fingerprints.
 const SLACK: usize = 4 << 10;
-/// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding in the
-/// frame, and the fingerprints.
+/// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding, and
+/// the fingerprints.
 const MOST_INFLATED: usize = 16 << 20;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
-/// agent sends a tenth of those it stores, plus those found on one page.
+/// agent sends a tenth of the fingerprints that it may store, plus those found on one page.
 const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;
@@ -48,10 +48,10 @@ pub struct Checkpoint {
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
 
-/// Encodes the newest state of the crawl in `reader` whose queue fits. Also returns the queue's
-/// size class.
+/// Encodes the newest state of the crawl in `reader` with a queue that fits. Also returns the size
+/// class of that queue.
 pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(Checkpoint, usize)> {
-    // If the queue is shrinking, a larger size class may fit than last time.
+    // If the queue has shrunk since the last checkpoint, a larger size class may fit now.
     let mut size = log_points.size.saturating_sub(1);
     loop {
         let (point, from) = log_points.newest(size);
@@ -91,8 +91,8 @@ impl CheckpointState {
         if body.len() > MOST_INFLATED {
             return Err(bad("it is too long"));
         }
-        // Check before allocating memory: the checkpoint comes from another agent, which may be
-        // malicious.
+        // Check the count before allocating memory, because another agent, which may be malicious,
+        // made the checkpoint.
         if queued_in(&body).ok_or_else(|| bad("its fields are invalid"))? > MAX_QUEUED {
             return Err(bad("it has too many queued paths"));
         }
@@ -132,8 +132,8 @@ fn queued_in(mut frame: &[u8]) -> Option<u64> {
     Some(queued)
 }
 
-/// Compression level, 1 to 9. Fingerprints are random bytes: level 1 makes them a twentieth longer,
-/// level 2 does not.
+/// Compression level, 1 to 9. Fingerprints are random bytes, which level 1 makes a twentieth
+/// longer; level 2 does not.
 const LEVEL: u32 = 2;
 
 fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
@@ -142,8 +142,9 @@ fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Reads the log from a mark on, and returns the state at a moment: a frame with the queue, and the
-/// fingerprints of visited paths, oldest first, but only as many as can fit.
+/// Reads the log from a mark on, and returns the state at a later moment: a frame with the queue,
+/// and the fingerprints of visited paths, oldest first. Only as many fingerprints are kept as can
+/// fit.
 fn state_at(reader: &LogReader, from: LogMark, point: LogPoint) -> io::Result<(LogFrame, VecDeque<u128>)> {
     let LogMark { mut offset, mut number } = from;
     let (mut state, mut known) = (LogFrame { totals: point.totals, ..LogFrame::default() }, VecDeque::new());
@@ -179,7 +180,7 @@ mod tests {
 
     const MOST: usize = 1 << 19;
 
-    /// A checkpoint with this content.
+    /// A checkpoint whose deflated content is `body`.
     fn of(body: &[u8]) -> Vec<u8> {
         [vec![VERSION], crate::testing::deflate(body)].concat()
     }
@@ -199,7 +200,7 @@ mod tests {
         let most = CheckpointState::read(&of(&many(MOST))).unwrap();
         assert_eq!(most.0.queued.len(), MOST);
         assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: it has too many queued paths");
-        // Each queued path takes two bytes. Together they have two megabytes more than the maximum.
+        // Each queued path takes two bytes, so the input is two megabytes longer than the maximum.
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(9 << 20)), "not a checkpoint: it is too long");
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: it has too many queued paths");
     }

@@ -1,6 +1,6 @@
-//! The known paths of a site and the crawl's totals: a frontier without its queue.
+//! The known paths of a site and the crawl's totals: everything in a frontier except its queue.
 //!
-//! Pure. Applying the frames of a crawl's log in order rebuilds this state.
+//! This module is pure. Applying the frames of a crawl's log in order rebuilds this state.
 
 use std::collections::HashSet;
 
@@ -9,14 +9,14 @@ use super::seen::SeenPaths;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
-/// Maximum queued paths, whatever the page budget. Each takes a few hundred bytes on disk and 22
-/// bytes of memory.
+/// Maximum number of queued paths, whatever the page budget. Each path takes a few hundred bytes on
+/// disk and 22 bytes of memory.
 const MAX_WAITING: u64 = 4_000_000;
 /// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
-/// Maximum number of stored links into crawler traps. A stored link is counted only once, however
-/// often it is found. A site can have endlessly many. Links above the maximum count each time they
-/// are found, and take no memory.
+/// Maximum number of links into crawler traps that are stored, so that each is counted only once. A
+/// site can have endlessly many such links. Links above the maximum are counted each time they are
+/// found, and take no memory.
 const MAX_TRAPS: u32 = 100_000;
 pub(super) const FINGERPRINT: usize = 16;
 
@@ -39,15 +39,15 @@ pub(super) enum OfferResult {
     New,
     /// Store the path in the list of paths beyond the depth limit.
     Beyond,
-    /// The path leads into a trap. Store it, so that it counts only once.
+    /// The path leads into a trap. Store it, so that it is counted only once.
     Trap,
     LeftOut,
 }
 
 impl KnownPaths {
     pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
-        // Failed requests do not count as pages, so a crawl may need more paths than its page
-        // budget.
+        // A failed request uses up a path but yields no page, so a crawl may need more paths than
+        // its page budget.
         let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
         Self {
             max_depth,
@@ -64,7 +64,8 @@ impl KnownPaths {
     pub(super) fn apply(&mut self, frame: &LogFrame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
-            // Called only to count the path: it was allowed when it was found.
+            // Called only to count the path. Its result does not matter, because the path was
+            // allowed when it was found.
             self.traps.allow(&queued.path);
             self.queued += 1;
         }
@@ -134,7 +135,7 @@ impl KnownPaths {
         &mut self.totals
     }
 
-    /// Whether there are paths beyond the depth limit that were not reached another way.
+    /// Whether there are paths that were found only beyond the depth limit.
     pub(super) fn has_beyond(&self) -> bool {
         self.totals.beyond || !self.beyond.is_empty()
     }

@@ -1,13 +1,13 @@
 //! The history of a frontier as a file. It stores the queue, which does not fit into memory, and
-//! the state from which a crawl resumes after a restart.
+//! everything else that a crawl needs to resume after a restart.
 //!
-//! The file starts with a line that names its owner. After that, frames are only appended; each
-//! records what one visit found and spent. Each frame has a length and a checksum. If a crash left
-//! an incomplete frame at the end, it is cut off. Frames that are not written yet are read from
-//! memory, so reading and writing never wait for each other.
+//! The file starts with a line that names its owner. After that line, frames are only appended.
+//! Each frame records what one visit found and spent, and has a length and a checksum. If a crash
+//! left an incomplete frame at the end, it is cut off. Frames that are not written yet are read
+//! from memory, so reads and writes never wait for each other.
 //!
-//! All functions block: call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that may
-//! block.
+//! All functions block, so call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that
+//! may block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -22,11 +22,11 @@ use prost::Message as _;
 const MAGIC: &[u8] = b"landfall crawl 1\n";
 /// Number of bytes before every frame, for its length and checksum, both little-endian.
 const HEADER: usize = 8;
-/// Maximum length of a frame. The limits on one step keep frames far below it.
+/// Maximum length of a frame in bytes. The limits on one step keep frames far shorter.
 const MAX_FRAME: usize = 64 << 20;
 
-/// Number of bytes to read at once, which is a few hundred steps. Without reading ahead, each step
-/// would wake a thread.
+/// Number of bytes to read at once, enough for a few hundred steps. Without reading ahead, each
+/// step would wake a thread.
 const READ_AHEAD: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -37,7 +37,7 @@ pub(super) struct QueuedPath {
     pub(super) depth: u32,
 }
 
-/// What a crawl has spent and seen from its start to a visit.
+/// What a crawl has spent and seen up to the end of a visit.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(in crate::crawl) struct CrawlTotals {
     #[prost(uint32, tag = "1")]
@@ -54,16 +54,16 @@ pub(in crate::crawl) struct CrawlTotals {
     /// Pages fetched again although an agent had fetched them before.
     #[prost(uint32, tag = "6")]
     pub(in crate::crawl) refetched: u32,
-    /// Links left out because they lead into a trap.
+    /// Links that were not followed because they lead into a trap.
     #[prost(uint32, tag = "7")]
     pub(in crate::crawl) trapped: u32,
     /// Whether a page exceeded the size limit of one page.
     #[prost(bool, tag = "8")]
     pub(in crate::crawl) page_cut: bool,
-    /// Whether paths were dropped for lack of room.
+    /// Whether paths were dropped because the queue was full.
     #[prost(bool, tag = "9")]
     pub(in crate::crawl) dropped: bool,
-    /// Whether more paths beyond the depth limit were found than can be stored individually.
+    /// Whether the crawl found more paths beyond the depth limit than it can store individually.
     #[prost(bool, tag = "10")]
     pub(in crate::crawl) beyond: bool,
     #[prost(bool, tag = "11")]
@@ -73,7 +73,7 @@ pub(in crate::crawl) struct CrawlTotals {
     pub(in crate::crawl) turned_away: u32,
     #[prost(uint32, tag = "13")]
     pub(in crate::crawl) failed_in_a_row: u32,
-    /// End of the current pause by the wall clock; 0 if there is none.
+    /// End of the current pause by the wall clock; 0 if there is no pause.
     #[prost(uint64, tag = "14")]
     pub(in crate::crawl) paused_until_unix_ms: u64,
     /// Number of pages that the site's sitemaps list.
@@ -83,7 +83,7 @@ pub(in crate::crawl) struct CrawlTotals {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LogFrame {
-    /// Whether the frame records the visit of the path at the head of the queue. If not, it only
+    /// Whether the frame records the visit of the path at the head of the queue. Otherwise it only
     /// adds paths to the queue, for example those of a sitemap.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
@@ -110,7 +110,7 @@ pub(super) struct FrontierLog {
     file: Arc<File>,
     /// The length of the file in bytes.
     written: u64,
-    /// The length of the synced part, which survives a crash of the machine.
+    /// The length of the part that is synced to the disk and so survives a crash of the machine.
     synced: u64,
     /// The bytes to append to the file.
     unwritten: Vec<u8>,
@@ -124,7 +124,7 @@ pub(in crate::crawl) enum LogError {
     Taken(PathBuf),
 }
 
-/// The position between two frames, in bytes from the start of the file.
+/// A position between two frames, in bytes from the start of the file.
 pub(super) type LogOffset = u64;
 pub(super) type LogRange = std::ops::Range<LogOffset>;
 
@@ -134,8 +134,8 @@ impl FrontierLog {
         Self::begin(tempfile::tempfile()?, "")
     }
 
-    /// Opens the log at `path` and creates it if missing. If it belongs to `owner`, `replay`
-    /// receives each frame and its position; otherwise the file is overwritten.
+    /// Opens the log at `path`, which is created if missing. If the log belongs to `owner`,
+    /// `replay` receives each frame and its position. Otherwise the log is overwritten.
     pub(super) fn open(
         path: &Path,
         owner: &str,
@@ -192,8 +192,8 @@ impl FrontierLog {
         self.unwritten.len()
     }
 
-    /// The bytes to write, and their position in the file. Call [`FrontierLog::wrote`] after
-    /// writing them. Until then this may be called again.
+    /// The unwritten bytes, and the position at which to write them to the file. Call
+    /// [`FrontierLog::wrote`] after writing them. Until then, repeated calls return the same bytes.
     pub(super) fn to_write(&self) -> (Arc<File>, LogOffset, Vec<u8>) {
         (Arc::clone(&self.file), self.written, self.unwritten.clone())
     }
@@ -204,13 +204,13 @@ impl FrontierLog {
         self.written += u64::try_from(bytes).expect("a length");
     }
 
-    /// The file to sync, and the position that is then synced; `None` if everything is synced. Call
-    /// [`FrontierLog::was_synced`] afterwards.
+    /// The file to sync, and the position up to which a sync makes it safe; `None` if everything is
+    /// synced. Call [`FrontierLog::was_synced`] after the sync.
     pub(super) fn to_sync(&self) -> Option<(Arc<File>, LogOffset)> {
         (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
     }
 
-    /// Records that everything before a position is synced.
+    /// Records that everything before position `to` is synced.
     pub(super) fn was_synced(&mut self, to: LogOffset) {
         self.synced = self.synced.max(to);
     }
@@ -276,7 +276,7 @@ impl LogReader {
         if next > at {
             return Ok(Some((queued, next)));
         }
-        // The first frame is longer than the read-ahead, or missing.
+        // Either the first frame is longer than the bytes read ahead, or there is no whole frame.
         Ok(self.read(at)?.map(|(frame, next)| (frame.queued, next)))
     }
 }
@@ -286,7 +286,7 @@ pub(super) fn first(owner: &str) -> LogOffset {
 }
 
 fn head(owner: &str) -> Vec<u8> {
-    // The header must be one line, whatever the owner's name.
+    // The head must be one line, so remove line breaks from the owner's name.
     let owner = owner.replace(['\n', '\r'], " ");
     [MAGIC, owner.as_bytes(), b"\n"].concat()
 }
@@ -424,7 +424,7 @@ pub(super) mod tests {
                 prop_assert_eq!(found, &frame(number));
             }
             prop_assert!(cut > 0 || frames.len() == 9);
-            // New frames are appended at the cut.
+            // New frames are appended where the file was cut.
             let mut log = FrontierLog::open(&path, "a.cn", |_, _| ()).unwrap();
             log.push(&frame(77));
             write(&mut log);

@@ -1,29 +1,29 @@
-//! The moments of a crawl whose state a checkpoint can have, and where in the log to start reading
-//! for each. Updated with every step, so that no checkpoint reads more of the log than fits into
-//! it.
+//! The moments of a crawl whose state a checkpoint can have, and for each the position from which
+//! to read the log. They are updated with every step, so that making a checkpoint reads little more
+//! of the log than fits into the checkpoint.
 //!
-//! Pure. A checkpoint has the state at the newest moment whose queue fits. How well the paths
-//! compress is known only after the attempt. So the newest moment is recorded for each of several
-//! maximum sizes of the queue.
+//! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Only
+//! compressing the paths shows whether they fit. So the newest moment is recorded for each of
+//! several maximum sizes of the queue.
 
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 
-/// Maximum bytes of paths in the largest size class. They usually compress to a tenth.
+/// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Maximum queued paths in a checkpoint. Limited because each path takes about 50 bytes of memory
-/// when the checkpoint is read, but may take almost none in the checkpoint: empty paths take two
-/// bytes each, which compress to a thousandth. Nearly every queue that fits has fewer paths,
-/// because with this number only one and a half bytes are left for each.
+/// Maximum number of queued paths in a checkpoint. Without this limit a small checkpoint could take
+/// much memory: a path takes about 50 bytes when the checkpoint is read, but an empty path only two
+/// bytes in the checkpoint, which compress to a thousandth. The limit excludes hardly any real
+/// queue: at this number, one and a half bytes are left for each path.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints, which alone would fill a checkpoint.
+/// Maximum number of fingerprints. This many alone would fill a checkpoint.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
-/// The number of size classes of queues. Each class has half the maximum bytes of the previous one;
-/// the last has an empty queue.
+/// The number of size classes of queues. Each class permits half as many bytes as the previous one.
+/// The last class is the empty queue.
 pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
-/// The position in the log is recorded for one path in this number.
+/// The position in the log is recorded for one in this many paths.
 const MARK_EVERY: u64 = 4096;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
@@ -37,7 +37,8 @@ pub(super) struct LogPoint {
     pub(super) totals: CrawlTotals,
 }
 
-/// The number of a path in the order of the queue. The path is the first in the frame at `offset`.
+/// Maps the number of a path, counted in queue order, to the frame at `offset`, whose first path it
+/// is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogMark {
     pub(super) offset: LogOffset,
@@ -48,19 +49,20 @@ pub(super) struct LogMark {
 pub(super) struct LogPoints {
     newest: [LogPoint; SIZES],
     marks: Vec<LogMark>,
-    /// Number of paths queued so far, number of those visited, and bytes of the others.
+    /// Number of paths queued so far, how many of them were visited, and the total bytes of those
+    /// not visited.
     queued: u64,
     visited: u64,
     bytes: u64,
     /// Fingerprints of the first paths beyond the depth limit, and whether there were more.
     pub(super) beyond: Vec<u8>,
     pub(super) more_beyond: bool,
-    /// The size class that fitted into the last checkpoint.
+    /// The size class of the last checkpoint's queue.
     pub(super) size: usize,
 }
 
 impl LogPoints {
-    /// The state before the first frame, which will be at `start`.
+    /// The state before the first frame, which will begin at `start`.
     pub(super) fn new(start: LogOffset) -> Self {
         Self {
             newest: [LogPoint { end: start, ..LogPoint::default() }; SIZES],
@@ -111,8 +113,9 @@ impl LogPoints {
         self.visited
     }
 
-    /// The newest moment of a size class, and where to start reading the log for the paths that
-    /// were queued then and for the last visited ones, of which at most [`MOST_KNOWN`] fit.
+    /// The newest moment of a size class, and the position from which to read the log. Reading
+    /// starts early enough for the paths queued at that moment, and for the last [`MOST_KNOWN`]
+    /// visited paths.
     pub(super) fn newest(&self, size: usize) -> (LogPoint, LogMark) {
         let point = self.newest.get(size).copied().unwrap_or_default();
         let oldest = point.visited.saturating_sub(MOST_KNOWN);

@@ -7,22 +7,24 @@ use std::os::unix::fs::FileExt as _;
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
 
-/// Number of unwritten bytes from which frames are written to the file.
+/// Number of unwritten bytes at which frames must be written to the file.
 const MAX_UNWRITTEN: usize = 256 << 10;
 
 /// Returns paths in the order of the frames that added them.
 #[derive(Debug)]
 pub(super) struct Queue {
     log: FrontierLog,
-    /// The paths already read from the log, and the position up to which it was read.
+    /// The paths that were already read from the log, and the position of the first frame not read
+    /// yet.
     front: VecDeque<QueuedPath>,
     unread: LogOffset,
-    /// Number of paths to skip at the front, because they were visited before the queue was opened.
+    /// Number of paths still to skip at the front, because they were visited before the queue was
+    /// opened.
     skip: u64,
 }
 
 impl Queue {
-    /// Opens the queue of a log whose first `visited` paths were visited.
+    /// Opens the queue of a log. Its first `visited` paths are skipped.
     pub(super) const fn new(log: FrontierLog, start: LogOffset, visited: u64) -> Self {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
@@ -51,7 +53,7 @@ impl Queue {
         self.log.push(frame)
     }
 
-    /// Whether so many bytes are unwritten that they should be written.
+    /// Whether there are enough unwritten bytes to write them now.
     pub(super) const fn is_due(&self) -> bool {
         self.log.unwritten() >= MAX_UNWRITTEN
     }

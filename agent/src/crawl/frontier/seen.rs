@@ -1,17 +1,18 @@
 //! The set of fingerprints of a site's known paths. It is exact and small, and entries can be
 //! removed.
 //!
-//! Pure. A hash table with open addressing and linear probing. It is divided into parts, and a full
-//! part grows by a quarter. A slot holds only a fingerprint, and 72 to 90 percent of the slots are
-//! taken, so a path takes 17.9 to 22.4 bytes if there are at least a few thousand. A table that
-//! doubles would take up to 39 bytes, and half as much again while it grows. A part consists of
-//! pieces of equal size, so that the pieces that one part frees when it grows can be reused by
-//! another. With one piece per part, the process needed a tenth of the set's size in addition.
-//! Fingerprints are halves of a cryptographic digest, so their bits serve as the hash. The
-//! probability that any two of ten million paths have the same fingerprint is 1.5 * 10^-25.
+//! This module is pure. The set is a hash table with open addressing and linear probing. It is
+//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint, and 72
+//! to 90 percent of the slots are taken, so a path takes 17.9 to 22.4 bytes if there are at least a
+//! few thousand paths. A table that doubles would take up to 39 bytes per path, and half as much
+//! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
+//! pieces that one part frees when it grows. With one piece per part, the process needed another
+//! tenth of the set's size. Fingerprints are halves of a cryptographic digest, so their bits serve
+//! as the hash. The probability that any two of ten million paths have the same fingerprint is 1.5
+//! × 10^-25.
 
-/// Number of parts of a set. Each part grows separately, so at most a 64th of the set is in memory
-/// twice.
+/// Number of parts of a set. Only one part grows at a time, so at most a 64th of the set is in
+/// memory twice.
 const PARTS: usize = 64;
 /// Minimum number of slots of a part that is not empty.
 const LEAST_SLOTS: usize = 4;
@@ -24,15 +25,15 @@ pub struct SeenPaths {
     parts: Vec<Part>,
 }
 
-/// A part. Fingerprint 0 marks a free slot. A path with fingerprint 0 (none is known) is stored
-/// under fingerprint 1.
+/// A part of the set. Fingerprint 0 marks a free slot. Should a path have fingerprint 0 (no such
+/// path is known), it is stored as fingerprint 1.
 #[derive(Debug, Default)]
 struct Part {
     slots: Slots,
     taken: usize,
 }
 
-/// Slots in pieces. All pieces but the last have [`PIECE`] slots.
+/// Slots, divided into pieces. All pieces except the last have [`PIECE`] slots.
 #[derive(Debug, Default)]
 struct Slots {
     pieces: Vec<Box<[u128]>>,
@@ -102,7 +103,8 @@ fn key(fingerprint: u128) -> u128 {
     fingerprint.max(1)
 }
 
-/// The index of a fingerprint's part: its lowest bits, which `home` does not use.
+/// The index of the part that stores a fingerprint. It depends on the lowest bits, which `home`
+/// does not use.
 fn part(key: u128) -> usize {
     low_bits(key) % PARTS
 }
@@ -112,15 +114,15 @@ fn low_bits(key: u128) -> usize {
 }
 
 impl Part {
-    /// The preferred slot of a fingerprint: its highest 64 bits, as a fraction of 2^64, times the
-    /// number of slots.
+    /// The slot where the search for a fingerprint starts: its highest 64 bits, as a fraction of
+    /// 2^64, times the number of slots.
     fn home(key: u128, slots: usize) -> usize {
         let fraction = key >> 64;
         let slots = u128::try_from(slots).expect("a number of slots");
         usize::try_from((fraction * slots) >> 64).expect("less than the slots")
     }
 
-    /// The slot of a fingerprint (`Ok`), or the free slot where it belongs (`Err`).
+    /// The slot of a fingerprint (`Ok`), or the free slot at which to insert it (`Err`).
     fn find(&self, key: u128) -> Result<usize, usize> {
         if self.slots.len == 0 {
             return Err(0);
@@ -141,7 +143,7 @@ impl Part {
 
     fn insert(&mut self, key: u128) -> bool {
         let Err(mut free) = self.find(key) else { return false };
-        // A part is never completely full, because a search ends at a free slot.
+        // Grow before the part is full: a search ends only at a free slot.
         if (self.taken + 1) * 10 > self.slots.len * 9 {
             self.grow();
             free = self.find(key).unwrap_or_else(|free| free);
@@ -162,7 +164,7 @@ impl Part {
 
     fn remove(&mut self, key: u128) -> bool {
         let Ok(mut hole) = self.find(key) else { return false };
-        // Move displaced fingerprints into the hole, so that no search ends too early.
+        // A hole would end searches too early, so move later fingerprints of the same run into it.
         let mut at = self.after(hole);
         while self.slots.get(at) != 0 {
             let home = Self::home(self.slots.get(at), self.slots.len);
@@ -177,8 +179,8 @@ impl Part {
         true
     }
 
-    /// Whether `home` lies after `hole` and not after `at`, cyclically. If so, a search for the
-    /// entry at `at` does not pass `hole`.
+    /// Whether `home` lies cyclically after `hole` and at or before `at`. If so, the search for the
+    /// entry at `at` does not cross `hole`.
     const fn lies_between(&self, home: usize, hole: usize, at: usize) -> bool {
         if hole < at { hole < home && home <= at } else { hole < home || home <= at }
     }
@@ -193,8 +195,8 @@ mod tests {
 
     use super::*;
 
-    /// Fingerprints from a small range, so that they often collide. Some fall into the last slots
-    /// and wrap around.
+    /// Fingerprints that often collide. Some hash to the last slots, so that their search wraps
+    /// around.
     fn crowded(number: u16) -> u128 {
         let high = if number.is_multiple_of(2) { u128::from(u64::MAX) << 64 } else { u128::from(number) << 112 };
         high | (u128::from(number) << 6)

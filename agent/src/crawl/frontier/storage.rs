@@ -1,5 +1,5 @@
-//! Stores a crawl's state on this agent's disk, to resume after a restart, and periodically offers
-//! a checkpoint to the scheduler, so that another agent can resume.
+//! Stores a crawl's state on this agent's disk, so that the crawl can resume after a restart.
+//! Periodically offers a checkpoint to the scheduler, so that another agent can resume the crawl.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
-/// Interval between checkpoints of a crawl. If an agent is lost, at most this much work is lost.
+/// Interval between checkpoints of a crawl. If an agent is lost, at most this much of the crawl is
+/// repeated.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The agent's report to the scheduler about an unfinished crawl.
+/// An agent's report to the scheduler about an unfinished crawl.
 #[derive(Debug, Clone)]
 pub struct CrawlSnapshot {
     pub checkpoint: Checkpoint,
@@ -30,7 +31,7 @@ pub struct CrawlSnapshot {
     pub last_error: String,
 }
 
-/// Receives a crawl's report. Must not block.
+/// Receives the reports of a crawl. Must not block.
 pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
 
 /// Where to store a crawl's state and pages, and the checkpoint from which the crawl resumes.
@@ -38,14 +39,14 @@ pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
 pub struct CrawlStorage {
     /// The file for the crawl's state; if `None`, the state is not stored.
     pub file: Option<PathBuf>,
-    /// The checkpoint of the agent that had the crawl before; empty if there is none.
+    /// The checkpoint of the agent that had the lease before; empty if there is none.
     pub checkpoint: Vec<u8>,
     pub on_snapshot: Option<SnapshotSink>,
     /// Stores the pages; if `None`, no pages are stored.
     pub recorder: Option<Recorder>,
     pub progress: Option<watch::Sender<CrawlProgress>>,
     /// Cancelled when another agent is to resume the crawl. The crawl then stops, and rests before
-    /// its lease ends.
+    /// it returns the lease.
     pub preempted: CancellationToken,
 }
 
@@ -92,8 +93,8 @@ impl CrawlStorage {
 }
 
 impl StateWriter {
-    /// Called after every step; writes the frontier if due. While writes fail, this retries, so the
-    /// crawl waits.
+    /// Call this after every step. It writes the frontier if that is due. If a write fails, it
+    /// retries until the write succeeds, and the crawl waits.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {
@@ -118,8 +119,8 @@ impl StateWriter {
         }
     }
 
-    /// Whether a report to the scheduler is due: once a minute, and at the start of a pause,
-    /// because a paused crawl sends no reports.
+    /// Whether to report to the scheduler now. Reports are due once a minute, and also when a pause
+    /// begins, because a paused crawl sends none.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;
@@ -145,8 +146,8 @@ fn open_blocking(
         None => Ok(None),
         Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
-            // Another crawl still has the file but is being stopped. This crawl runs without
-            // storing its state.
+            // An earlier crawl still has the file locked, but is being stopped. This crawl runs
+            // without storing its state.
             Err(taken @ LogError::Taken(_)) => {
                 tracing::warn!(error = %taken, "a crawl's state is not stored");
                 Ok(None)
@@ -161,7 +162,8 @@ fn open_blocking(
             .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
-    // A frontier without fetched pages may still contain a pause that the site requires.
+    // A local frontier without fetched pages is kept too, unless it is new: it may contain a pause
+    // that the site requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A path that is already in normal form, so that it need not be parsed.
+/// A path that is already in normal form, and so needs no parsing.
 fn path(text: &str) -> SitePath {
     SitePath::stored(text).unwrap()
 }
@@ -91,10 +91,10 @@ fn endless_traps_take_bounded_memory() {
     assert_eq!((frontier.totals().trapped, frontier.known.remembered()), (200_000, 100_000));
 }
 
-/// The links of a site of up to 60 pages: from which page to which.
+/// The links of a site of up to 60 pages, as pairs of page numbers: from, to.
 type Links = Vec<(u32, u32)>;
 
-/// Visits pages until `stop` pages were visited, and returns them in order.
+/// Visits pages until `stop` pages are visited, and returns them in order.
 async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String> {
     if frontier.is_new() {
         frontier.offer(&path("/0"), 0);
@@ -121,7 +121,7 @@ fn links() -> impl Strategy<Value = Links> {
 }
 
 proptest! {
-    // Compares the depths in an uninterrupted crawl with those that Bellman-Ford computes.
+    // Bellman-Ford computes the expected depths of an uninterrupted crawl.
     #[test]
     fn a_walk_is_breadth_first_and_visits_each_reachable_page_once(links in links(), max_depth in 0_u32..6) {
         let mut frontier = Frontier::temporary(max_depth, 1000).unwrap();
@@ -143,8 +143,8 @@ proptest! {
         prop_assert_eq!(frontier.has_beyond(), further);
     }
 
-    // An interrupted crawl skips no page and repeats only unwritten visits, however often it is
-    // interrupted and whether or not it wrote just before.
+    // An interrupted crawl skips no page. It repeats only visits that were not written, however
+    // often it is interrupted.
     #[test]
     fn a_crawl_resumes_after_a_restart_at_the_last_write(
         links in links(),
@@ -187,7 +187,7 @@ proptest! {
     }
 }
 
-/// A path that hardly compresses: digits of a multiplicative sequence.
+/// A path that hardly compresses, because its characters come from a pseudo-random sequence.
 fn long_path(page: u32, link: u32) -> String {
     let mut state = u64::from(page) << 32 | u64::from(link) | 1;
     let noise: String = (0..60)
@@ -221,7 +221,7 @@ async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32>
 async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_nothing() {
     let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
     let first = walk_wide(&mut frontier, 1000).await;
-    // 19,000 paths of 500 bytes are queued. Half of their bytes are random.
+    // Now 19,000 paths of 500 bytes are queued. Half of the bytes are random.
     let checkpoint = frontier.checkpoint().await.unwrap();
     assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
@@ -234,7 +234,7 @@ async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_no
         again.keys().all(|page| first.contains_key(page)),
         "what is fetched first is what was fetched after the checkpoint's moment"
     );
-    // Both frontiers now have the same paths in the queue.
+    // Both frontiers now have the same queue.
     assert_eq!(second.waiting(), frontier.waiting());
     for _ in 0..500 {
         assert_eq!(second.next().await.unwrap(), frontier.next().await.unwrap());
@@ -256,7 +256,7 @@ async fn a_checkpoint_keeps_the_newest_visited_paths_and_reads_no_older_ones() {
     }
     frontier.write().await.unwrap();
     drop(frontier);
-    // The state is the same after a restart.
+    // After a restart, overwrite the oldest visits in the file. The checkpoint must not need them.
     let mut frontier = open();
     let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();
@@ -282,8 +282,8 @@ async fn the_visits_of_a_checkpoint_are_on_the_disk() {
 }
 
 proptest! {
-    // The crawler requests a page before it reads the previous one, so two paths can be unvisited
-    // at the same time.
+    // The crawler requests a page before it reads the previous one, so up to two returned paths are
+    // not yet marked as visited.
     #[test]
     fn the_bytes_of_queued_paths_are_exact_before_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();

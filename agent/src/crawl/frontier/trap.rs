@@ -1,25 +1,25 @@
 //! Detects crawler traps: paths with repeated segments, and endless calendars.
 //!
-//! Pure. The rule for repetitions looks only at the path itself; the rule for calendars counts the
-//! paths that it has allowed. Neither forbids pages that a person would visit on an ordinary site.
-//! The outcome reports the number of paths left out.
+//! This module is pure. The rule against repetitions looks only at the path. The rule for calendars
+//! counts the paths that it has allowed. Neither rule forbids pages that a person would visit on an
+//! ordinary site. The outcome reports how many links the rules excluded.
 
 use std::collections::HashMap;
 
-/// Maximum segments of a path. An ordinary path has a handful; a relative link that is resolved
-/// against its own result adds one at every step.
+/// Maximum number of segments of a path. An ordinary path has a handful. A wrong relative link can
+/// add one segment at every step, endlessly.
 const MAX_SEGMENTS: usize = 32;
-/// Maximum consecutive occurrences of a group of segments. `/a/a/` is found on ordinary sites,
-/// `/a/a/a/` hardly ever.
+/// Maximum consecutive occurrences of a group of segments. `/a/a/` exists on ordinary sites;
+/// `/a/a/a/` hardly ever does.
 const MAX_REPEATS: usize = 2;
 /// Maximum number of segments in a repeated group, as in `/x/y/z/w/x/y/z/w/x/y/z/w`.
 const LONGEST_GROUP: usize = 4;
-/// Maximum occurrences of a segment in a path, consecutive or not.
+/// Maximum occurrences of one segment in a path, whether consecutive or not.
 const MAX_OCCURRENCES: usize = 4;
-/// Maximum pages of one calendar: enough for the days of two and a half years, or the months of 83
+/// Maximum number of pages of one calendar: the days of two and a half years, or the months of 83
 /// years.
 const MAX_DATES: u32 = 1000;
-/// Maximum calendars that are counted separately. All others share one count.
+/// Maximum number of calendars that are counted separately. All further calendars share one count.
 const MAX_CALENDARS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ pub(in crate::crawl) struct Traps {
 }
 
 impl Traps {
-    /// Whether a path with its query may be requested. Also counts the allowed pages of a calendar,
-    /// so call it only once per path.
+    /// Whether a path with its query may be requested. Call it only once per path, because it also
+    /// counts the allowed pages of each calendar.
     pub(in crate::crawl) fn allow(&mut self, path: &str) -> bool {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         !repeats(path) && self.allow_date(path, query)
@@ -45,7 +45,7 @@ impl Traps {
     }
 }
 
-/// Whether a path repeats segments too often, or has too many.
+/// Whether a path repeats segments too often, or has too many segments.
 fn repeats(path: &str) -> bool {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).take(MAX_SEGMENTS + 1).collect();
     if segments.len() > MAX_SEGMENTS {
@@ -58,7 +58,7 @@ fn repeats(path: &str) -> bool {
     (1..=LONGEST_GROUP).any(|group| in_a_row(&segments, group) > MAX_REPEATS)
 }
 
-/// Maximum number of consecutive occurrences of any group of `group` segments.
+/// Maximum number of consecutive occurrences of any group that has `group` segments.
 fn in_a_row(segments: &[&str], group: usize) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -69,9 +69,9 @@ fn in_a_row(segments: &[&str], group: usize) -> usize {
     1 + longest / group
 }
 
-/// The calendar to which a page belongs: its path and query without the date. `None` if the page is
-/// not for a date alone. An article (`/2021/05/17/title`) belongs to no calendar, because an
-/// archive is endless only if there are endlessly many articles.
+/// The calendar to which a page belongs: its path and query without the date. `None` if neither the
+/// query nor the end of the path has a date. An article (`/2021/05/17/title`) belongs to no
+/// calendar: there are only as many articles as somebody wrote, so an archive is not endless.
 fn calendar(path: &str, query: &str) -> Option<String> {
     let in_query = query.split('&').any(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -86,7 +86,7 @@ fn calendar(path: &str, query: &str) -> Option<String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         calendar.push('&');
         calendar.push_str(name);
-        // A value that is not a number or date identifies the calendar, such as `room=blue`.
+        // A value that is neither a number nor a date, as in `room=blue`, distinguishes calendars.
         if !is_number_or_date(value) {
             calendar.push('=');
             calendar.push_str(value);
@@ -179,7 +179,7 @@ mod tests {
             |number: u32| format!("/events/{}/{:02}/{:02}", 1990 + number / 336, number / 28 % 12 + 1, number % 28 + 1);
         let allowed = (0..5000).filter(|number| traps.allow(&day(*number))).count();
         assert_eq!(allowed, usize::try_from(MAX_DATES).unwrap());
-        // Another calendar, and pages below a date.
+        // These paths belong to another calendar, or to articles below a date.
         assert!(traps.allow("/rooms/2024/05/06"));
         assert!((0..5000).all(|number| traps.allow(&format!("{}/title-{number}", day(number)))));
         assert!((0..5000).all(|number| traps.allow(&format!("/item?id={number}"))));

@@ -1,8 +1,9 @@
 //! Finds the links of an HTML page while the page is received.
 //!
-//! Pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`) that stay inside
-//! the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page needs more memory
-//! than the limit, parsing stops; the links found before are returned and marked as incomplete.
+//! This module is pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
+//! that stay inside the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page
+//! needs more memory than the limit, parsing stops; the links found so far are returned and marked
+//! as incomplete.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,17 +17,17 @@ use super::site_path::{Fingerprints, Site, SitePath};
 use crate::crawl::politeness::robots::directives;
 
 const MAX_LINKS: usize = 10_000;
-/// Initial capacity for different links. Most pages have no more, and it takes only a few hundred
-/// bytes.
+/// Initial capacity for distinct links. Most pages have no more, and the capacity takes only a few
+/// hundred bytes.
 const FEW_LINKS: usize = 28;
-/// Maximum memory of the parser for one page. The parser holds a tag that is cut at the end of a
-/// piece, and 128 bytes per open element. If a page never closes its paragraphs, all of them stay
-/// open.
+/// Maximum memory of the parser for one page. The parser buffers a tag that continues in the next
+/// piece, and needs 128 bytes per open element. On a page that closes no paragraph, all paragraphs
+/// stay open.
 const MAX_PARSER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Links {
-    /// Paths inside the site, without duplicates, in the order of the page.
+    /// Paths inside the site, without duplicates, in the order in which the page has them.
     pub(in crate::crawl) paths: Vec<SitePath>,
     pub(in crate::crawl) cut: bool,
 }
@@ -38,8 +39,8 @@ pub(in crate::crawl) struct LinkExtractor {
 }
 
 impl LinkExtractor {
-    /// Makes an extractor for the page at `url` and a crawler with the product token `token`.
-    /// `charset` comes from the page's `Content-Type`.
+    /// Makes an extractor for the page at `url`. `charset` comes from the page's `Content-Type`;
+    /// `token` is the crawler's product token.
     pub(in crate::crawl) fn new(site: Site, url: Url, charset: Option<&str>, token: Arc<str>) -> Self {
         let encoding = charset
             .and_then(|label| Encoding::for_label_no_replacement(label.as_bytes()))
@@ -84,8 +85,8 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The elements that matter. The selectors are parsed once, because parsing them took longer than
-/// reading most pages.
+/// The elements that can have links or directives. The selectors are parsed only once, because
+/// parsing them took longer than reading most pages.
 static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
     ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
 });
@@ -116,7 +117,7 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
     settings
 }
 
-/// Discards the page as rewritten by the parser, because only the links are needed.
+/// Discards the parser's output, the rewritten page, because only the links are needed.
 struct Discard;
 
 impl OutputSink for Discard {
@@ -129,7 +130,7 @@ struct Page {
     token: Arc<str>,
     base: Url,
     based: bool,
-    /// Queries are percent-encoded in the page's encoding, as browsers do it.
+    /// The page's encoding. Like browsers, the extractor percent-encodes queries in it.
     encoding: Option<&'static Encoding>,
     known: Fingerprints,
     links: Links,
@@ -138,7 +139,7 @@ struct Page {
 
 impl Page {
     fn set_base(&mut self, element: &Element<'_, '_>) {
-        // Only the first `base` element counts.
+        // As in browsers, only the first `base` element counts.
         if self.based {
             return;
         }
@@ -179,7 +180,8 @@ impl Page {
     }
 
     fn path(&self, href: &str) -> Option<SitePath> {
-        // A `base` element may point anywhere, so the short cut does not apply.
+        // With a `base` element, links may be relative to any URL, so the shortcut for plain paths
+        // does not apply.
         let plain = if self.based { None } else { SitePath::plain(href) };
         plain.or_else(|| self.site.path(&self.resolve(href)?))
     }
@@ -191,7 +193,7 @@ impl Page {
     }
 }
 
-/// Encodes a query as browsers do.
+/// Encodes the characters of a query as browsers do.
 fn encoder(encoding: Option<&'static Encoding>) -> impl Fn(&str) -> Cow<'_, [u8]> {
     move |text| match encoding {
         Some(encoding) => encoding.encode(text).0,
@@ -199,8 +201,8 @@ fn encoder(encoding: Option<&'static Encoding>) -> impl Fn(&str) -> Cow<'_, [u8]
     }
 }
 
-/// Replaces the character references (`&amp;`) that occur in links, because the parser leaves them
-/// in attributes.
+/// Replaces the character references (such as `&amp;`) that occur in links, because the parser does
+/// not replace them in attributes.
 pub(in crate::crawl) fn decode_references(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;
@@ -215,7 +217,8 @@ pub(in crate::crawl) fn decode_references(text: &str) -> String {
     decoded
 }
 
-/// The character for the reference at the start of a text, and the reference's length in bytes.
+/// The character for which the reference at the start of a text stands, and the reference's length
+/// in bytes.
 fn reference_at(text: &str) -> Option<(char, usize)> {
     // The longest reference is `&#x10ffff;`.
     let end = text.bytes().take(10).position(|byte| byte == b';')?;
@@ -288,7 +291,8 @@ pub(in crate::crawl) mod tests {
 
     #[test]
     fn an_old_encoding_is_taken_from_the_header_or_the_page() {
-        // 中 is D6 D0 in GBK: paths are percent-encoded as UTF-8, queries in the page's encoding.
+        // 中 is D6 D0 in GBK. Paths are percent-encoded as UTF-8, but queries in the page's
+        // encoding.
         let html = [b"<a href='/\xd6\xd0?\xd6\xd0'>".as_slice()].concat();
         let expected = ["/%E4%B8%AD?%D6%D0"];
         let links = extract(&html, Some("gbk"), 5);

@@ -1,27 +1,27 @@
 //! The normal form of a path and query: equivalent URLs get the same spelling.
 //!
-//! Pure. Unnecessary escapes are decoded and the others are written in capitals (RFC 3986, 6.2.2).
-//! Session identifiers and advertising parameters are removed, because they give the same page a
-//! new URL at every visit. The parameters of a query keep their order, because it may matter to the
-//! site.
+//! This module is pure. Unnecessary escapes are decoded, and the other escapes are written with
+//! capital letters (RFC 3986, 6.2.2). Session identifiers and advertising parameters are removed,
+//! because they give the same page a new URL at every visit. The parameters of a query keep their
+//! order, which may matter to the site.
 
 use std::borrow::Cow;
 
-/// Names of parameters that identify a visit, whatever their value.
+/// Names of parameters that identify a visit, whatever their values are.
 const VISITS: [&str; 8] = ["jsessionid", "phpsessid", "asp.net_sessionid", "cfid", "cftoken", "oscsid", "zenid", "_gl"];
-/// Prefixes of names of such parameters. For example, Microsoft's servers append letters to
-/// `ASPSESSIONID`.
+/// Prefixes of names of parameters that identify a visit. For example, Microsoft's servers append
+/// letters to `ASPSESSIONID`.
 const VISITS_BEGIN: [&str; 2] = ["aspsessionid", "utm_"];
 /// Parameters that advertisers add to links to a site.
 const MARKS: [&str; 5] = ["gclid", "fbclid", "msclkid", "dclid", "yclid"];
-/// Names of parameters that identify a visit only if their value looks like an identifier: `sid=12`
-/// may be the number of a story.
+/// Names of parameters that identify a visit only if their value looks like an identifier. For
+/// example, `sid=12` may be the number of a story.
 const PERHAPS: [&str; 5] = ["sid", "s", "session", "sessionid", "session_id"];
-/// Minimum length of a value, in characters, to look like an identifier.
+/// Minimum length, in characters, of a value that looks like an identifier.
 const LEAST_TOKEN: usize = 16;
 
 pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
-    // Most paths contain none of these characters.
+    // A fast path: most paths contain none of these characters, and need no change.
     if !path_and_query.bytes().any(|byte| matches!(byte, b'%' | b';' | b'?')) {
         return Cow::Borrowed(path_and_query);
     }
@@ -40,10 +40,11 @@ pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// Removes unnecessary escapes from a text, and writes the others in capitals.
+/// Removes unnecessary escapes from a text, and writes the other escapes with capital letters.
 pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
-    // The last `%` that starts no escape: a digit decoded after it could turn it into an escape.
+    // Position of the last `%` that starts no escape. A hexadecimal digit decoded right after it
+    // could turn it into an escape.
     let mut stray = None;
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -82,7 +83,7 @@ fn without_session(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// Whether a parameter (`name=value`) identifies the visit, not the content.
+/// Whether a parameter (`name=value`) identifies the visit rather than the content.
 fn names_a_visit(pair: &str) -> bool {
     let Some((name, value)) = pair.split_once('=') else { return false };
     let is = |known: &&str| name.eq_ignore_ascii_case(known);

@@ -1,9 +1,9 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! Pure. Equivalent URLs have the same [`SitePath`], which has no fragment, default port,
-//! credentials, dot segments, empty query, unnecessary escapes or session identifiers. A `SitePath`
-//! can only be made from a URL of the site's origin, and becomes a URL only by prepending that
-//! origin, so a path can never leave the site.
+//! This module is pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default
+//! port, credentials, dot segments, empty query, unnecessary escapes or session identifiers. A
+//! `SitePath` is only made from a URL of the site's origin, and becomes a URL only by prepending
+//! that origin, so a path can never leave the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,17 +14,17 @@ use url::{Position, Url};
 use super::normal_form::normal_form;
 use crate::net::origin::Origin;
 
-/// Maximum length of a path and query in bytes; longer ones are traps, not pages.
+/// Maximum length of a path and query in bytes. Longer ones belong to traps, not to pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::crawl) struct SitePath {
     text: Box<str>,
-    /// Computed once, because every lookup of a path needs it.
+    /// Computed once per path, because every lookup needs it.
     fingerprint: Fingerprint,
 }
 
-/// Stands for a [`SitePath`] in sets, so that the known paths of a large site take little memory.
+/// Represents a [`SitePath`] in sets, so that the known paths of a large site take little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::crawl) struct Fingerprint(u128);
 
@@ -41,7 +41,7 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Used only for `u128`; this also works for other keys.
+        // Only `u128` keys are used. This keeps the hasher correct for other keys.
         self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 
@@ -63,7 +63,7 @@ impl SitePath {
         &self.text
     }
 
-    /// A short cut for links that are already in normal form: absolute paths with only letters,
+    /// A shortcut for links that are already in normal form: absolute paths with only letters,
     /// digits, `-`, `_`, `/` and dots inside segments. Most links have this form, and the URL
     /// parser takes ten times as long. If this returns `None`, use the parser.
     pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
@@ -104,7 +104,7 @@ pub(in crate::crawl) struct Site {
 }
 
 impl Site {
-    /// The site at an origin; `None` if the origin is not part of a valid URL.
+    /// The site at an origin; `None` if no valid URL can have this origin.
     pub(in crate::crawl) fn new(origin: &Origin) -> Option<Self> {
         let root = Url::parse(&format!("{origin}/")).ok()?;
         // Parse the origin again: its fields are public, so they may not be in normal form.
@@ -122,7 +122,8 @@ impl Site {
 
     /// The normal form of a URL; `None` if the URL is outside the site or too long.
     pub(in crate::crawl) fn path(&self, url: &Url) -> Option<SitePath> {
-        // If the URL starts exactly like the start page's, its origin need not be parsed.
+        // If the URL has the same text before its path as the site's root, its origin need not be
+        // parsed.
         let alike = url[..Position::BeforePath] == self.root[..Position::BeforePath];
         if !alike && Origin::of(url).ok()? != self.origin {
             return None;
@@ -138,7 +139,7 @@ impl Site {
             url.set_path(&path.text);
             return Some(url);
         }
-        // Not `join`, which would take the path `//host/` for another host.
+        // `join` would be wrong here, because it would read the path `//host/` as another host.
         let url = Url::parse(&format!("{}{}", self.origin, path.text)).ok()?;
         (self.path(&url)? == *path).then_some(url)
     }
@@ -149,7 +150,8 @@ fn is_plain(path: &str) -> bool {
     let mut before = b'/';
     for byte in path.bytes().skip(1) {
         let plain = match byte {
-            // Refuse dot segments, and `//`, which may begin another host or an empty segment.
+            // A dot after a slash may begin a dot segment. Two slashes may begin another host or an
+            // empty segment.
             b'.' | b'/' => before != b'/',
             byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
         };

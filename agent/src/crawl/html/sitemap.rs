@@ -1,8 +1,9 @@
-//! Parses a sitemap while it is received: the pages that it lists, or the sitemaps that a sitemap
-//! index lists (sitemaps.org, protocol 0.9).
+//! Parses a sitemap while it is received. A sitemap lists pages; a sitemap index lists sitemaps
+//! (sitemaps.org, protocol 0.9).
 //!
-//! Pure. A sitemap is XML or has one URL per line; either may be gzipped. An invalid sitemap has no
-//! entries. Only the entries are kept in memory, up to the protocol's limit for one sitemap.
+//! This module is pure. A sitemap is XML, or text with one URL per line; either may be gzipped. An
+//! invalid sitemap has no entries. Only the entries are kept in memory, up to the protocol's limit
+//! for one sitemap.
 
 use std::io::Write as _;
 
@@ -10,22 +11,23 @@ use flate2::write::MultiGzDecoder;
 
 use super::links::decode_references;
 
-/// Maximum entries of one sitemap, as the protocol limits them.
+/// Maximum number of entries of one sitemap, a limit of the protocol.
 const MAX_ENTRIES: usize = 50_000;
-/// Maximum length of a listed URL in bytes, as the protocol limits it.
+/// Maximum length of a listed URL in bytes, a limit of the protocol.
 const MAX_URL_BYTES: usize = 2048;
-/// Maximum length of a URL as written, with surrounding blanks and character references.
+/// Maximum bytes of a URL before surrounding blanks are removed and character references are
+/// replaced.
 const MAX_WRITTEN_BYTES: usize = 4 * MAX_URL_BYTES;
 /// Maximum total bytes of the URLs from one sitemap: 100 bytes for each of [`MAX_ENTRIES`].
 const MAX_LISTED_BYTES: usize = 5 << 20;
-/// Maximum memory of the parser, which holds a tag or a line.
+/// Maximum memory of the parser, which buffers one tag or line.
 const MAX_PARSER_BYTES: usize = 256 << 10;
-/// Maximum decoded bytes of one sitemap, as the protocol limits them.
+/// Maximum decoded bytes of one sitemap, a limit of the protocol.
 const MAX_BYTES: u64 = 50 << 20;
 /// The start of a character data section, without its `<`.
 const CDATA: &[u8] = b"![CDATA[";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The byte order mark, with which some texts start.
+/// The byte order mark with which some sitemaps begin.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// The entries of a sitemap.
@@ -52,7 +54,7 @@ impl SitemapReader {
         Self { beginning: Vec::new(), form: None }
     }
 
-    /// Parses the next piece. Returns `false` if no more is needed.
+    /// Parses the next piece. Returns `false` if no further piece is needed.
     pub(in crate::crawl) fn write(&mut self, piece: &[u8]) -> bool {
         match &mut self.form {
             Some(Encoding::Plain(parser)) => parser.write_all(piece).is_ok(),
@@ -98,7 +100,7 @@ impl SitemapReader {
     }
 }
 
-/// Parses a decoded sitemap in pieces. Writing fails when no more is needed.
+/// Parses a decoded sitemap in pieces. Writing fails when no further piece is needed.
 #[derive(Default)]
 struct Parser {
     listed: EntryList,
@@ -108,7 +110,7 @@ struct Parser {
 }
 
 enum Syntax {
-    /// The bytes received so far may be the start of a byte order mark.
+    /// Too few bytes were received to rule out a byte order mark.
     Unread(Vec<u8>),
     /// Only white space was received so far.
     Unknown,
@@ -124,7 +126,7 @@ impl Default for Syntax {
     }
 }
 
-/// The kind of an entry, as the list to which it belongs.
+/// The kind of an entry, represented by a function that returns the list for such entries.
 type EntryKind = fn(&mut Sitemap) -> &mut Vec<String>;
 
 fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
@@ -160,8 +162,8 @@ impl EntryList {
     }
 }
 
-/// Parses the part of XML that sitemaps use, byte by byte, and returns the text of each `loc` that
-/// is a child of a `url` or `sitemap`.
+/// Parses the part of XML that sitemaps use, byte by byte. Returns the text of each `loc` that is a
+/// child of a `url` or `sitemap`.
 #[derive(Default)]
 struct XmlParser {
     /// The beginning of the current tag, comment or section, without its first `<`.
@@ -204,7 +206,7 @@ impl XmlParser {
 
     fn end(&mut self, tag: &[u8]) -> Option<(EntryKind, Vec<u8>)> {
         if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
-            // A URL that is too long is dropped at its end. Until then it must not grow.
+            // A URL that is too long is dropped when it ends. Do not let it grow until then.
             if let Some(url) = self.url.as_mut().filter(|url| url.len() <= MAX_WRITTEN_BYTES) {
                 url.extend_from_slice(section);
             }
@@ -219,7 +221,7 @@ impl XmlParser {
         };
         let is_loc = name.eq_ignore_ascii_case(b"loc");
         match &mut self.entry {
-            // A comment, a declaration, or an element without content.
+            // A comment, a declaration or an empty element changes nothing.
             _ if name.starts_with(b"!") || name.starts_with(b"?") || tag.ends_with(b"/>") => {}
             entry if kind.is_some() => {
                 *entry = kind.filter(|_| !closes).map(|kind| (kind, 0));

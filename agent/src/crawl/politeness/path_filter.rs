@@ -1,17 +1,18 @@
-//! Decides which links a policy lets a crawl follow, by patterns of paths as in robots.txt.
+//! Decides which links a crawl may follow, by the policy's path patterns, which have the syntax of
+//! robots.txt.
 //!
-//! Pure. `pattern` defines the meaning of the patterns.
+//! This module is pure. `pattern` defines the meaning of the patterns.
 
 use super::pattern::{matches, path_spelling, pattern_spelling};
 use crate::crawl::html::site_path::SitePath;
 
-/// Maximum number of patterns in a list. Limited because every link is matched against each
-/// pattern.
+/// Maximum number of patterns in a list. The number is limited because every link is matched
+/// against every pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
 
-/// The links to follow: those that a pattern of `include` matches (all links if it is empty),
-/// except those that a pattern of `exclude` matches.
+/// The links to follow. If `include` is not empty, a link must match one of its patterns. A link
+/// that matches a pattern of `exclude` is not followed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathFilter {
     include: Vec<Pattern>,
@@ -36,12 +37,12 @@ impl PathFilter {
         Ok(())
     }
 
-    /// The patterns of `include`, as texts.
+    /// The patterns of `include` as text.
     pub(in crate::crawl) fn included(&self) -> impl Iterator<Item = &str> {
         self.include.iter().map(|pattern| pattern.0.as_str())
     }
 
-    /// The patterns of `exclude`, as texts.
+    /// The patterns of `exclude` as text.
     pub(in crate::crawl) fn excluded(&self) -> impl Iterator<Item = &str> {
         self.exclude.iter().map(|pattern| pattern.0.as_str())
     }

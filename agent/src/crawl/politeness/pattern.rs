@@ -1,11 +1,11 @@
 //! Patterns of paths as in robots.txt (RFC 9309, 2.2.3). A pattern matches a prefix of the path;
-//! `*` stands for any text and a final `$` for the end of the path.
+//! `*` matches any text, and a final `$` matches the end of the path.
 //!
-//! Pure. Pattern and path are first converted to the same spelling, in which every other character
-//! stands for itself. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24` and
-//! `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one after
-//! another, each at the first position where it fits. That is correct because `*` is the only
-//! wildcard, and the time depends only on the path's length.
+//! This module is pure. Pattern and path are first converted to the same spelling, so that they can
+//! be compared literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24`
+//! and `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one
+//! after another, each at the first position where it fits. This is correct because `*` is the only
+//! wildcard. The time depends only on the path's length.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub(in crate::crawl) fn path_spelling(path: &str) -> Cow<'_, str> {
     Cow::Owned(escaped(path.as_bytes(), stands_for_itself))
 }
 
-/// Whether a pattern matches a path, both in their spellings.
+/// Whether a pattern matches a path. Both must be in the spelling used for matching.
 pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     let (pattern, to_end) = pattern.strip_suffix('$').map_or((pattern, false), |pattern| (pattern, true));
     let Some((first, others)) = pattern.split_once('*') else {
@@ -40,7 +40,7 @@ pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     if to_end { rest.ends_with(last) } else { rest.contains(last) }
 }
 
-/// Whether a byte is written without an escape. All others are escaped, because URLs differ in
+/// Whether a byte is written without an escape. All other bytes are escaped, because URLs differ in
 /// which of them they escape.
 const fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
@@ -122,7 +122,7 @@ mod tests {
         ] {
             assert!(holds(pattern, path), "{pattern} {path}");
         }
-        // The path in GBK, as on sites that predate UTF-8.
+        // The same path, but encoded in GBK, as on sites older than UTF-8.
         assert!(matches(&pattern_spelling(b"/\xd6\xd0"), "/%D6%D0/x"));
     }
 

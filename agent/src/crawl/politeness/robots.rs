@@ -1,4 +1,4 @@
-//! Fetches a site's robots.txt before anything else, and decides by its rules (RFC 9309).
+//! Fetches a site's robots.txt before any page, and decides by its rules (RFC 9309).
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
 //! everything, because its rules are unknown. Redirects are followed, even to other hosts; each of
@@ -25,15 +25,15 @@ mod file;
 #[cfg(test)]
 mod published;
 
-/// Maximum bytes of a robots.txt to read; the rest is ignored (RFC 9309, 2.5).
+/// Maximum bytes of a robots.txt to read. Everything after them is ignored (RFC 9309, 2.5).
 const MAX_BYTES: usize = 500 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
 /// Why there are no rules.
 pub(in crate::crawl) enum RulesError {
-    /// Nothing may be fetched, for this reason.
+    /// robots.txt forbids every request, or could not be read; the text is the reason.
     Forbidden(String),
-    /// The site could not be reached, for this reason.
+    /// The site did not respond; the text is the reason.
     NoAnswer(Trouble, String),
     /// The crawl's deadline has passed.
     OutOfTime,
@@ -45,7 +45,7 @@ pub(in crate::crawl) struct RobotsRules {
     groups: Vec<LineRange>,
     /// The time at which the rules expire and must be fetched again.
     stale_at: Instant,
-    /// The permit for a large file's memory.
+    /// The memory permit, which only a large file needs.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -55,8 +55,8 @@ impl RobotsRules {
         Self::of(Arc::default(), "", Instant::now(), None)
     }
 
-    /// The rules for a crawler with the product token `token`, from a file that was requested at
-    /// `at`.
+    /// The rules for a crawler with product token `token`. They come from a file that was requested
+    /// at `at`.
     fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
         let groups = file.groups_for(token);
         Self { file, groups, stale_at: at + FRESH, _room: room }
@@ -81,12 +81,13 @@ impl RobotsRules {
 
     pub(in crate::crawl) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.file.delay(&self.groups)?;
-        // Infinity, and any value beyond the clock's range, becomes the maximum.
+        // An infinite value, or one beyond the clock's range, becomes the maximum.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
 }
 
-/// The rules of a site. Fetches its robots.txt, unless that was fetched within the last day.
+/// The rules of a site. Fetches the site's robots.txt, unless the cache has one that is less than a
+/// day old.
 pub(in crate::crawl) async fn rules_of(
     fetcher: &mut Fetcher,
     site: &Site,
@@ -125,12 +126,12 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Ru
             Some(next) => url = next,
             None => break,
         }
-        // Remove credentials, which the client would otherwise send to the redirect's target.
+        // Remove credentials from the URL, or the client would send them to the redirect's target.
         if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
             break;
         }
     }
-    // After endless or invalid redirects, the file counts as missing (RFC 9309, 2.3.1.2).
+    // If redirects are endless or invalid, the file counts as missing (RFC 9309, 2.3.1.2).
     Ok(None)
 }
 
@@ -151,7 +152,8 @@ async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
         if text.len() > MAX_BYTES {
-            // Drop the line that was cut: it could have another meaning than the whole line.
+            // Drop the line that was cut, because it could have another meaning than the whole
+            // line.
             let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
             text.truncate(end);
             break;

@@ -3,8 +3,8 @@
 use super::hostile::HTML;
 use super::*;
 
-/// Number of pages of the site. Before crawls waited for the previous connection, one request in
-/// thirty made a second one.
+/// Number of pages of the site. When crawls did not yet wait for the previous connection, one
+/// request in thirty made a new connection.
 const PAGES: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +20,7 @@ async fn a_crawl_without_pauses_uses_one_connection() {
     .await;
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, PAGES), "{}", outcome.message);
-    // If the test loses the processor for the few milliseconds of the delay, the crawl makes
+    // If the test gets no processor time during the few milliseconds of the delay, the crawl makes
     // another connection.
     assert!(site.connections() <= 3, "{}", site.connections());
 }

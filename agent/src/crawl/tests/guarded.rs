@@ -1,5 +1,5 @@
-//! Tests that a crawl connects only to public addresses, whatever their spelling or source, and
-//! uses no proxy, cookie or file.
+//! Tests that a crawl connects only to public addresses, however a URL spells them and wherever
+//! they come from, and that it uses no proxy, cookie or file.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,8 +12,8 @@ const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0
 const DISGUISED: &str = "[::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::127.0.0.1] [::ffff:0:127.0.0.1] \
     [64:ff9b::127.0.0.1] [2002:7f00:1::] [2001:0:7f00:1::80ff:fffe] [::] 0.0.0.0";
 
-/// Servers at the same port of the IPv4 and IPv6 loopback addresses. `None` if this machine has no
-/// IPv6.
+/// Two servers with the same port, at the IPv4 and the IPv6 loopback address. The second is `None`
+/// if this machine has no IPv6.
 async fn secrets() -> (TestServer, Option<TestServer>) {
     let secret = TestServer::start(|_| html("secret")).await;
     let sixth = TestServer::start_at((Ipv6Addr::LOCALHOST, secret.port()), |_| html("secret")).await;
@@ -24,7 +24,7 @@ fn connections((secret, sixth): &(TestServer, Option<TestServer>)) -> usize {
     secret.connections() + sixth.as_ref().map_or(0, TestServer::connections)
 }
 
-/// Crawls a site with an unknown origin, given by its name as submitted.
+/// Crawls a site that was submitted as `name` and whose origin is not known yet.
 async fn crawl_name(name: &str, allow_net: &str) -> Outcome {
     TestCrawl::named(name).context(context(&[allow_net])).outcome().await
 }
@@ -37,7 +37,7 @@ async fn no_spelling_of_a_private_address_is_connected() {
         let name = format!("http://{host}:{port}");
         let outcome = crawl_name(&name, "127.0.0.2/32").await;
         assert!(matches!(outcome.kind, OutcomeKind::Blocked(_) | OutcomeKind::Unreachable), "{name}: {outcome:?}");
-        // The address of a known origin is vetted too.
+        // An origin that is already known must be vetted too.
         if name.parse::<Origin>().is_ok() {
             let outcome = TestCrawl::at(&name).context(context(&["127.0.0.2/32"])).outcome().await;
             assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
@@ -57,7 +57,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
-    // The IPv6 forms are other addresses, which are not allowed.
+    // The IPv6 forms are different addresses, which this operator does not allow.
     for host in DISGUISED.split(' ') {
         let before = connections(&secrets);
         crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;
@@ -81,12 +81,12 @@ async fn no_redirect_is_followed_to_a_private_address() {
         })
         .await
         .unwrap();
-        // robots.txt redirects to the other host, where it cannot be fetched, so the site must not
-        // be crawled.
+        // robots.txt redirects to the other host, which the guard refuses. So the site must not be
+        // crawled.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
         // Some spellings are invalid URLs. Then robots.txt counts as missing, and the page's link
-        // leads outside the site.
+        // leads nowhere inside the site.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
     }
     assert_eq!(connections(&secrets), 0);
@@ -139,14 +139,16 @@ async fn only_the_permitted_addresses_of_a_name_are_connected() {
 #[tokio::test]
 async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
     let secret = TestServer::start(|_| html("secret")).await;
-    // The server closes every connection, so that each request resolves the name again.
+    // The server closes every connection, so that the crawl resolves the name again for each
+    // request.
     let answer = |path: &str| {
         let mut acts = if path == "/robots.txt" { status(404) } else { html("<a href=/next>") };
         acts.push(ServerAction::Close);
         acts
     };
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
-    // The name has a public address for three queries, then a private one. The TTL is zero.
+    // The name has a public address in the first three answers, then a private one. The TTL is
+    // zero.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
         DnsAnswer::At(vec![[127, 0, 0, host].into()], 0)

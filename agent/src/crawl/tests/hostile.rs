@@ -1,5 +1,5 @@
-//! Tests malicious or badly broken sites. Each takes limited time and little memory, the outcome
-//! contains the reason, and other crawls are not affected.
+//! Tests malicious or badly broken sites. A crawl of such a site takes limited time and little
+//! memory, its outcome contains the reason, and other crawls are not affected.
 
 use super::*;
 
@@ -10,14 +10,14 @@ pub(super) const QUICK: Timeouts = Timeouts {
     total: Duration::from_millis(1500),
     slow_after: Duration::from_millis(300),
 };
-/// Number of bytes that exceeds the buffers of two sockets.
+/// More bytes than the buffers of two sockets can hold.
 const BUFFERS: usize = 16 << 20;
 
 async fn quick(site: &TestServer, policy: Policy) -> Outcome {
     quick_of(TestCrawl::of(site).policy(policy)).await
 }
 
-/// Runs a crawl with short time limits, and checks that the crawl keeps them.
+/// Runs a crawl with short time limits, and checks that the crawl ends in time.
 pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
     let started = Instant::now();
     let outcome = TestCrawl { timeouts: QUICK, ..crawl }.outcome().await;
@@ -25,7 +25,7 @@ pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
     outcome
 }
 
-/// A site whose server performs these actions for `/bad`. Its start page links to `/bad` and
+/// A site whose server performs these actions for `/bad`. The start page links to `/bad` and
 /// `/after`.
 async fn with_bad_page(acts: Vec<ServerAction>) -> TestServer {
     TestServer::start(move |path| match path {
@@ -37,8 +37,8 @@ async fn with_bad_page(acts: Vec<ServerAction>) -> TestServer {
     .await
 }
 
-/// Crawls a site whose server performs these actions for `/bad`. Checks that this is the crawl's
-/// only error; returns its message and the site.
+/// Crawls a site whose server performs these actions for `/bad`, and checks that this causes the
+/// crawl's only error. Returns the error's message and the site.
 async fn error_of(acts: Vec<ServerAction>) -> (String, TestServer) {
     let site = with_bad_page(acts).await;
     let outcome = quick(&site, policy()).await;
@@ -93,7 +93,7 @@ async fn a_server_that_sends_too_slowly_is_abandoned() {
     assert_eq!(error, "the body arrives slower than 1024 bytes a second");
     let (error, _) = error_of(vec![send(format!("{HTML}content-length: 9\r\n\r\n")), ServerAction::Wait]).await;
     assert_eq!(error, "the body arrives slower than 1024 bytes a second");
-    // A header that arrives fast enough, but never ends.
+    // A body that arrives fast enough, but never ends.
     let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), vec![b'v'; 200])]).await;
     assert_eq!(error, "no end of the answer within 1.5s");
 }
@@ -101,7 +101,8 @@ async fn a_server_that_sends_too_slowly_is_abandoned() {
 #[tokio::test]
 async fn a_slow_body_that_is_fast_enough_is_received() {
     let beginning = format!("{HTML}content-length: 1600\r\n\r\n{}", "v".repeat(800));
-    // The rest is sent while the first bytes alone still keep the average above 1 KiB per second.
+    // The second half is sent while the first half alone still keeps the average above 1 KiB per
+    // second.
     let rest = ServerAction::Send(vec![b'v'; 800]);
     let site = with_bad_page(vec![send(&beginning), ServerAction::Pause(MS(500)), rest]).await;
     let outcome = quick(&site, policy()).await;
@@ -140,7 +141,7 @@ async fn a_wrong_content_length_breaks_at_most_one_page() {
     assert!(!error.is_empty(), "{error}");
     let (error, _) = error_of(vec![send(format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
-    // Bytes after the declared length of a body must not be taken for the response to the next
+    // Bytes after the declared length of a body must not be read as the response to the next
     // request.
     let longer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n<html";
     let smuggled =
@@ -289,7 +290,7 @@ async fn timeouts_of_resolving_and_connecting_are_different_errors() {
     let outcome = quick_of(silent).await;
     assert_eq!(outcome.kind, OutcomeKind::Unreachable);
     assert!(outcome.message.ends_with("no address within 300ms"), "{}", outcome.message);
-    // This server accepts the connection, but does not respond to the TLS handshake.
+    // This server accepts the connection, but does not answer the TLS handshake.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let outcome = quick_of(TestCrawl::at(&format!("https://{}", silent.local_addr().unwrap()))).await;
     assert!(outcome.message.ends_with("no connection within 300ms"), "{}", outcome.message);

@@ -1,4 +1,4 @@
-//! Tests sites with TLS: valid and invalid HTTP/2, and untrusted certificates.
+//! Tests sites with TLS: valid and invalid HTTP/2, and certificates that are not trusted.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ fn header(stream: u32, block: &[u8]) -> Vec<u8> {
 
 /// The frames of a complete HTML page.
 fn page_of(stream: u32, body: &str) -> Vec<u8> {
-    // `content-type: text/html` as an HPACK literal; 31 is the name's index.
+    // `content-type: text/html` as an HPACK literal whose name is entry 31 of the static table.
     let block = [&[OK, 0x0f, 0x10, 9][..], b"text/html"].concat();
     [header(stream, &block), frame(DATA, END_STREAM, stream, body.as_bytes())].concat()
 }
@@ -47,8 +47,8 @@ fn page_of(stream: u32, body: &str) -> Vec<u8> {
 /// Returns the frames to send in response to a request on a stream, and whether to repeat them.
 type FrameReply = fn(u32) -> (Vec<u8>, bool);
 
-/// A site that responds to its third request, which is for `/bad`, with `bad`, and normally to all
-/// others.
+/// A site that sends `bad` in response to its third request, which is for `/bad`. All other
+/// responses are normal.
 struct FrameSite {
     addr: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -68,7 +68,7 @@ impl FrameSite {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, requests, ended) = (acceptor.clone(), Arc::clone(&requests), Arc::clone(&ended));
                 tokio::spawn(async move {
-                    // The connection may end in any way.
+                    // The crawl may end the connection in any way, so errors are ignored.
                     drop(serve_frames(acceptor.accept(stream).await.unwrap(), &requests, bad).await);
                     ended.fetch_add(1, Ordering::SeqCst);
                 });
@@ -114,7 +114,7 @@ async fn serve_frames(
     }
 }
 
-/// Crawls a site that responds to one request with `bad`. Returns the outcome, the error of this
+/// Crawls a site that responds to `/bad` with `bad`. Returns the outcome, the error of this
 /// request, and the number of connections.
 async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
@@ -124,7 +124,7 @@ async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let error = outcome.message.strip_prefix(&format!("{origin}/bad: ")).unwrap_or(&outcome.message).to_owned();
     let (connections, over) = (site.connections.load(Ordering::SeqCst), Instant::now());
     while site.ended.load(Ordering::SeqCst) < connections {
-        // If the server ignores the closing of the connection, the library ends it after 30 s.
+        // If the server ignores that the connection is closed, the library gives up after 30 s.
         assert!(over.elapsed() < Duration::from_secs(45), "a connection outlives its crawl: {error}");
         tokio::task::yield_now().await;
     }
@@ -163,7 +163,8 @@ async fn http2_is_used_on_one_connection_if_offered() {
 async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
     for bad in [
         (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as FrameReply,
-        // REFUSED_STREAM permits sending the request again, but the crawler must pace it.
+        // REFUSED_STREAM permits the client to repeat the request, but the crawler must pace the
+        // repetition.
         |id| (frame(RESET, 0, id, &7_u32.to_be_bytes()), false),
         |id| ([header(id, &[OK]), frame(RESET, 0, id, &2_u32.to_be_bytes())].concat(), false),
     ] {
@@ -184,7 +185,8 @@ async fn a_server_that_sends_go_away_is_connected_again() {
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused_in_http2_too() {
     let fields: FrameReply = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
-    // A field of 4000 bytes is added to the HPACK table. Then single bytes refer to it many times.
+    // A field of 4000 bytes is added to the HPACK table. Then single bytes refer to it many times,
+    // so a small header expands a lot.
     let few: FrameReply =
         |id| (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 20]].concat()), false);
     for bad in [fields, few] {
@@ -243,7 +245,7 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0));
         assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
-        // The same while the crawl finds out whether the site uses TLS.
+        // The certificate is also checked while the crawl finds out whether the site uses TLS.
         let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{}", outcome.message);
         assert!(server.requests().is_empty());

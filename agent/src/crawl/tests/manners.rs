@@ -1,11 +1,11 @@
-//! Tests sites that require a pause.
+//! Tests crawls of sites that require a pause.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// Responds to the first `times` requests for `/busy` with status `code`, and with `pause`, if
-/// given, as `Retry-After`.
+/// Responds to the first `times` requests for `/busy` with status `code`. If `pause` is given, it
+/// is sent as `Retry-After`.
 fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicU32::new(0);
     let headers = pause.map_or_else(String::new, |pause| format!("retry-after: {pause}\r\n"));
@@ -53,7 +53,7 @@ async fn a_restart_does_not_shorten_a_pause() {
     let storage = || CrawlStorage { file: Some(folder.path().join("1-1.crawl")), ..CrawlStorage::default() };
     let (stop, crawl) = TestCrawl { storage: storage(), ..TestCrawl::of(&site) }.spawn();
     site.wait_for("/busy").await;
-    // After the response the crawl first writes the pause to its file, and then waits.
+    // Wait until the crawl has written the pause to its file.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
         tokio::task::yield_now().await;
     }
@@ -65,7 +65,7 @@ async fn a_restart_does_not_shorten_a_pause() {
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
     let asked: Vec<Instant> =
         site.requests().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
-    // The pause is stored in milliseconds of the wall clock.
+    // Allow a small error, because the pause is stored in milliseconds of the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
 }
 
@@ -77,7 +77,7 @@ async fn many_errors_in_a_minute_cause_a_pause_of_a_minute() {
         _ => status(500),
     })
     .await;
-    // The pause is longer than the crawl's time limit.
+    // The pause exceeds the crawl's time limit, so the crawl ends.
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Duration), 1, 18));
     assert_eq!(site.paths().len(), 20);
@@ -109,7 +109,8 @@ async fn a_silent_scheduler_doubles_the_time_between_requests() {
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
     let seen = site.requests();
     let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
-    // The server receives a request slightly after it starts.
+    // The server sees a request slightly after the crawl starts it, so accept a slightly smaller
+    // gap.
     let apart = other.at.saturating_duration_since(start.at);
     assert!(apart >= MS(370), "{apart:?}");
 }
@@ -130,6 +131,7 @@ async fn ends_after(request_interval: Duration) -> Duration {
 #[tokio::test]
 async fn a_crawl_keeps_its_address_for_one_interval_after_its_last_request() {
     let took = ends_after(MS(300)).await;
-    // The server receives a request slightly after it starts.
+    // The server sees the last request slightly after the crawl starts it, so accept a slightly
+    // shorter time.
     assert!(took >= MS(270), "{took:?}");
 }

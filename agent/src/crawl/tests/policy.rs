@@ -1,4 +1,5 @@
-//! Tests the parts of a policy that concern a site's links and its size.
+//! Tests the parts of a policy that decide which links are followed, and how fast large sites are
+//! crawled.
 
 use super::*;
 
@@ -65,7 +66,7 @@ async fn the_number_of_listed_pages_survives_a_restart() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    // If the size were unknown after the restart, the interval would be 400 ms.
+    // If the restarted crawl did not know the site's size, its interval would be 400 ms.
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let storage = CrawlStorage { file: Some(folder.path().join("crawl")), ..CrawlStorage::default() };

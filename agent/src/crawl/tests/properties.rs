@@ -1,6 +1,6 @@
-//! Tests for arbitrary input that no parser panics, that its output is bounded, and that the result
-//! does not depend on how the bytes are split into pieces. Other parsers have such tests in their
-//! own files.
+//! Property tests of the parsers. On arbitrary input no parser panics, its output is bounded, and
+//! the result does not depend on how the bytes are split into pieces. Other parsers have such tests
+//! in their own files.
 
 use std::io::Read as _;
 use std::time::UNIX_EPOCH;
@@ -18,7 +18,7 @@ use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::politeness::robots::directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::testing::deflate;
 
-/// Bytes that often contain markup, escapes and invalid characters.
+/// Bytes that often contain markup, escapes or invalid characters.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..8),
@@ -97,7 +97,7 @@ proptest! {
         }
         let whole = sitemap(&text, text.len());
         let again = sitemap(&text, piece);
-        // With other pieces, damage may be detected earlier, but a damaged file never counts as
+        // When damage is detected may depend on the pieces, but a damaged file never counts as
         // complete.
         prop_assert_eq!(again.cut, whole.cut);
         if !whole.cut {
@@ -112,7 +112,7 @@ proptest! {
         rules.allow(&path);
         rules.crawl_delay();
         prop_assert!(rules.sitemaps().map(str::len).sum::<usize>() <= 3 * text.len());
-        // The rules do not change by being used.
+        // Using the rules must not change them.
         prop_assert_eq!(RobotsRules::parse(&text, "StudyBot").allow(&path), rules.allow(&path));
     }
 
@@ -156,8 +156,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut checkpoint = checkpoint_of(&paths).await;
-            // The damage is inside the deflated body, since the decompressor would detect a damaged
-            // stream.
+            // Damage the inflated body. Damage to the deflated bytes would only test the
+            // decompressor.
             let mut body = Vec::new();
             flate2::read::DeflateDecoder::new(&checkpoint[1..]).read_to_end(&mut body).unwrap();
             for (at, byte) in &damage {

@@ -1,4 +1,5 @@
-//! Tests crawls that stop in the middle and resume, after a restart or on another agent.
+//! Tests crawls that are stopped in the middle and resume, either after a restart or on another
+//! agent.
 
 use std::collections::HashMap;
 
@@ -19,14 +20,14 @@ fn tree(path: &str) -> Reply {
     }
 }
 
-/// Number of requests for each page.
+/// Number of requests that the site received for each page.
 fn asked(site: &TestServer) -> HashMap<String, usize> {
     let mut asked = HashMap::new();
     site.paths().into_iter().filter(|path| path != "/robots.txt").for_each(|path| *asked.entry(path).or_default() += 1);
     asked
 }
 
-/// Crawls until the site has received `pages` requests in total, then stops the crawl.
+/// Crawls until the site has received `pages` requests in total; then stops the crawl.
 async fn crawl_until(site: &TestServer, storage: CrawlStorage, pages: usize) -> Option<Checkpoint> {
     let (stop, crawl) =
         TestCrawl { storage, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
@@ -46,7 +47,7 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (OutcomeKind::Complete, 202, 0, 0));
     let asked = asked(site);
     assert_eq!(asked.len(), 202);
-    // Only the requests that were unfinished when a crawl was stopped are repeated.
+    // Each handover may repeat only the request that was unfinished when the crawl was stopped.
     let again: usize = asked.values().map(|times| times - 1).sum();
     assert!(again <= handovers, "{again} pages were asked for again");
 }
@@ -75,8 +76,8 @@ async fn a_page_counts_as_visited_though_the_next_request_hangs() {
     let (watched, mut progress) = tokio::sync::watch::channel(CrawlProgress::default());
     let storage = CrawlStorage { progress: Some(watched), ..CrawlStorage::default() };
     let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site) }.spawn();
-    // The crawl reads this page while it waits for the next one. The page's link is queued, and the
-    // page counts as queued until its step ends.
+    // The crawl reads the second page while it waits for the third. The link that it finds is
+    // queued, and the second page itself counts as queued until its step ends.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;
     stop.cancel();
@@ -107,8 +108,8 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
         .await
         .unwrap();
     assert!(early.pages < late.pages);
-    // First the checkpoint has more progress than the file, then the file has more than the
-    // checkpoint.
+    // Now the checkpoint has progressed further than the file. After this crawl, the file has
+    // progressed further than the checkpoint.
     crawl_until(
         &site,
         CrawlStorage { file: Some(file.clone()), checkpoint: late.bytes, ..CrawlStorage::default() },

@@ -1,4 +1,5 @@
-//! Tests robots.txt over several crawls and in long crawls, and the directives of pages.
+//! Tests how robots.txt is used by several crawls and by long crawls, and how pages' own directives
+//! are used.
 
 use super::*;
 

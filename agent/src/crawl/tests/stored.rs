@@ -1,4 +1,4 @@
-//! Tests which pages crawls store, and that pages count as visited only after they are stored.
+//! Tests which pages crawls store, and that no page counts as visited before it is stored.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ async fn every_response_is_stored_with_its_request() {
     );
     assert!(home.ends_with("<a href=/private>"));
     assert!(moved.starts_with("HTTP/1.1 302 Found\r\nlocation: /here\r\n"), "{moved}");
-    // The body was sent in chunks, which the library has joined.
+    // The server sent the body in chunks, and the library has joined them.
     assert!(stuck.ends_with("\r\n\r\n<p>the beginning") && !stuck.contains("transfer-encoding"), "{stuck}");
     let all = records(&files(folder.path(), ".warc.gz")[0]).unwrap();
     let requests: Vec<String> =
@@ -93,7 +93,7 @@ async fn a_compressed_body_is_stored_as_its_header_declares() {
     let stored = answers(folder.path());
     let (line, record) = stored.last().unwrap();
     assert_eq!(line.bytes, text.len() as u64);
-    // The stored body is still encoded, so the record keeps the `Content-Encoding` header.
+    // If the stored body is still encoded, the record keeps the `Content-Encoding` header.
     let head = record.block[..record.block.len() - record.payload().len()].to_ascii_lowercase();
     let encoded = head.windows(22).any(|field| field == b"content-encoding: gzip");
     assert_eq!(record.payload(), if encoded { sent.as_slice() } else { text.as_bytes() });
@@ -124,7 +124,7 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     let stored = Store::open(&config(&pages), "test").unwrap();
     let away = pages.clone();
     let site = TestServer::start(move |path| {
-        // After the first page, nothing can be stored.
+        // Once the first page is requested, nothing can be stored.
         if path == "/" && away.exists() {
             std::fs::remove_dir_all(&away).unwrap();
         }
@@ -151,12 +151,12 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     assert_eq!((log.totals().pages, log.is_new()), (0, true));
     drop(log);
     stored.close().await;
-    // The next process stores all pages.
+    // A later process can store pages again, and stores all of them.
     let site_again = TestServer::start(|path| chain(path, 40)).await;
     let stored = Store::open(&config(&pages), "test").unwrap();
     let outcome = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 40));
-    // Because there is an outcome, its pages are on the disk although the file is still open.
+    // The outcome exists, so its pages must be on the disk although the file is still open.
     let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
     assert_eq!(urls.len(), 41);
     stored.close().await;
@@ -177,7 +177,7 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
     }
     let crawls = sites.iter().map(|site| {
         let storage = CrawlStorage { recorder: Some(store.recorder("the site", None)), ..CrawlStorage::default() };
-        // Enough time for 15,000 requests while other tests run.
+        // Enough time for 15,000 requests even if other tests run at the same time.
         let policy = Policy { max_duration: Duration::from_secs(300), ..policy() };
         TestCrawl { storage, ..TestCrawl::of(site).policy(policy) }.outcome()
     });

@@ -1,5 +1,5 @@
-//! Reads sitemaps after the start page was queued and before it is fetched, so that the pages that
-//! a site lists come before all others.
+//! Reads sitemaps before the start page is fetched, so that the pages that a site lists are fetched
+//! before all others.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::crawl::fetch::trouble::Trouble;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::html::sitemap::{Sitemap, SitemapReader};
 
-/// Maximum number of sitemaps to read per site. With the maximum number of entries each, they list
-/// two and a half million pages.
+/// Maximum number of sitemaps to read per site. If each is full, they list two and a half million
+/// pages.
 const MAX_SITEMAPS: usize = 50;
 
 impl Walk<'_> {
-    /// Queues the entries of the sitemaps that robots.txt names and that are on this origin. Each
-    /// sitemap is one step.
+    /// Queues the entries of those sitemaps that robots.txt names and that have the site's origin.
+    /// Each sitemap is one step.
     pub(super) async fn read_sitemaps(&mut self) -> Result<(), WalkEnd> {
         let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
@@ -55,8 +55,8 @@ impl Walk<'_> {
     /// Fetches a sitemap and follows its redirects inside the site; `None` if it is unavailable.
     async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, WalkEnd> {
         for _ in 0..=MAX_REDIRECTS {
-            // Not depth 0: a failure at depth 0 is taken for a missing start page, so the site
-            // would count as unreachable.
+            // Depth 1 instead of 0, because a failure at depth 0 would make the site count as
+            // unreachable.
             let Some(answer) = self.request(&path, 1).await? else { return Ok(None) };
             let status = answer.status();
             if status.as_u16() == 200 {

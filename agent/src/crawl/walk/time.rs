@@ -1,4 +1,4 @@
-//! Measures how long a crawl has taken, and decides for which pauses it is returned to the
+//! Measures how long a crawl has taken, and decides for which pauses the crawl is returned to the
 //! scheduler.
 
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ pub(in crate::crawl) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts now. The earlier parts of the crawl took `before`.
+    /// Starts the stopwatch. The earlier parts of the crawl took `before`.
     pub(in crate::crawl) fn after(before: Duration) -> Self {
         Self { began: Instant::now(), before }
     }

@@ -1,5 +1,5 @@
 //! Reads a received page while the crawl waits for the response to its next request, so that
-//! reading does not delay the crawl. The pace of requests does not change.
+//! reading costs the crawl no time. Requests are paced as before.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,21 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 
-/// Maximum bytes of a page that are kept to be read later. The few larger pages are read as they
-/// arrive. Fifty crawls keep 3 MiB, or 6 MiB with the unused capacity of growing buffers.
+/// Maximum bytes of a page that are kept in order to read it later. The few larger pages are read
+/// as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of growing
+/// buffers.
 const MOST_UNREAD: usize = 64 << 10;
-/// If the newest page took longer than this to read, the crawl reads the next page before it sends
+/// If reading the newest page took longer than this, the crawl reads the next page before it sends
 /// the next request. Otherwise it would process the response late, and measure too long a round
-/// trip. An ordinary page takes a tenth of this time. Tests are not optimised, so there every page
-/// would take that long.
+/// trip. An ordinary page takes a tenth of this time. In tests the limit is higher, because without
+/// optimisation every page would exceed it.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
 /// A page that is being received, or is received but not read yet.
 pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
-    /// Received bytes that are not read yet. They are copied, because even a piece of one byte may
-    /// keep a whole buffer of the library allocated.
+    /// Received bytes that are not read yet. They are copied because a slice of one byte could keep
+    /// a whole buffer of the library allocated.
     held: Vec<u8>,
     received: usize,
     /// The depth of the page's links.
@@ -53,8 +54,8 @@ impl UnreadPage {
     }
 }
 
-/// The state that a step updates. Excludes the fetcher, which may be sending a request at the same
-/// time.
+/// The state that a step updates. The fetcher is not part of it, because it may be sending a
+/// request at the same time.
 pub(super) struct StepState<'a> {
     pub(super) rules: &'a RobotsRules,
     pub(super) policy: &'a Policy,
@@ -76,8 +77,8 @@ impl StepState<'_> {
         self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
 
-    /// Queues the paths that robots.txt and the policy allow. Forbidden paths do not make the crawl
-    /// incomplete.
+    /// Queues the paths that robots.txt and the policy allow. Paths that they forbid do not make
+    /// the crawl incomplete.
     pub(super) async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
         for path in paths {
@@ -113,7 +114,7 @@ impl Walk<'_> {
         StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
 
-    /// Reads the newest page and ends its step. Idempotent.
+    /// Reads the newest page, if it is unread, and ends its step.
     pub(super) async fn catch_up(&mut self) {
         let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
@@ -123,20 +124,20 @@ impl Walk<'_> {
         self.end_visit().await;
     }
 
-    /// Ends the step of a path whose page, if any, has been read.
+    /// Ends the step of a path whose page was read, or that had no page.
     pub(super) async fn end_visit(&mut self) {
         let politeness_state = self.fetcher.politeness_state();
         self.step_state().end_visit(politeness_state).await;
     }
 
-    /// Requests a URL, and reads the previous page meanwhile.
+    /// Requests a URL, and reads the previous page while it waits for the response.
     pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<CrawlResponse, FetchError> {
         let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
         let politeness_state = self.fetcher.politeness_state();
         let Self { rules, policy, frontier, state_writer, ledger, watch, fetcher, .. } = self;
         let mut step_state = StepState { rules, policy, frontier, state_writer, ledger, watch: *watch };
         let reading = async {
-            // Let the connection's task run first, because it sends the request.
+            // Yield first, so that the connection's task can send the request.
             tokio::task::yield_now().await;
             let began = Instant::now();
             step_state.read(page).await;
@@ -144,8 +145,9 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run both concurrently: a request that waits for the writer may already hold a place
-        // there, and must not keep it while this page is stored.
+        // Run both concurrently. While the request waits for the writer of stored pages, it may
+        // hold a place in the writer's queue, which must not stay reserved while this page is
+        // stored.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

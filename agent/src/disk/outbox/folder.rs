@@ -1,4 +1,4 @@
-//! The folder of an outbox, with one file per outcome, which is written atomically.
+//! The folder of an outbox. It has one file per outcome, and each file is written atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,12 +10,12 @@ use prost::Message as _;
 use super::LeaseKey;
 use crate::disk::folder::{self, FolderError, FolderPurpose};
 
-/// Two agents that shared the folder would report each other's outcomes.
+/// The folder is locked: two agents that shared it would report each other's outcomes.
 const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
-/// Suffix of a file that is being written. If a crash leaves such a file, its outcome was never
-/// reported.
+/// Suffix of a file that is being written. A crash can leave such a file, but then the agent never
+/// reported the outcome.
 const UNFINISHED: &str = "new";
 /// Suffix of a file that could not be parsed.
 const UNREADABLE: &str = "unreadable";
@@ -28,8 +28,8 @@ pub(super) struct OutboxFolder {
 }
 
 impl OutboxFolder {
-    /// Opens a folder and reads its outcomes. Renames unreadable files and logs a warning, but
-    /// never deletes them.
+    /// Opens a folder and reads its outcomes. Renames files that cannot be read and logs a warning,
+    /// but never deletes them.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), FolderError> {
         let lock = FOLDER.take(path)?;
         let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
@@ -50,8 +50,8 @@ impl OutboxFolder {
         folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
     }
 
-    /// Removes the outcome of a lease. After a crash the file may exist again; then the outcome is
-    /// reported once more.
+    /// Removes the outcome of a lease. After a crash the file may exist again; then the agent
+    /// reports the outcome once more.
     pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
         fs::remove_file(self.path.join(name(key, KEPT)))
     }

@@ -42,7 +42,7 @@ async fn an_outcome_that_cannot_be_written_is_retried_before_it_is_reported() {
     let outcomes = folder.path().join("outbox");
     let mut outbox = open(&outcomes);
     assert_eq!(outbox.paused(), None);
-    // The folder disappears while the agent runs, as if its disk was unmounted.
+    // The folder disappears while the agent runs, as when its disk is unmounted.
     let away = folder.path().join("away");
     fs::rename(&outcomes, &away).unwrap();
     let (writer, closing) = (outbox.writer(), CancellationToken::new());

@@ -1,9 +1,9 @@
-//! Tests by simulation how well several estimators find a known distance.
+//! Simulates how well several estimators find a known distance.
 //!
-//! Pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20 samples around
-//! it with normal jitter of 2 %. To each sample it adds 200 to 3,000 ms with probability one fifth.
-//! Because the number of spikes is random, the trial is harder than with a fixed fifth: sometimes
-//! half of the samples are spikes.
+//! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
+//! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
+//! additional 200 to 3,000 ms. Because the number of such spikes is random, the trial is harder
+//! than one with exactly a fifth: sometimes half of the samples are spikes.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,13 +15,14 @@ use super::{literal, mean, median, weighted_mean};
 use crate::probe::stopping::{self, is_stable};
 
 pub const SAMPLES: usize = 20;
-/// Maximum error of a good estimate, as a share of the distance.
+/// Maximum error of a good estimate, as a fraction of the distance.
 pub const TOLERANCE: f64 = 0.02;
 
 const JITTER: f64 = 0.02;
 const HIT: f64 = 0.2;
 
-/// The share of trials, from 0 to 1, in which each estimator's error was within [`TOLERANCE`].
+/// For each estimator, the share of trials, from 0 to 1, in which its error was within
+/// [`TOLERANCE`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialTable {
     pub trials: u32,
@@ -55,11 +56,11 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
     TrialTable { trials: n, ours, literal, median, minimum, mean }
 }
 
-/// The effect of early stopping on the number of samples and the accuracy.
+/// How early stopping affects the number of samples and the accuracy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoppingTrial {
     pub most: usize,
-    /// Whether trials stopped when their samples were stable.
+    /// Whether each trial stopped as soon as its samples were stable.
     pub early: bool,
     pub samples: f64,
     /// The share of trials with an error within [`TOLERANCE`], 0 to 1.
@@ -68,13 +69,13 @@ pub struct StoppingTrial {
     pub far_off: f64,
 }
 
-/// With an error above this share of the distance, the wrong agent may be chosen.
+/// Error above which the wrong agent may be chosen, as a fraction of the distance.
 pub const FAR_OFF: f64 = 0.2;
-/// The sample limits tried for the stopping rule: 5 (too few for bins), 10, and the limit of the
-/// other trials.
+/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), 10, and the
+/// number of the other trials.
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
-/// Runs `n` trials with the stopping rule and `n` trials without it, with the same distributions.
+/// Runs `n` trials with and `n` trials without the stopping rule, for each maximum in `MOST`.
 pub fn stopping_trials(seed: u64, n: u32) -> Vec<StoppingTrial> {
     let run = |most, early| stopping_trial(seed, n, most, early);
     MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
@@ -97,8 +98,8 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
     StoppingTrial { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
-/// Draws a prober's samples of a host `distance` seconds away: `most` samples, or fewer if `early`
-/// is set and they are stable.
+/// Draws a prober's samples of a host `distance` seconds away. There are `most` samples; if `early`
+/// is set, there are fewer if the samples become stable earlier.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
@@ -123,7 +124,7 @@ impl fmt::Display for StoppingTrial {
 
 /// Draws a sample of a host `distance` seconds away.
 fn sample(rng: &mut impl Rng, distance: f64) -> Duration {
-    // The method of Box and Muller. 1 - u is never 0, so its logarithm is finite.
+    // The Box–Muller method. 1 - u is never 0, so its logarithm is finite.
     let (u, v): (f64, f64) = (rng.random(), rng.random());
     let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
     let hit = if rng.random_bool(HIT) { rng.random_range(0.2..3.0) } else { 0.0 };

@@ -1,5 +1,5 @@
-//! Updates `agent.toml` after an enrolment: sets what came with the credential, and keeps
-//! everything else as the operator wrote it.
+//! Updates `agent.toml` after an enrolment: sets the values that came with the credential, and
+//! leaves everything else as the operator wrote it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
 /// All users may read the file, because it contains no secret.
 const MODE: u32 = 0o644;
 
-/// The settings in the folder before the enrolment.
+/// The settings that were in the folder before the enrolment.
 pub(super) struct ExistingSettings {
     file: PathBuf,
-    /// The file's text and mode, if it exists.
+    /// The file's text and mode; `None` if there is no file.
     found: Option<(String, u32)>,
 }
 
@@ -61,8 +61,8 @@ impl ExistingSettings {
         with_ca: bool,
         response: &EnrolResponse,
     ) -> Result<(String, Config), ConfigError> {
-        // Parse the file as it is first, so that errors name the right lines. Settings that are set
-        // below may be missing.
+        // Parse the unchanged file first, so that errors name the right lines. It may lack settings
+        // that are set below.
         let before = Config::parse(&self.file, text);
         let mut document: DocumentMut = match text.parse() {
             Ok(document) => document,
@@ -95,8 +95,8 @@ impl ExistingSettings {
     }
 }
 
-/// Sets or removes a key. Keeps the comments around it, and the spelling of the value if it does
-/// not change.
+/// Sets or removes a key. Comments around the key stay. If the value is the same as before, its
+/// spelling stays too.
 fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     let Some(mut value) = value else {
         document.remove(key);
@@ -111,7 +111,7 @@ fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     document[key] = Item::Value(value);
 }
 
-/// The content of a string or a list of strings, independent of its spelling.
+/// The content of a string or a list of strings, however it is spelled in TOML.
 fn plain(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Array(array) => array.iter().map(Value::as_str).collect(),

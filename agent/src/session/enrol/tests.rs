@@ -154,7 +154,8 @@ folder = '/srv/pages'
 async fn an_invalid_file_is_refused_before_the_token_is_spent() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
-    // No server listens on port 1, so an attempt to connect would fail with another error.
+    // The mistakes must be found before any connection is made: no server listens on port 1, so an
+    // attempt to connect would fail with another error.
     let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
     let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";
     for (more, expected) in [
@@ -169,7 +170,7 @@ async fn an_invalid_file_is_refused_before_the_token_is_spent() {
         assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(expected), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
-    // Settings that the enrolment writes may be missing.
+    // The file may lack the settings that the enrolment writes.
     std::fs::write(&file, "capacity = 4\n").unwrap();
     let error = enrol(&wanted).await.unwrap_err();
     assert!(matches!(error, EnrolError::Connect { .. }), "{error}");

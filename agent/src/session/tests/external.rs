@@ -1,4 +1,5 @@
-//! Tests that an external crawler's lease is renewed, stopped and reported like every other.
+//! Tests that the lease of an external crawler is renewed, stopped and reported like any other
+//! lease.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ async fn written(file: &Path) {
     tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the script runs");
 }
 
-/// A script that tells when it runs, and when it is asked to end.
+/// A script that writes a file when it starts, and another when it is asked to end.
 const WAITS: &str = "trap 'echo > ended; exit 0' TERM; echo > started; while :; do sleep 0.01; done";
 
 #[tokio::test]

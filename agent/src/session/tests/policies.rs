@@ -27,7 +27,7 @@ async fn a_batchs_contact_url_is_sent_to_its_sites_only() {
         assert!(heads.iter().all(|head| head.contains(&format!(" (+{seen})\r\n"))), "{heads:?}");
         acknowledge(&session, task_id).await;
     }
-    // The prober does the same, whatever batch it measures for.
+    // The prober uses the default contact URL, whatever the batch's policy is.
     let server = page_server().await;
     session.send(Down::Measure(measure_order(&server))).await;
     assert!(matches!(session.next().await, Some(Up::Measurement(_))));
@@ -47,7 +47,7 @@ async fn a_batchs_product_name_is_sent_with_either_contact() {
         assert_eq!(outcome(&mut session).await.pages, 1);
         let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
         let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.clone()).collect();
-        // Header names are not case-sensitive.
+        // Compare without regard to case, because header names are not case-sensitive.
         assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
         acknowledge(&session, task_id).await;
     }
@@ -71,7 +71,7 @@ async fn a_site_whose_last_crawl_was_large_gets_the_interval_of_large_sites() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     let order = ordered(&server, |policy| {
-        // With this interval the second request would come long after the test's time limit.
+        // With this interval alone, the second request would come long after the test's time limit.
         policy.request_interval = seconds(50);
         policy.shortest_interval = seconds(0);
     });

@@ -12,7 +12,7 @@ async fn half_a_site() -> TestServer {
     .await
 }
 
-/// Waits until a crawl requests the second page.
+/// Waits until a crawl has requested the second page.
 async fn half_way(session: &mut TestSession, server: &TestServer) {
     session.permit().await;
     server.wait_for("/next").await;
@@ -29,7 +29,8 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // The agent ignores a preemption of a lease that it does not hold.
+    // The agent must ignore the first order, because it does not hold that lease. The third is a
+    // repetition.
     session.send(preempt(LEASE.token - 1)).await;
     session.send(preempt(LEASE.token)).await;
     session.send(preempt(LEASE.token)).await;
@@ -39,7 +40,7 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
     assert_eq!((release.crash.as_str(), release.not_before), ("", None));
 
-    // The other agent does not request the first page again.
+    // The other agent resumes the crawl without requesting the first page again.
     let whole = page_server().await;
     let _other = TestAgent::start(&scheduler);
     let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;
@@ -78,6 +79,6 @@ async fn a_preempted_crawl_rests_for_an_interval_before_its_release() {
     session.send(preempt(LEASE.token)).await;
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Checkpoint(_))));
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Release(_))));
-    // The request may have arrived shortly before the test noticed it.
+    // Allow for the time between the request's arrival and the moment when the test noticed it.
     assert!(last.elapsed() > interval / 2, "{:?}", last.elapsed());
 }

@@ -18,14 +18,14 @@ async fn a_broken_session_doubles_the_interval() {
     session.send(Down::Crawl(order)).await;
     begins(&mut session, &server).await;
     drop(session);
-    // The agent opens another session, but gets no welcome.
+    // The agent connects again, but gets no welcome.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held.len(), 1, "the crawl goes on");
     let four = server.until(|seen| seen.len() >= 4);
     tokio::time::timeout(Duration::from_secs(20), four).await.expect("robots.txt and three pages");
     let asked = server.requests();
-    // Requests that were waiting when the session broke had the normal pace; later requests are
-    // slower. A request may arrive slightly late.
+    // The request that was waiting when the session broke still had the normal pace; later requests
+    // are slower. Allow for a request that arrives slightly late.
     let apart = asked[3].at.duration_since(asked[2].at);
     assert!(apart >= Duration::from_millis(800), "{apart:?}");
 }

@@ -1,9 +1,9 @@
-//! Tests that crawls claim an address before they send requests to it, and that a lease is returned
-//! if its site requires a pause.
+//! Tests that a crawl claims an address before it sends requests to it, and that the agent returns
+//! a lease whose site requires a pause.
 
 use super::*;
 
-/// The next claim. Only heartbeats may come before it.
+/// Waits for the next claim. Only heartbeats may come before it.
 async fn claimed(session: &mut TestSession) -> AddressClaim {
     loop {
         match session.next_or_claim().await {
@@ -27,7 +27,7 @@ async fn no_request_is_sent_before_the_permit_even_if_the_session_breaks() {
     let again = claimed(&mut session).await;
     assert_eq!(again, first, "it is asked for once more");
     assert_eq!(server.requests().len(), 0);
-    // A reply about another address has no effect.
+    // A reply that concerns another address has no effect.
     session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
     session.answer(again, true).await;
     assert_eq!(outcome(&mut session).await.kind(), OutcomeKind::Complete);
@@ -70,8 +70,8 @@ async fn a_site_that_requires_a_long_pause_is_handed_back_with_it() {
     let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
     let wish = release.not_before.map(|wish| wish.seconds);
     assert!(wish.is_some_and(|wish| (39..=44).contains(&wish)), "{wish:?}");
-    // Another agent that resumes before the pause ends returns the lease too, without sending a
-    // request.
+    // Another agent that resumes the crawl during the pause also returns the lease, without sending
+    // a request.
     let asked = server.requests().len();
     let order = CrawlOrder { token: 3, checkpoint: checkpoint.state, ..crawl_order(&server) };
     session.send(Down::Crawl(order)).await;

@@ -1,4 +1,4 @@
-//! Carries out orders to measure, a limited number at a time, and reports each exactly once.
+//! Carries out orders to measure, a limited number at a time, and reports each order exactly once.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;
 
-/// The report on an order, and the address of a beacon if the guard refused it.
+/// The report on an order. If the guard refused a beacon's address, also that address.
 pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 
 impl Work {
-    /// Starts to carry out an order to measure. Returns a report if that is impossible.
+    /// Starts to carry out an order to measure. Returns a report if the order cannot be carried
+    /// out.
     pub(in crate::session) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
         let order_id = order.order_id;
         let Some(context) = self.context.clone() else {
@@ -56,7 +57,7 @@ impl Work {
         match joined {
             Ok((id, (report, refused_beacon))) => {
                 self.orders.remove(&id);
-                // Log only one warning for each reason.
+                // Log at most one warning per reason.
                 if let Some(refused) = refused_beacon.filter(|refused| self.warned.insert(refused.why)) {
                     tracing::warn!("cannot measure another agent's beacon: {}", refused.with_remedy());
                 }
@@ -70,8 +71,7 @@ impl Work {
         }
     }
 
-    /// Drops the measurements of a session that has ended, because the next session orders them
-    /// again.
+    /// Drops the measurements of an ended session. The next session orders them again.
     pub(in crate::session) fn abandon_orders(&mut self) {
         self.measures.abort_all();
         self.measures = JoinSet::new();

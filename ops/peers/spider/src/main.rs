@@ -1,4 +1,5 @@
-//! Crawls one site with the library `spider` as its page shows it: its defaults, pages discarded. Prints how many there were.
+//! Crawls one site with the library `spider` as its documentation shows: with default settings, and
+//! discarding pages. Prints the number of pages.
 
 use spider::tokio;
 use spider::website::Website;

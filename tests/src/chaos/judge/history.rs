@@ -1,8 +1,8 @@
-//! The record of a run for the judge. Its sources are the database, the client, the web servers,
-//! and the proxies between agents and schedulers.
+//! The record of a run, which the judge reads. Its sources are the database, the client, the web
+//! servers, and the proxies between agents and schedulers.
 //!
-//! Times are microseconds since the start of the run. Agents are identified by their id in the
-//! database, and sites by name.
+//! Times are microseconds since the start of the run. Agents are identified by their database id,
+//! and sites by name.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct History {
     pub seed: u64,
     /// The lifetime of a session without heartbeats, including the grace period.
     pub lifetime_us: i64,
-    /// Number of schedulers; 0 in old records, which lack it.
+    /// Number of schedulers; 0 in old records, which do not have this field.
     pub schedulers: usize,
     pub healed_us: i64,
     pub ended_us: i64,
@@ -56,12 +56,13 @@ pub struct Outcome {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// Later transitions of the same task, lease, session, agent or term have higher numbers.
+    /// The number of the event. Later transitions of the same task, lease, session, agent or term
+    /// have higher numbers.
     pub id: i64,
-    /// The id of the transaction that wrote it.
+    /// The id of the transaction that wrote the event.
     pub xact: i64,
     pub at_us: i64,
-    /// The kind of the changed thing: task, lease, session, agent or term.
+    /// The kind of thing that changed: task, lease, session, agent or term.
     pub noun: String,
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +95,7 @@ pub struct Notice {
     pub agent: i64,
     pub task: i64,
     pub token: i64,
-    /// Whether the message acknowledges an outcome; otherwise it grants a lease.
+    /// Whether the message acknowledges an outcome. Otherwise it grants a lease.
     pub accepted: bool,
 }
 
@@ -116,14 +117,14 @@ pub struct FaultRecord {
 }
 
 impl History {
-    /// The part of the record about these tasks, with everything that belongs to no task.
+    /// The part of the record that concerns these tasks, plus everything that concerns no task.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();
         part.tasks.retain(|task| keep(task.id));
         let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
         let all: std::collections::BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
-        // Keep acknowledged sites without a task: they are violations.
+        // Also keep acknowledged sites that have no task, because they are violations.
         part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
         part.requests.retain(|request| sites.contains(&&request.site));
         part.outcomes.retain(|outcome| keep(outcome.task));

@@ -1,4 +1,4 @@
-//! Finds in the sites' logs sites that two agents crawled at the same time.
+//! Finds sites that two agents crawled at the same time, from the sites' logs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::history::{Event, History, Request};
 use super::{Rule, Violation};
 
 /// Number of requests of a stopped crawl that may arrive after the next agent has begun. A crawl
-/// sends one request at a time, and the last one may be in flight.
+/// sends one request at a time, so only its last one may be in flight.
 const IN_FLIGHT: usize = 1;
 
 /// The grants and requests of one site.
@@ -16,7 +16,8 @@ struct SiteActivity<'a> {
     requests: Vec<&'a Request>,
 }
 
-/// Returns one violation for every lease whose agent continued after the next agent had begun.
+/// Returns a violation for every lease whose agent continued to crawl after the next agent had
+/// begun.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();
@@ -42,8 +43,8 @@ fn of_site(site: &str, mut activity: SiteActivity<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        // Number of requests by agents with earlier leases, which may not know that their lease has
-        // ended.
+        // Number of requests by each agent with an earlier lease. Such an agent may not know yet
+        // that its lease has ended.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in activity.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {

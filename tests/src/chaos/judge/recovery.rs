@@ -1,5 +1,6 @@
-//! Recovery times of a run. For an agent: from its kill to the next grant of each of its tasks. For
-//! a scheduler: from its kill to the next grant of any task.
+//! The recovery times of a run. After the kill of an agent, each of its tasks has one: the time to
+//! its next grant. After the kill of a scheduler, there is one: the time to the next grant of any
+//! task.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,18 +12,18 @@ use super::history::{Event, History};
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// The 99th percentiles of recovery times, in seconds; `None` if there was no such fault.
+/// The 99th percentiles of the recovery times, in seconds; `None` if there was no such fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
-    /// From the kill of an agent to the next grant of each of its tasks.
+    /// The time from the kill of an agent to the next grant of each of its tasks.
     pub agent_p99: Option<f64>,
-    /// Number of tasks in `agent_p99`.
+    /// Number of recovery times in `agent_p99`, one per task.
     #[serde(skip)]
     pub agent_tasks: usize,
-    /// From the kill of a scheduler to the next grant, if tasks waited. The time in which all
-    /// schedulers were down is subtracted.
+    /// The time from the kill of a scheduler to the next grant, if tasks were waiting. Time in
+    /// which all schedulers were down is subtracted.
     pub scheduler_p99: Option<f64>,
-    /// Number of kills in `scheduler_p99`.
+    /// Number of recovery times in `scheduler_p99`, one per kill.
     #[serde(skip)]
     pub scheduler_kills: usize,
 }
@@ -54,7 +55,7 @@ pub fn recovery(history: &History) -> Recovery {
     }
 }
 
-/// The time within a span during which all schedulers were down, in microseconds.
+/// How long all schedulers were down within a span of time, in microseconds.
 fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     let kills = || history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
     let mut moments: Vec<i64> = kills().flat_map(|kill| [kill.from_us, kill.to_us]).collect();
@@ -66,7 +67,7 @@ fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     spans.map(|span| span[1] - span[0]).sum()
 }
 
-/// The periods during which at least one assigned task waited for a grant.
+/// The periods in which an assigned task waited for its grant, one per grant.
 fn waits(history: &History) -> Vec<Range<i64>> {
     let mut events: Vec<&Event> = history.events.iter().collect();
     events.sort_by_key(|event| event.id);
@@ -82,7 +83,7 @@ fn waits(history: &History) -> Vec<Range<i64>> {
     waits
 }
 
-/// The time that each task of a killed agent waited for its next grant, in microseconds.
+/// How long each task of a killed agent waited for its next grant, in microseconds.
 fn regrants(history: &History, leases: &BTreeMap<i64, Vec<&Event>>) -> Vec<i64> {
     let mut waits = Vec::new();
     for events in leases.values() {

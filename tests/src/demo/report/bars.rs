@@ -1,4 +1,5 @@
-//! The chart of crawled sites: one bar per agent, split by the sites' carriers if there are few.
+//! The chart of crawled sites. Each agent has one bar, which is split by the sites' carriers if
+//! there are few carriers.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ const LEFT: f64 = 190.0;
 const RIGHT: f64 = 150.0;
 const ROW: f64 = 20.0;
 const TOP: f64 = 26.0;
-/// Bars are split by carrier only up to this number of carriers.
+/// Maximum number of carriers by which bars are split. With more carriers, bars are not split.
 const MAX_CARRIERS: usize = 8;
 
 struct Bar<'a> {
@@ -66,7 +67,7 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     } }
 }
 
-/// The carriers by which bars are split; a single one without a name if there are too many.
+/// The carriers by which bars are split. If there are too many, a single carrier without a name.
 fn carriers<'a>(run: &ReportInput<'a>) -> Vec<&'a str> {
     let all: BTreeSet<&str> = run.scenario.sites.iter().map(|site| site.carrier.as_str()).collect();
     if all.len() > MAX_CARRIERS { vec![""] } else { all.into_iter().collect() }
@@ -97,7 +98,7 @@ fn bars<'a>(run: &ReportInput<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
     bars
 }
 
-/// Pairs each part with its start: the sum of the parts before it.
+/// Pairs each part with its start, which is the sum of the parts before it.
 fn starts(parts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     parts.iter().scan(0, |end, &count| {
         let begin = *end;

@@ -1,4 +1,5 @@
-//! Draws the embedding: agents, landmarks and sites in the two directions of largest variance.
+//! Draws the embedding: agents, landmarks and sites, projected on the two directions of largest
+//! variance.
 
 use landfall_scheduler::gnp::plane::project;
 use landfall_scheduler::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
@@ -24,7 +25,7 @@ pub(super) fn figure(run: &ReportInput<'_>, groups: &Groups) -> Markup {
     } }
 }
 
-/// The marks of all placed agents and sites, and the share of the variance that the plane shows.
+/// The marks of all placed agents and sites, and the fraction of the variance that the plane shows.
 fn marks<'a>(run: &ReportInput<'a>) -> Option<(Vec<AgentMark<'a>>, Vec<SiteMark<'a>>, f64)> {
     let map = run.record.embedding.as_ref()?;
     let dimensions = map.embedding.dimensions();

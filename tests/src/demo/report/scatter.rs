@@ -1,4 +1,5 @@
-//! The chart of the map's accuracy: predicted round trips over true ones, on logarithmic scales.
+//! The chart of the map's accuracy. It shows predicted round trips over true ones, on logarithmic
+//! scales.
 
 use std::fmt::Write as _;
 
@@ -10,12 +11,12 @@ const SIDE: f64 = 560.0;
 const LEFT: f64 = 56.0;
 const BOTTOM: f64 = 44.0;
 const RIGHT: f64 = 14.0;
-/// The shaded band contains predictions whose relative error is at most this.
+/// Maximum relative error of the predictions inside the shaded band.
 const BAND: f64 = 0.15;
-/// Tick marks on both axes, in milliseconds.
+/// The values of the tick marks on both axes, in milliseconds.
 const MARKS: [f64; 13] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
-/// The scale of both axes. They are equal, so exact predictions are on the diagonal.
+/// The scale of both axes. Both are the same, so exact predictions are on the diagonal.
 struct Axes {
     low: f64,
     high: f64,
@@ -45,7 +46,7 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     let axes = Axes { low, high: values().fold(low * 2.0, f64::max) };
     let mut dots = String::new();
     for one in predictions {
-        // Writing to a string cannot fail.
+        // Writing to a string never fails.
         let _ = write!(dots, "M{} {}h0", axes.x(one.true_ms), axes.y(one.predicted_ms));
     }
     let band = format!(

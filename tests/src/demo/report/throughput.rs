@@ -1,4 +1,4 @@
-//! The chart of throughput and concurrent crawls over time.
+//! The chart of throughput and of concurrent crawls over time.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ const TOP: f64 = 18.0;
 /// Number of equal time slices, from the first crawl's start to the last crawl's end.
 const SLICES: usize = 120;
 
-/// One crawl; times are in seconds since the first crawl began.
+/// One crawl. Its times are in seconds since the first crawl began.
 struct Crawl {
     begin_s: f64,
     end_s: f64,
@@ -51,7 +51,7 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     } }
 }
 
-/// Draws a filled curve with its own vertical scale.
+/// Draws a filled curve that has its own vertical scale.
 fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
     let most = values.iter().copied().fold(0.0, f64::max).max(1e-9);
     let base = top + PLOT;
@@ -60,7 +60,7 @@ fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
     let mut line = String::new();
     for (index, value) in values.iter().enumerate() {
         let letter = if index == 0 { 'M' } else { 'L' };
-        // Writing to a string cannot fail.
+        // Writing to a string never fails.
         let _ = write!(line, "{letter}{} {}", px(LEFT + step * (float(index) + 0.5)), px(y(*value)));
     }
     let closed = format!(
@@ -94,7 +94,7 @@ fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
         .collect()
 }
 
-/// Megabytes a minute and mean number of concurrent crawls, for each slice.
+/// For each slice, the megabytes per minute and the mean number of concurrent crawls.
 fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
     (0..SLICES)
         .map(|slice| {

@@ -1,18 +1,18 @@
-//! Lower bounds of the time of a batch: by total work, by the longest site, and by candidate sets.
-//! Pure.
+//! Lower bounds of a batch's time: by total work, by the longest site, and by candidate sets. This
+//! module is pure.
 //!
-//! Work is in bytes, rates in bytes per second. The flow bound is the minimum time in which a flow
-//! network (sites → their candidates → agents, limited by their rates) carries all work. By
-//! max-flow min-cut it is the maximum, over all sets of agents, of the work that only this set may
-//! do divided by the set's rate. With at most [`MOST_AGENTS`] agents, all sets can be enumerated,
-//! so the bound is exact.
+//! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
+//! a flow network (from sites over their candidates to agents, limited by the agents' rates) can
+//! carry all work. By the max-flow min-cut theorem, it is a maximum over all sets of agents: the
+//! work that only this set may do, divided by the set's rate. With at most [`MOST_AGENTS`] agents,
+//! all sets can be enumerated, so the bound is exact.
 
 use anyhow::ensure;
 
-/// Maximum number of agents, for which there are a million sets.
+/// Maximum number of agents. With this number there are a million sets.
 pub const MOST_AGENTS: usize = 20;
 
-/// A site's work and its candidates.
+/// A site's work, and the agents that may do it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteWork {
     pub bytes: u64,
@@ -22,9 +22,9 @@ pub struct SiteWork {
 /// The three bounds, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Total work over total rate.
+    /// Total work divided by total rate.
     pub total: f64,
-    /// The maximum over all sites of the time at the site's fastest candidate.
+    /// The maximum, over all sites, of the site's time at its fastest candidate.
     pub longest: f64,
     /// The flow bound of the candidate sets.
     pub flow: f64,
@@ -49,8 +49,8 @@ impl Bounds {
             longest = longest.max(bytes / fastest);
             only[site.candidates.iter().fold(0_usize, |set, agent| set | 1 << agent)] += bytes;
         }
-        // Sum over subsets. Then `only[set]` is the work of all sites whose candidates are all in
-        // the set.
+        // Sum over all subsets. Afterwards `only[set]` is the work of the sites whose candidates
+        // are all in `set`.
         for agent in 0..rates.len() {
             for set in 0..only.len() {
                 if set & (1 << agent) != 0 {
@@ -65,7 +65,7 @@ impl Bounds {
         Ok(Self { total: total / rates.iter().sum::<f64>(), longest, flow })
     }
 
-    /// The largest of the three bounds. No schedule is faster.
+    /// The largest of the three bounds. No schedule can be faster.
     pub fn least(&self) -> f64 {
         self.total.max(self.longest).max(self.flow)
     }
@@ -96,17 +96,18 @@ mod tests {
         assert_eq!(bounds.flow, 30.0, "60 that only the first two may do");
     }
 
-    /// Computes the flow bound by augmenting paths and bisection, for comparison.
+    /// Computes the flow bound in another way, by augmenting paths and bisection.
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
-            // The work that each agent does of each site.
+            // How many bytes of each site each agent does.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;
                 while left > 1e-9 {
-                    // Breadth-first search from the site over agents, and back over their assigned
-                    // work, to an agent with free capacity.
+                    // Search breadth-first for an agent with free capacity. The search goes from
+                    // the site to its candidates, and over their assigned work to candidates of
+                    // other sites.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
                     let mut queue: Vec<usize> = site.candidates.clone();
                     queue.iter().for_each(|agent| from[*agent] = Some((index, None)));

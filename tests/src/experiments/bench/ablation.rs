@@ -1,7 +1,9 @@
-//! Goes from the published map to Landfall's, one addition after the other, on measured matrices.
+//! Changes the published map step by step into Landfall's, and measures each step on measured
+//! matrices.
 //!
-//! No row has a target: the table shows what each addition brings. Confirmation is a strategy, so it
-//! is a column. Balance and learning are not of the map: `docs/load-levels.md`, `docs/learning.md`.
+//! No row has a target, because the table only shows what each addition contributes. Confirmation
+//! is a strategy, so it is a column. Balancing and learning do not belong to the map: see
+//! `docs/load-levels.md` and `docs/learning.md`.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -12,10 +14,10 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// Sites of each seed, as in the paper.
+/// Number of sites per seed, as in the paper.
 const SITES: usize = 203;
 
-/// A map, and the ingredients that it lacks.
+/// A map, and the parts of Landfall's method that it lacks.
 struct Step {
     name: &'static str,
     tier: Tier,
@@ -26,7 +28,7 @@ const fn step(name: &'static str, tier: Tier, without: &'static [&'static str]) 
     Step { name, tier, without }
 }
 
-/// Each step adds to the one before it.
+/// The steps. Each adds something to the previous one.
 const STEPS: [Step; 8] = [
     step("gnp, as published", Tier::Gnp, &[]),
     step("+ mesh", Tier::Plain, &["height", "log", "robust", "prior"]),
@@ -40,7 +42,7 @@ const STEPS: [Step; 8] = [
 
 const STRATEGIES: [Strategy; 3] = [Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {
@@ -64,7 +66,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Errors, and how much farther the chosen agents are than the nearest.
+/// The prediction errors, and how much farther away the chosen agents are than the nearest.
 fn figures(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
     let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)]

@@ -1,7 +1,7 @@
 //! Measures the accuracy of predictions and choices on measured matrices, with 30 agents, 9 or 15
 //! landmarks, and ten seeds.
 //!
-//! Seeds 0 to 9 are only for scoring. The constants of the method were chosen with other seeds.
+//! Seeds 0 to 9 serve only for scoring. The method's constants were chosen with other seeds.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -12,15 +12,15 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// The targets for a matrix and a number of landmarks. The first value of a pair must be met; the
-/// second is the value to reach.
+/// The targets for a matrix and a number of landmarks. In a pair, the first value must be met, and
+/// the second is the goal.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
     landmarks: usize,
     re50: (f64, f64),
     re90: (f64, f64),
-    /// Accuracy of the best 70 % of predictions, and of the best 80 %.
+    /// Accuracy of the best 70 % of predictions, and accuracy of the best 80 %.
     accuracy: Option<(f64, f64)>,
     top1: Option<f64>,
     top1_reach: Option<f64>,
@@ -51,7 +51,7 @@ const TARGETS: [MatrixTargets; 5] = [
     refined(SEATTLE, 15, [(0.135, 0.120), (0.60, 0.55), (0.905, 0.878), (1.22, 1.10)], 1.35),
 ];
 
-/// The targets of the refined tier, without a target for Top-1.
+/// The targets of the refined tier. The caller adds the required target for Top-1.
 const fn refined(
     matrix: &'static str,
     landmarks: usize,
@@ -95,7 +95,7 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
     };
-    // A missing figure becomes NaN, which meets no target.
+    // A missing figure becomes NaN, so that it meets no target.
     let number = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
     let estimate = &report.estimate;
     let refined = target.tier == Tier::Refined;

@@ -1,10 +1,11 @@
-//! Measures the cost of crawling a page. Compares the agent's crawler with `spider`, wget2 and
+//! Measures what crawling a page costs. The agent's crawler is compared with `spider`, wget2 and
 //! Scrapy on a site of 5,001 linked pages.
 //!
-//! The measure is processor time (user and system), not elapsed time, because the agent requests
-//! one page at a time and the others several. Each run is a process, measured from start to end.
-//! The crawlers alternate. If the site's server counts too few fetched pages, the run is an error.
-//! The server is a separate process and is not measured.
+//! The cost is processor time (user and system). Elapsed time would not be comparable, because the
+//! agent requests one page at a time and the other crawlers several. Each run is a process,
+//! measured from start to end. The crawlers alternate. If the site's server has counted too few
+//! fetched pages, the run is an error. The server is a separate process, whose cost is not
+//! measured.
 
 use std::path::Path;
 
@@ -19,21 +20,20 @@ mod crawlers;
 pub mod measured;
 pub mod site;
 
-/// As on an ordinary site, a page has about 4 KiB and 20 links, and is linked from about twenty
-/// pages.
+/// As on an ordinary site, a page has about 4 KiB and 20 links, and about twenty pages link to it.
 pub(super) const PLAN: SitePlan = SitePlan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
 
-/// A crawler and the costs of its runs.
+/// A crawler, and the costs of its runs.
 struct Row {
     name: &'static str,
     costs: Vec<ProcessCost>,
 }
 
 impl Row {
-    /// Pages per second of processor time, for each run.
+    /// Pages per second of processor time, one value per run.
     fn rates(&self) -> Vec<f64> {
         let pages = f64::from(u32::try_from(PLAN.pages).unwrap_or(u32::MAX));
         self.costs.iter().map(|cost| pages / cost.cpu_s()).collect()
@@ -44,7 +44,7 @@ impl Row {
         peaks.fold(0.0, f64::max)
     }
 
-    /// Formats the median of a figure, with minimum and maximum.
+    /// Formats a figure's median, with its minimum and maximum.
     fn spread(&self, figure: impl Fn(&ProcessCost) -> f64, digits: usize) -> String {
         let figures: Vec<f64> = self.costs.iter().map(figure).collect();
         let (least, most) =
@@ -53,7 +53,7 @@ impl Row {
     }
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let paths = CrawlerPaths::find()?;
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;
@@ -88,7 +88,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Compare within each round, so that other load on the machine affects both.
+            // Compare runs of the same round, because other load on the machine affects both of
+            // them.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }
@@ -96,7 +97,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Makes one run, which must fetch every page.
+/// Makes one run. It is an error if the run did not fetch every page.
 async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;

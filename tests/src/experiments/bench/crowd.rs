@@ -1,13 +1,13 @@
-//! Measures concurrent crawls: one process crawls 200 sites at 200 addresses. Compares the number
-//! of requests with the number that the intervals allow.
+//! Measures concurrent crawls: one process crawls 200 sites at 200 addresses. The number of
+//! requests is compared with the number that the request intervals allow.
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
-//! context and one store, each crawl with its own file. The server of the sites is a separate
-//! process. It answers after 20 ms, which stand for a round trip. The delay is applied once per
-//! response, not per window of the body. This makes no difference, because each page fits into
-//! TCP's initial window. There is no TLS.
+//! context and one store, and each crawl with its own file. The server of the sites is a separate
+//! process. It delays each response by 20 ms, which simulates a round trip. A real round trip would
+//! also delay each window of a long body, but each page fits into TCP's initial window. There is no
+//! TLS.
 //!
-//! The sites count the requests for ten seconds while all crawls are running.
+//! The sites count requests for ten seconds, during which all crawls are running.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -33,15 +33,16 @@ use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
-/// The sites of `bench crawl`, so large that no crawl ends during the measurement.
+/// The same site as in `bench crawl`. It is so large that no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
-/// The request intervals in milliseconds. They allow 2,000 and 4,000 requests per second over all
-/// sites.
+/// The request intervals in milliseconds. Over all sites they allow 2,000 and 4,000 requests per
+/// second.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;
-/// Time before the measurement. Then all crawls have connected and fetched robots.txt.
+/// Time from the start to the measurement. After it, all crawls have connected and fetched
+/// robots.txt.
 const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;
@@ -49,12 +50,12 @@ const LEAST_SHARE: f64 = 0.95;
 /// The result of a run.
 struct Run {
     rate: f64,
-    /// Processor time per elapsed time.
+    /// Processor time divided by elapsed time.
     busy: f64,
     peak_mib: f64,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut server = Server::start(&ServedSites::many(PLAN, SITES, LATE_MS)).await?;
     let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));
@@ -118,7 +119,7 @@ pub struct CrowdArgs {
     folder: PathBuf,
 }
 
-/// Crawls all sites at once, until the process is killed.
+/// Crawls all sites at the same time, until the process is killed.
 pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
     let CrowdArgs { port, sites, interval_ms, folder } = args;
     let context = Arc::new(RequestContext {

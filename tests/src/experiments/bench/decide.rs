@@ -1,10 +1,10 @@
-//! Measures the cost of choosing an agent for one site among a thousand available agents, for each
-//! strategy.
+//! Measures, for each strategy, what it costs to choose an agent for one site among a thousand
+//! available agents.
 //!
-//! The candidates are prepared with all inputs of every strategy, because reading and predicting
-//! are not part of the decision. The strategies alternate in five runs, of which medians are
-//! printed. Here `earliest-finish` decides for one site. The time of its plan of many sites is
-//! measured separately, per site.
+//! The candidates are prepared with the inputs of all strategies, because reading and predicting
+//! are not part of the decision. The strategies alternate in five runs, and the medians are
+//! printed. Here `earliest-finish` decides for one site at a time. Its planning of many sites at
+//! once is measured separately, as time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,13 +26,13 @@ const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
 const LANDMARKS: i64 = 9;
-/// Number of known crawls, each of a different site.
+/// Number of known crawls. Each crawl is of a different site.
 const CRAWLS: i64 = 40_000;
-/// Maximum time of a decision. It must be negligible compared with the round trip that the decision
-/// saves.
+/// Maximum time of a decision in microseconds. It must be negligible compared with the round trip
+/// that the decision saves.
 const MOST_MICROS: f64 = 20.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let candidates = fleet();
     let hosts: Vec<String> = (0..SITES).map(|number| format!("www.site{number}.com.cn")).collect();
@@ -67,8 +67,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time per crawl to find stragglers. All crawls run at the nearest agent, so none is moved,
-/// and each is compared with every agent.
+/// The time per crawl to find stragglers. All crawls run at the nearest agent, so no crawl is
+/// moved, and each is compared with every agent.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -81,8 +81,8 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site to learn from crawls, with the maximum number of crawls that the scheduler
-/// reads for this many agents. It is part of reading, not of deciding.
+/// The time per site to learn from crawls. The number of crawls is the maximum that the scheduler
+/// reads for this many agents. This is part of reading, not of deciding.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
@@ -106,7 +106,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time of a plan, per site.
+/// The time per site to plan many sites at once.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

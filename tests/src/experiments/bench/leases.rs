@@ -1,9 +1,10 @@
-//! Measures a scheduler: submitted sites, granted leases and completed crawls per second, the delay
-//! until a free slot is filled, and the time of a restart with a million open tasks.
+//! Measures a scheduler: how many sites it accepts, leases it grants and crawls it completes per
+//! second, how long a free slot waits for a lease, and how long a restart takes with a million open
+//! tasks.
 //!
-//! Everything except the agents is real: the scheduler's binary beside the lab's (build it with
+//! Everything except the agents is real: the scheduler's binary next to the lab's (build it with
 //! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl
-//! nothing and answer at once. The printed load average includes other work on the machine.
+//! nothing and answer at once. The load average that is printed includes other work on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,17 +37,17 @@ const AGENTS: usize = 20;
 const CAPACITY: u32 = 4_000;
 /// Number of open tasks at the start.
 const OPEN: u64 = 1_000_000;
-/// Number of sites per submission.
+/// Number of sites in one submission.
 const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
-/// Duration of each measurement of simultaneous grants and completions, and of freed slots.
+/// Duration of each measurement that is not limited by a number of tasks.
 const SPELL: Duration = Duration::from_secs(10);
-/// Number of slots that all agents together free per second while the delay until they are filled
-/// is measured: half of the target, and the target.
+/// Number of slots that all agents together free per second, while the delay until they are filled
+/// is measured. The first number is half of the target, the second is the target.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The scheduler's configuration. Sessions outlive the benchmark, because heartbeats are not
-/// measured.
+/// The scheduler's configuration. Sessions live longer than the benchmark, because heartbeats are
+/// not measured.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
 /// A scheduler with its own database.
@@ -54,11 +55,11 @@ pub(super) struct BenchScheduler {
     pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
-    /// Last field, so dropped last: Postgres writes to this directory until it stops.
+    /// The last field is dropped last, because Postgres writes to this directory until it stops.
     directory: tempfile::TempDir,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];
@@ -83,9 +84,9 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // With one slot, an agent gets no grant until the outcome of its last lease is recorded.
+    // With a single slot, an agent gets no grant before the outcome of its last lease is recorded.
     seed::slots(&bench.pool, 1).await?;
-    // Sessions read their slots every second.
+    // Wait until all sessions have read the new number of slots, which they do every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
@@ -105,7 +106,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     ));
     for freed in FREED_A_SECOND {
         agents.iter().for_each(|agent| agent.set_mode(Mode::Pause));
-        // Freed slots are filled again. Wait until no outcome is in transit and no slot is free.
+        // Freed slots are filled again. Wait until no outcome is in transit, and no slot is free.
         let full = || {
             let answered = answered(&agents);
             answered == agents.iter().map(SimulatedAgent::sent).sum::<u64>()
@@ -120,7 +121,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // Read the agents' counts before the stored counts, because the latter may still grow.
+    // Read the agents' counts first: the stored counts may still grow, and must not be smaller.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
@@ -189,7 +190,7 @@ impl BenchScheduler {
         self.postgres.stop().await
     }
 
-    /// Measures submissions by one client, one after another.
+    /// Measures the submissions of one client, which submits one list after another.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
         let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
@@ -225,7 +226,7 @@ pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Re
     Ok(request)
 }
 
-/// Measures the delay until a free slot is filled if `freed` slots become free per second.
+/// Measures how long a free slot waits for a lease, while `freed` slots become free per second.
 async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Line>> {
     let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
     agents.iter().for_each(|agent| agent.set_mode(Mode::FreeOneEvery(pause)));

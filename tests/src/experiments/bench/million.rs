@@ -1,9 +1,9 @@
-//! Measures the crawl of a site of a million pages: its memory must grow only with the number of
-//! seen URLs.
+//! Measures the memory of a crawl of a site with a million pages. It must grow only with the number
+//! of seen URLs.
 //!
-//! The real binary crawls a generated site with three links per page, so that at the peak half a
-//! million pages wait. Every 100,000 pages, the lab reads the memory of the process. The lab also
-//! adds the same URLs in the order of the crawl to a set of its own, to know the size of the
+//! The real binary crawls a generated site with three links per page, so that up to half a million
+//! pages wait in the queue. After every 100,000 pages, the lab reads the memory of the process. The
+//! lab also adds the same URLs, in crawl order, to its own set, from which it knows the size of the
 //! crawler's set. The benchmark takes about a minute.
 
 use std::path::Path;
@@ -21,14 +21,14 @@ use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
-/// Number of pages between two samples.
+/// Number of pages between two samples of the memory.
 const EVERY: u64 = 100_000;
-/// Time between two polls of the server: a hundredth of the time between two samples.
+/// Interval at which the lab polls the server. It is a hundredth of the time between two samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
 /// Maximum variation of the memory without the set, in MiB. Buffers vary, and the allocator keeps
-/// free pieces that are too small to return to the system.
+/// free pieces that are too small to be returned to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
@@ -39,14 +39,14 @@ struct MemorySample {
     seen: SeenUrls,
 }
 
-/// The number and memory of seen URLs.
+/// The number of seen URLs, and the memory that they take.
 #[derive(Clone, Copy)]
 struct SeenUrls {
     urls: f64,
     bytes: f64,
 }
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;
@@ -54,12 +54,13 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // The first sample is the crawler's memory without the set, because the set is still small.
+    // At the first sample the set is still small, so the sample shows the crawler's memory without
+    // the set.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
     }
-    // Take the last sample before the last page, because the process ends with it.
+    // Take the last sample somewhat before the last page, because the process ends after that page.
     samples.push(sample(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
     let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
     ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
@@ -99,17 +100,19 @@ async fn sample(
     Ok(MemorySample { pages: fetched, resident, seen: predicted.after(fetched) })
 }
 
-/// Predicts the set of the crawler, which visits pages in the order in which it finds them.
+/// Predicts the crawler's set of seen URLs. The crawler visits pages in the order in which it finds
+/// them.
 #[derive(Default)]
 struct PredictedCrawl {
     seen: SeenPaths,
-    /// The found pages in this order. Those before `visited` are fetched.
+    /// The pages in the order in which they are found. Pages before the index `visited` are
+    /// fetched.
     queue: Vec<u32>,
     visited: usize,
 }
 
 impl PredictedCrawl {
-    /// The set after `pages` fetched pages.
+    /// The set after the crawler has fetched `pages` pages.
     fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);

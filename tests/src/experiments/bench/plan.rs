@@ -1,10 +1,10 @@
-//! Measures the time of `landfall plan` for a million sites in a real Postgres, with thirty and
+//! Measures how long `landfall plan` takes for a million sites in a real Postgres, with thirty and
 //! with a thousand agents. Each call goes through gRPC.
 //!
-//! Runs the real `landfall` binary, from the same folder as the lab's binary (build both with
+//! Runs the real `landfall` binary from the folder of the lab's binary (build both with
 //! `--release`), with its own Postgres on this machine. The sites are around forty cities. Half of
-//! them were crawled, and one in a hundred has several locations. The figures are medians of five
-//! calls. The first call, with a cold database cache, is a separate figure.
+//! the sites were crawled, and one in a hundred has several locations. The figures are medians of
+//! five calls. The first call, with an empty database cache, has its own figure.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ const RUNS: usize = 5;
 /// Maximum time of a plan for a million located sites, in seconds.
 const MOST_SECONDS: f64 = 10.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     locate(&bench.pool).await?;
@@ -93,8 +93,8 @@ impl PlanClient {
     }
 }
 
-/// Creates the sites, each with a finished task and a placement, and the placements of agents.
-/// Writes them in bulk without triggers and constraints, because these are not measured.
+/// Creates the sites, each with a finished task and a placement, and the placements of agents. The
+/// rows are written in bulk without triggers and constraints, because writing them is not measured.
 async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -124,13 +124,13 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Places every agent without a placement in one of thirty of the forty cities.
+/// Places each agent that has no placement in one of thirty of the forty cities.
 const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
      select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
      from agents a join cities c on c.n = a.id % 30
      where not exists (select from agent_placements p where p.agent_id = a.id)";
 
-/// Enrols and places more agents.
+/// Enrols further agents, and places them.
 async fn enrol(pool: &PgPool, count: usize) -> anyhow::Result<()> {
     let text = format!(
         "insert into agents (name, city, carrier, credential_hash)

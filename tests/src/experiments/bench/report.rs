@@ -1,6 +1,6 @@
-//! Measures `landfall report assignments` of a million crawled sites: rows per second into a pipe, and
-//! the memory of the command and of the scheduler. The real binaries run with their own Postgres on
-//! this machine (build them with `--release`).
+//! Measures `landfall report assignments` for a million crawled sites: the rows per second that it
+//! writes into a pipe, and the memory of the command and of the scheduler. The real binaries run
+//! with their own Postgres on this machine (build them with `--release`).
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -22,13 +22,13 @@ const AGENTS: usize = 20;
 const RUNS: usize = 3;
 /// Minimum number of rows per second.
 const FEWEST_A_SECOND: f64 = 200_000.0;
-/// Maximum memory of the command, and growth of the scheduler's, in megabytes.
+/// Maximum memory of the command, and maximum growth of the scheduler's memory, in megabytes.
 const MOST_CLIENT_MB: f64 = 50.0;
 const MOST_GROWTH_MB: f64 = 30.0;
-/// The memory is read after so many bytes of output.
+/// Number of bytes of output after which the memory is read again.
 const MEMORY_EVERY: usize = 4 << 20;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -56,7 +56,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One report: its rate, and the highest memory of both processes in bytes.
+/// The result of one report: its rate, and the maximum memory of both processes in bytes.
 struct ReportRun {
     rows_per_second: f64,
     client: f64,
@@ -95,8 +95,8 @@ async fn report(bench: &BenchScheduler, scheduler: &Process, format: &str) -> an
     Ok(run)
 }
 
-/// Gives every site eight measurements and an outcome. Writes them in bulk without triggers, because
-/// these are not measured.
+/// Creates eight measurements and an outcome for every site. The rows are written in bulk without
+/// triggers, because writing them is not measured.
 async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
     let text = "set session_replication_role = replica;
         insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, requests)

@@ -1,6 +1,6 @@
-//! Measures `landfall status`, the pages of the dashboard, their viewers and the metrics, for a
-//! million sites under way at a thousand connected agents. Calls go through gRPC, pages through
-//! HTTP. The real `landfall` binary runs with its own Postgres on this machine.
+//! Measures `landfall status`, the dashboard's pages, their viewers and the metrics, with a million
+//! unfinished sites and a thousand connected agents. Status is requested through gRPC, and pages
+//! through HTTP. The real `landfall` binary runs with its own Postgres on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -23,24 +23,24 @@ const CALLS: usize = 100;
 /// Maximum time of a status, in milliseconds.
 const MOST_MS: f64 = 100.0;
 
-/// The measured pages, and the maximum of their 95th percentiles, in milliseconds.
+/// The measured pages, and the maximum of each page's 95th percentile, in milliseconds.
 const PAGES: [&str; 6] = ["/", "/map", "/fleet", "/batches", "/trends", "/api/v1/status"];
 const MOST_PAGE_MS: f64 = 100.0;
 const PAGE_CALLS: usize = 30;
 
-/// Maximum time of a scrape of the metrics, in milliseconds, and the time after which the scheduler
-/// no longer repeats its last answer.
+/// Maximum time of a scrape of the metrics, in milliseconds. The interval is long enough that the
+/// scheduler does not repeat its last answer.
 const MOST_SCRAPE_MS: f64 = 10.0;
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(2_100);
 const SCRAPES: usize = 10;
 
-/// Browsers that watch pages, the time for which they are observed, and the maximum of what they
-/// cost in per cent of a core.
+/// Number of browsers that watch pages, how long they are observed, and their maximum cost in per
+/// cent of a core.
 const VIEWERS: usize = 50;
 const VIEWED: Duration = Duration::from_secs(30);
 const MOST_VIEWERS_PERCENT: f64 = 5.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -87,7 +87,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for number in 0..VIEWERS {
         viewers.push(view(address, PAGES[number % 5], &token).await?);
     }
-    // The first drawing of each page is not what watching costs.
+    // Wait until each page was rendered once, because that is not part of the cost of watching.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let viewed = observed(&spent).await?;
     drop(viewers);
@@ -100,7 +100,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The times of a page in milliseconds, each on a new connection after a pause, and its bytes.
+/// Requests a page repeatedly, each time on a new connection after a pause. Returns the times in
+/// milliseconds, and the size of the page in bytes.
 async fn page(
     address: &str,
     path: &str,
@@ -130,7 +131,8 @@ async fn request(address: &str, path: &str, token: &str) -> anyhow::Result<TcpSt
     Ok(stream)
 }
 
-/// Watches a page, and reads what the scheduler sends, until the task is dropped.
+/// Watches a page, and reads everything that the scheduler sends, until the returned handle is
+/// dropped.
 async fn view(address: &str, page: &str, token: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
     let mut stream = request(address, &format!("/live?page={page}"), token).await?;
     let mut first = [0; 12];
@@ -142,14 +144,15 @@ async fn view(address: &str, page: &str, token: &str) -> anyhow::Result<AbortOnD
     })))
 }
 
-/// The processor time that is spent while viewers are observed, in per cent of a core.
+/// The processor time that is spent during the period `VIEWED`, in per cent of a core.
 async fn observed(spent: &impl Fn() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     let (before, began) = (spent()?, Instant::now());
     tokio::time::sleep(VIEWED).await;
     Ok((spent()? - before) / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Adds round trips between the agents, a hundred each, and a map that places all agents and sites.
+/// Adds, for each agent, a hundred round trips to other agents. Also adds a map that places all
+/// agents and sites.
 async fn measure(pool: &PgPool) -> anyhow::Result<()> {
     let text = "
         insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost, reached_us, reached_at)

@@ -1,9 +1,10 @@
-//! Measures the damage by lying landmarks, and the share of honest agents that are taken for liars.
+//! Measures the damage that lying landmarks cause, and the fraction of honest agents that are
+//! mistaken for liars.
 //!
-//! Thirty agents have twelve landmarks, elected while all agents were honest. A liar falsifies all
-//! its reports, of the mesh and of sites. Other agents' measurements of the liar are honest. The
-//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. They are
-//! relative to the same seeds and pairs without liars.
+//! Of thirty agents, twelve are landmarks, which were elected while all agents were honest. A liar
+//! falsifies all its reports, on the mesh and on sites. Other agents' measurements of the liar are
+//! honest. The figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark.
+//! They are relative to the same seeds and pairs without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,29 +29,30 @@ const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;
 /// Number of landmarks.
 const LANDMARKS: usize = 12;
-/// Number of scored sites per seed. They are evenly spaced, and the same with and without liars.
+/// Number of scored sites per seed. They are evenly spaced, and are the same with and without
+/// liars.
 const SITES: usize = 60;
-/// One in this many of the scored sites is used to judge the landmarks.
+/// One in this many scored sites is also used to judge the landmarks.
 const JUDGED_BY: usize = 3;
-/// Numbers of rounds of drift before the map is judged. Several are tried because the damage is
-/// largest just before the liar is found.
+/// Numbers of rounds of drift after which the map is judged. Several are tried, because the damage
+/// is largest just before the liar is detected.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
-/// Relative growth per round of a drifting liar's reports.
+/// Growth of a drifting liar's reports per round, as a fraction.
 const DRIFT: f64 = 0.02;
-/// Maximum share of honest agents taken for liars. It is not zero because excluding an honest agent
-/// costs little, but including a liar costs much.
+/// Maximum fraction of honest agents that are mistaken for liars. It is not zero, because excluding
+/// an honest agent costs little, but including a liar costs much.
 const MOST_MISJUDGED: f64 = 0.02;
-/// Number of samples per pair.
+/// Number of samples per measured pair.
 const SAMPLES: usize = 20;
 const BOGUS: f64 = 0.1;
 
 /// The quality of a map.
 #[derive(Debug, Clone, Default)]
 struct MapQuality {
-    /// Relative errors of the plain tier and of the refined tier.
+    /// Relative errors of the plain tier, and of the refined tier.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums of true round trips: to the first choice of the refined tier, and to an average agent.
+    /// Sums of true round trips: to the refined tier's first choice, and to an average agent.
     first: f64,
     random: f64,
 }
@@ -76,7 +78,7 @@ fn sites(draw: &Draw<'_>) -> impl Iterator<Item = usize> {
     (0..draw.sites()).step_by(step)
 }
 
-/// The maps of both tiers from the same mesh.
+/// The maps of both tiers, fitted to the same mesh.
 struct Maps {
     plain: Embedding,
     refined: Refined,
@@ -131,11 +133,11 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
     judge(&TrustEvidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
-/// Cached scores by seed and excluded agents. Only scores without any liar are cached, because they
-/// do not depend on the lie.
+/// Cached scores by seed and excluded agents. Only scores without liars are cached, because they do
+/// not depend on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// Scores the maps without the reports of the agents in `out`.
+/// Scores the maps that are fitted without the reports of the agents in `out`.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,
@@ -180,8 +182,8 @@ struct LieResult {
 }
 
 impl LieResult {
-    /// The ratio of the median error with liars to that without, for the tier with the larger
-    /// ratio.
+    /// The ratio of the median error with liars to the median error without liars, for the tier
+    /// whose ratio is larger.
     fn harm(&self, clean: &MapQuality) -> f64 {
         let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
@@ -198,7 +200,7 @@ impl LieResult {
         self.alarms += usize::from(alarmed);
         let mut figures = scored(fleet, mesh, &quarantined, cache)?;
         if alarmed {
-            // After an alarm, agents are chosen at random.
+            // While there is an alarm, agents are chosen at random.
             figures.first = figures.random;
         }
         self.figures.add(figures);
@@ -206,7 +208,7 @@ impl LieResult {
     }
 }
 
-/// Runs the section on both matrices.
+/// Runs this section of `lab bench` on both measured matrices.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {
@@ -256,7 +258,7 @@ fn with_liars(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, cache: &mut Sco
     Ok(sum)
 }
 
-/// Measures the share of quarantined agents if no agent lies.
+/// Measures which fraction of the agents is quarantined if no agent lies.
 fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut MapQuality) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {
@@ -309,7 +311,7 @@ fn verdict(what: &str, liars: usize, sum: &LieResult, clean: &MapQuality) -> Vec
     ]
 }
 
-/// Measures the effect of bogus samples that the agent's weighted mean must filter out.
+/// Measures the effect of bogus samples, which the agent's weighted mean must filter out.
 fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::Result<Vec<Line>> {
     let mut figures = MapQuality::default();
     for (seed, draw) in draws {
@@ -341,8 +343,8 @@ fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::R
     Ok(vec![line("plain", &figures.plain, &clean.plain), line("refined", &figures.refined, &clean.refined)])
 }
 
-/// The weighted mean of samples around a round trip with 5 % noise. A tenth of the samples are
-/// random values up to two seconds.
+/// The weighted mean of samples of a round trip, with 5 % noise. A tenth of the samples are random
+/// values up to two seconds.
 fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
     let millis = truth.as_millis_f64();
     let sample = |rng: &mut ChaCha8Rng| {

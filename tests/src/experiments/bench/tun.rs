@@ -1,6 +1,6 @@
-//! Measures the tun grade: the lateness of single and of many simultaneous packets, the router's
-//! capacity, and the time to set up and remove the network. The figures are valid only on a quiet
-//! machine, so the idle share is printed too.
+//! Measures the tun grade: how late single packets and many simultaneous packets are, how many
+//! packets the router carries, and how long it takes to set up and remove the network. The figures
+//! are valid only on a quiet machine, so the idle time is printed too.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -23,27 +23,27 @@ use crate::world::tun::{Network, missing};
 use crate::world::wan::Lane;
 
 const ROUNDS: usize = 5;
-/// Numbers of agents in the measurements of setting up. With the servers' namespace, there are 8
+/// Numbers of agents for which the setup is measured. Including the servers' namespace, there are 8
 /// and 31 namespaces.
 const FLEETS: [usize; 2] = [7, 30];
 const ROUND_TRIPS_MS: [f64; 5] = [1.0, 10.0, 50.0, 100.0, 300.0];
 const ECHOES: usize = 40;
-/// Numbers of simultaneous connections.
+/// Numbers of connections that are made at the same time.
 const CROWDS: [usize; 2] = [50, 800];
 /// Number of sites to which these connections go.
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Sizes of bodies in bytes, and round trips in milliseconds over which they are transferred.
+/// Sizes of bodies in bytes, and the round trips in milliseconds over which they are transferred.
 const BODIES: [(usize, [f64; 4]); 2] = [(50_000, [10.0, 50.0, 100.0, 200.0]), (2_000_000, [10.0, 50.0, 100.0, 200.0])];
 const BODIES_EACH: usize = 7;
-/// Size of a datagram of the flood in bytes.
+/// Size in bytes of each datagram of the flood.
 const DATAGRAM: usize = 200;
 const FLOOD: Duration = Duration::from_secs(3);
-/// Maximum error of single echoes in milliseconds: the error of the first prototype.
+/// Maximum error of single echoes in milliseconds. It equals the error of the first prototype.
 const MAX_ECHO_ERROR_MS: f64 = 1.0;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     if let Some(reason) = missing() {
         return Ok(vec![Line::plain(format!("skipped: {reason}"), "")]);
@@ -54,7 +54,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // Run it on another thread, because it creates a runtime.
+    // Runs on another thread, because `crowds` creates a runtime.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);
@@ -66,7 +66,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The paper's layout, without loss.
+/// The paper's layout, without packet loss.
 fn scenario(agents: usize) -> anyhow::Result<Scenario> {
     let mut scenario = Layout::parse(PAPER, "paper.toml")?.scenario(Some(agents), None)?;
     scenario.mesh.iter_mut().chain(&mut scenario.paths).flatten().for_each(|link| link.loss = 0.0);
@@ -120,7 +120,7 @@ fn echoes() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Starts a server that echoes every datagram, and ends at an empty one.
+/// Starts a server that echoes every datagram. An empty datagram ends the server.
 fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandle<std::io::Result<()>>> {
     let socket = network.core().run(move || UdpSocket::bind((Lane::TUN.site(site), PORT)))??;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -165,7 +165,7 @@ fn crowds() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Measures the error of a handshake in milliseconds. The socket is created before the first
+/// Measures the error of one handshake in milliseconds. All sockets are created before the first
 /// handshake begins.
 fn handshake(
     network: &Network,
@@ -184,7 +184,7 @@ fn handshake(
 }
 
 /// Measures transfer rates over different distances at 50 Mbit/s and 0.01 % loss. As on the
-/// Internet, nearer must be faster.
+/// Internet, transfers over shorter distances must be faster.
 fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     scenario.agent_bytes_per_s = 50e6 / 8.0;
@@ -219,7 +219,7 @@ fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> 
     Ok(lines)
 }
 
-/// Measures the number of packets per second that the router carries from two agents.
+/// Measures how many packets per second the router carries from two agents.
 fn flood() -> anyhow::Result<Line> {
     let mut scenario = scenario(2)?;
     scenario.agent_bytes_per_s = 1e9;
@@ -232,7 +232,7 @@ fn flood() -> anyhow::Result<Line> {
         socket.connect((Lane::TUN.site(0), PORT))?;
         threads.push(std::thread::spawn(move || {
             while Instant::now() < end {
-                // Sending fails if the router's queue is full, which is intended.
+                // Sending fails when the router's queue is full. The flood is meant to fill it.
                 let _ = socket.send(&[0; DATAGRAM]);
             }
         }));

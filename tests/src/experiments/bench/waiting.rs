@@ -1,10 +1,10 @@
-//! Measures the cost of waiting tasks: of a scheduler with its own Postgres and many tasks in one
+//! Measures what waiting tasks cost: a scheduler runs with its own Postgres and many tasks in one
 //! waiting state.
 //!
 //! Nothing happens in such a database, so all work is wasted. The database is created in bulk
-//! (`seed`). The real scheduler, the binary beside the lab's, has a few seconds to settle. Then
-//! processor time, rows and statements are counted over a period (`cost`). If states of tasks
-//! change or a pass fails, the result is an error.
+//! (`seed`). The real scheduler, whose binary is in the folder of the lab's, gets a few seconds to
+//! settle. Then processor time, rows and statements are counted over a period (`cost`). If the
+//! states of tasks change, or a background task fails, the result is an error.
 
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ pub(super) struct WaitingArgs {
     seconds: u64,
 }
 
-/// Measures each waiting state with each number of tasks. Prints a table row for each, and returns
-/// the comparison with the targets.
+/// Measures each waiting state with each number of tasks. Prints a table row for each measurement,
+/// and returns the comparison with the targets.
 pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     let all = <WaitingCase as clap::ValueEnum>::value_variants();
     let state_counts = if args.state_counts.is_empty() { all } else { &args.state_counts };
@@ -73,9 +73,9 @@ pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
 struct WaitingCost {
     tasks: u32,
     cost: SchedulerCost,
-    /// Memory of the scheduler in MB.
+    /// The scheduler's memory in MB.
     megabytes: f64,
-    /// Bytes on disk per site: of all tables except the event log, and of the event log.
+    /// Bytes on disk per site: first of all tables except the event log, then of the event log.
     bytes: (f64, f64),
 }
 
@@ -94,8 +94,8 @@ impl WaitingCost {
     }
 }
 
-/// Compares with the targets: the cost with the most tasks, and its ratio to the cost with the
-/// fewest.
+/// Compares the costs with the targets. The targets concern the cost with the most tasks, and its
+/// ratio to the cost with the fewest tasks.
 fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
     let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);
@@ -147,7 +147,7 @@ async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Res
     Ok(WaitingCost { tasks, cost, megabytes, bytes: (bytes / sites, log / sites) })
 }
 
-/// Number of tasks in one state, and the time at which the last of them entered the state.
+/// The number of tasks in one state, and when the last of them entered the state.
 #[derive(Debug, Clone, PartialEq, Eq, FromRow)]
 struct StateCount {
     state: String,
@@ -161,7 +161,7 @@ async fn state_counts(pool: &PgPool) -> anyhow::Result<Vec<StateCount>> {
     sqlx::query_as(counted).fetch_all(pool).await.context("count the tasks by state")
 }
 
-/// Fails if states of tasks have changed.
+/// Fails if the states of tasks have changed.
 fn lasted(before: &[StateCount], after: &[StateCount]) -> anyhow::Result<()> {
     ensure!(before == after, "the tasks' states changed from {before:?} to {after:?}");
     Ok(())

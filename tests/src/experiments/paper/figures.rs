@@ -1,4 +1,5 @@
-//! Figures 2 and 3: throughput over time by strategy, and rates of single sites. Pure.
+//! Figures 2 and 3: each strategy's throughput over time, and the rates of single sites. This
+//! module is pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,18 +13,18 @@ use crate::experiments::sweep::settings::Point;
 
 /// The values of the paper's Figure 2, in megabytes per minute.
 pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
-/// The values of the paper's Figure 3 for one random site, in megabytes per minute.
+/// The values of the paper's Figure 3, for one random site, in megabytes per minute.
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// The medians of a strategy over the unthrottled cells of a layout.
+/// A strategy's medians over the unthrottled cells of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
 }
 
-/// Throughput by layout and strategy.
+/// The throughput, by layout and strategy.
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
 /// Computes the medians of the unthrottled cells.
@@ -46,22 +47,22 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     figure
 }
 
-/// The rates of single sites in the base cells of a layout.
+/// The rates of single sites in a layout's base cells.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
-    /// Megabytes per minute by strategy. Each list has every site of every seed, in the order of
-    /// the sites.
+    /// Megabytes per minute, by strategy. Each list has the sites of all seeds, in the order of the
+    /// sites.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
-    /// Quantiles over all sites of the ratio of Top-3's rate to random's rate.
+    /// Quantiles of the ratio of Top-3's rate to random's rate, over all sites.
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
-/// Rates of single sites by layout.
+/// The rates of single sites, by layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// Computes the rates of single sites with random and Top-3, for seeds in which both cells are
-/// valid.
+/// Computes the rates of single sites with random and with Top-3. Only seeds in which both cells
+/// are valid count.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
@@ -109,7 +110,7 @@ fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
 /// Formats both figures as text.
 pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
     let mut text = String::from("Figure 2: throughput, medians of the unthrottled cells\n");
-    // Writing to a string cannot fail.
+    // Writing to a string never fails.
     for (layout, strategies) in figure2 {
         let random = strategies.get("random").map(|one| one.mb_per_min);
         for (strategy, Throughput { mb_per_min, makespan_s }) in strategies {
@@ -177,7 +178,7 @@ mod tests {
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);
         let sites = &figure["paper"];
-        // 1 MB in 60 s and 2 MB in 30 s, whatever the cell's growth.
+        // The sites got 1 MB in 60 s and 2 MB in 30 s. The growth of the cell does not matter.
         assert_eq!(sites.mb_per_min["random"], [1.0, 4.0]);
         assert_eq!(sites.ratio["p50"], 1.0);
         assert_eq!(sites.quantiles["gnp-top3"]["p95"], 4.0);

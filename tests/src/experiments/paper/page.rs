@@ -11,10 +11,10 @@ use crate::demo::report::style;
 use crate::evidence::float;
 use crate::experiments::sweep::settings::Point;
 
-/// The classes of curves in the style sheet.
+/// The style sheet's classes for curves.
 const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
-/// The content of the page.
+/// The data that the page shows.
 pub(super) struct Page<'a> {
     pub(super) base: Point,
     pub(super) finished: &'a [FinishedCell],
@@ -40,7 +40,7 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", &style(), &body)
 }
 
-/// Draws Figure 2 for one layout, from the base cell with the first valid seed.
+/// Draws Figure 2 for one layout. The curves come from the base cell of the first valid seed.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
@@ -62,7 +62,7 @@ fn growth(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Draws Figure 3 for one layout: the distribution of rates over sites.
+/// Draws Figure 3 for one layout: how the rates are distributed over the sites.
 fn sites(page: &Page<'_>, layout: &str) -> Markup {
     let Some(sites) = page.figure3.get(layout) else { return html! {} };
     let curve = |(name, rates): (&String, &Vec<f64>)| {
@@ -85,7 +85,7 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Plots named curves that start at the origin.
+/// Plots named curves. All of them start at the origin.
 fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
     let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
     let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));

@@ -1,10 +1,10 @@
-//! Runs the cells of one layout and seed in the lab. The cluster is surveyed once and frozen. Then
-//! every cell starts from the frozen state with the real binaries.
+//! Runs the cells of one layout and one seed in the lab. The cluster is surveyed once and then
+//! frozen. Every cell starts from the frozen state, with the real binaries.
 //!
 //! The survey is the whole measuring phase: mesh, election of landmarks, map, and location of every
-//! site. It transfers no bodies, so it does not depend on any factor. Each cell starts from the
-//! same frozen files in a new emulated network, so that no strategy profits from earlier crawls.
-//! Times count from the batch's first lease.
+//! site. It transfers no bodies, so no factor of the experiment affects it. Each cell starts from
+//! the same frozen files in a new emulated network, so that no strategy profits from earlier
+//! crawls. Times are counted from the batch's first lease.
 
 use std::time::{Duration, Instant};
 
@@ -24,54 +24,55 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Time between probes of a site: short, because the sites belong to the lab, and long enough that
-/// the probes of 203 sites do not occupy the machine.
+/// Time between probes of a site. It may be short, because the sites belong to the lab, but must be
+/// long enough that probes of 203 sites do not occupy the machine.
 pub const SITE_INTERVAL: Duration = Duration::from_millis(500);
-/// Number of attempts to cancel the survey's batch.
+/// Maximum number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
-/// Time limit of a survey or a cell. Without other load, a survey takes one minute. The longest
+/// Time limit of a survey or a cell. Without other load, a survey takes one minute, and the longest
 /// cell takes ten (Seattle, where one agent may be nearest to many sites).
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// The result of a cell in the lab.
+/// The result of running a cell in the lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabResult {
     /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
     pub growth: Growth,
-    /// Bytes and crawl time of each site.
+    /// For each site, its bytes and crawl time.
     pub sites: Vec<(i64, f64)>,
     /// Number of sites that each agent crawled, in descending order.
     pub per_agent: Vec<usize>,
     /// Why the timing is void; `None` if it is valid.
     pub void: Option<String>,
     pub machine: MachineFigures,
-    /// The measurements of the survey. With these and the task numbers, a simulation makes the same
+    /// The measurements of the survey. From them and the task numbers, a simulation makes the same
     /// random choices as the scheduler.
     pub measurements: LayoutMeasurements,
-    /// The task number of the first site. Random choices depend on task numbers.
+    /// The task number of the first site. Random choices depend on the task numbers.
     pub first_task: u64,
 }
 
-/// The machine's load and delays during a cell. The constants of the simulation were chosen by
+/// The machine's load and delays during a cell. The constants of the simulation were chosen from
 /// these figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineFigures {
-    /// Mean number of requests per second over the makespan.
+    /// Mean number of requests per second, from the first lease to the last outcome.
     pub requests_per_s: f64,
-    /// The idle share of the processors.
+    /// The fraction of processor time that was idle.
     pub idle: f64,
-    /// 99th percentile of the emulated network's lateness, in milliseconds.
+    /// The 99th percentile of the emulated network's lateness, in milliseconds.
     pub late_ms: f64,
     /// Mean time from a grant to the first request, in milliseconds.
     pub lease_ms: f64,
-    /// Mean time from the last byte to the recorded outcome, in milliseconds. Includes the last
+    /// Mean time from the last byte to the recorded outcome, in milliseconds. It includes the last
     /// request interval.
     pub outcome_ms: f64,
-    /// Mean time from a body's last byte to the arrival of the next request, in milliseconds.
-    /// Includes request intervals.
+    /// Mean time from a body's last byte to the arrival of the next request, in milliseconds. It
+    /// includes request intervals.
     pub request_ms: f64,
-    /// Time from the first grant until there are as many grants as agents, in milliseconds.
+    /// Time from the first grant until the number of grants equals the number of agents, in
+    /// milliseconds.
     pub begin_ms: f64,
 }
 
@@ -85,7 +86,7 @@ pub struct SurveyedCluster<'a> {
 
 impl<'a> SurveyedCluster<'a> {
     /// Starts a cluster, measures everything, and freezes the cluster. `site_interval` is the time
-    /// between probes of a site, for example [`SITE_INTERVAL`].
+    /// between probes of a site, usually [`SITE_INTERVAL`].
     pub async fn survey(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -99,7 +100,7 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure().await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // Return only the first failure.
+                // A second failure is only logged, because the first one is returned.
                 if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "the cluster did not stop either");
                 }
@@ -121,8 +122,8 @@ impl<'a> SurveyedCluster<'a> {
         cluster.operate(&["sites", "submit", list, "--batch", SURVEY]).await?;
         let located = "select count(*) from tasks where state = 'located'";
         cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
-        // Cancelling may conflict with the pass that records why tasks wait. Then the error says to
-        // try again.
+        // Cancelling may conflict with the background task that records why tasks wait. The error
+        // then says to try again.
         for left in (0..CANCELS).rev() {
             match cluster.operate(&["batches", "cancel", SURVEY]).await {
                 Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
@@ -203,8 +204,8 @@ impl<'a> SurveyedCluster<'a> {
     }
 }
 
-/// The scheduler's configuration: the defaults, except for shorter intervals and a longer sample
-/// timeout. In the rootless grade the first answer takes two round trips, which is up to ten
+/// The scheduler's configuration. It differs from the defaults in shorter intervals and a longer
+/// sample timeout: in the rootless grade the first answer takes two round trips, which is up to ten
 /// seconds with the Seattle matrix.
 fn scheduler(site_interval: Duration) -> String {
     format!("[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n")
@@ -243,7 +244,7 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
     let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
     for crawl in crawled {
         let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
-        // Requests before the grant are from confirmers.
+        // Requests before the grant came from confirmers, so ignore them.
         let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
         let (asked, sent) = (own(&asked[site]), own(&sent[site]));
         if let Some((asked, sent)) = asked.first().zip(sent.last()) {

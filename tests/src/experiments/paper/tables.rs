@@ -1,8 +1,8 @@
-//! Tables 1 and 2: the accuracy of estimated distances, by the number of dimensions and landmarks,
-//! in the paper's measure.
+//! Tables 1 and 2: the accuracy of estimated distances in the paper's measure, for several numbers
+//! of dimensions and landmarks.
 //!
-//! The measure is one minus the mean relative error over pairs of a site and an agent that is not a
-//! landmark. The worst 30 % or 20 % of the estimates are left out. The map is of the plain tier,
+//! The measure is one minus the mean relative error, over pairs of a site and an agent that is not
+//! a landmark. The worst 30 % or 20 % of the estimates are left out. The map is the plain tier's,
 //! fitted as in the paper: one point per host, by simplex. The code is that of `landfall simulate`.
 
 use std::fmt::Write as _;
@@ -17,8 +17,8 @@ use serde::Serialize;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
-/// The paper's Table 1. Columns: dimensions, landmarks, accuracy without the worst 30 %, and
-/// without the worst 20 %.
+/// The paper's Table 1. The columns are dimensions, landmarks, accuracy without the worst 30 %, and
+/// accuracy without the worst 20 %.
 const TABLE_1: [(usize, usize, f64, f64); 7] = [
     (2, 9, 0.684_679, 0.493_873),
     (3, 9, 0.737_595, 0.599_625),
@@ -36,7 +36,7 @@ const TABLE_2: [(usize, usize, f64, f64); 4] = [
     (4, 5, 0.420_972, 0.076_933),
 ];
 
-/// A row of a table.
+/// One row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct AccuracyRow {
     pub(super) layout: String,
@@ -57,14 +57,14 @@ pub(super) struct Tables {
     pub(super) table2: Vec<AccuracyRow>,
 }
 
-/// The distances of a layout: one matrix for all seeds, or one matrix per seed.
+/// The distances of a layout: either one matrix for all seeds, or one matrix per seed.
 enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
 }
 
 impl Tables {
-    /// Computes both tables on every layout.
+    /// Computes both tables for every layout.
     pub(super) fn of(settings: &Settings, layouts: &[LayoutData]) -> anyhow::Result<Self> {
         let (mut table1, mut table2) = (Vec::new(), Vec::new());
         for layout in layouts {
@@ -127,7 +127,7 @@ impl Tables {
                     shown(Some(row.paper_without_worst_20)),
                 ]);
             }
-            // Writing to a string cannot fail.
+            // Writing to a string never fails.
             let _ = writeln!(text, "{title}: accuracy of estimated distances\n{table}");
         }
         text
@@ -160,7 +160,8 @@ fn report(settings: &Settings, source: &MatrixSource<'_>, dims: usize, landmarks
     }
 }
 
-/// Converts a scenario to a matrix. Agents come first. Values between sites are missing.
+/// Converts a scenario to a matrix, in which the agents come first. The values between sites are
+/// missing.
 fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
     let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
     ensure!(agents > 0 && sites > 0, "a scenario without agents or sites");

@@ -1,10 +1,10 @@
-//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents, and
-//! answers arrive as in [`crate::world::wan`]. Pure, and deterministic for a seed.
+//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents do, and
+//! responses arrive as in [`crate::world::wan`]. This module is pure, and deterministic for a seed.
 //!
-//! There is one event per request: when the first byte of its answer is sent. From then on, all
-//! rounds of the body occupy the agent's access link. The next request is sent after the last round
-//! and after the request interval. The constants below are delays of the real system, measured in
-//! the lab. They are the same for every strategy.
+//! There is one event per request, at the time when the first byte of its response is sent. From
+//! this time on, the rounds of the body occupy the agent's access link. The next request is sent
+//! when both the last round and the request interval are over. The constants below are delays of
+//! the real system, measured in the lab. They are the same for every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,20 +22,21 @@ use crate::world::reno;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
 
-/// Time from a grant to the first request: for sending the grant, creating the crawl's file, and
-/// getting the permit for the address.
+/// Time from a grant to the first request. In this time the grant is sent, the crawl's file is
+/// created, and the permit for the address arrives.
 const LEASE: Duration = Duration::from_millis(15);
-/// Time from the last answer to the recorded outcome: for writing, sending and storing it.
+/// Time from the last response to the recorded outcome. In this time the outcome is written, sent
+/// and stored.
 const OUTCOME: Duration = Duration::from_millis(4);
-/// Processing time of a request at both ends, plus the lateness of the emulated network.
+/// Processing time of a request at both ends, including the lateness of the emulated network.
 const REQUEST: Duration = Duration::from_micros(600);
 /// Constants as in the agent: the weight of the newest time to first byte in the mean, and the mean
-/// from which the request interval is twice the mean.
+/// from which a site counts as slow.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
-/// Time between two passes of rebalancing, as in the scheduler.
+/// Interval of rebalancing, as in the scheduler.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
-/// Time between two checkpoints, as in the agent. A checkpoint reports the progress to the
+/// Interval between checkpoints, as in the agent. A checkpoint reports a crawl's progress to the
 /// scheduler.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
@@ -48,33 +49,33 @@ pub struct Batch<'a> {
     /// The requests of each site's crawl.
     pub requests: &'a [Vec<SiteRequest>],
     pub strategy: Strategy,
-    /// Number of sites that an agent crawls at once.
+    /// Number of sites that an agent crawls at the same time.
     pub slots: u32,
     /// Minimum time between two requests to a site.
     pub interval: Duration,
-    /// The history of an earlier crawl of the same sites.
+    /// The history of an earlier crawl of the same sites, if there was one.
     pub before: Option<&'a CrawlHistory>,
-    /// The task number of the first site. Random choices depend on task numbers.
+    /// The task number of the first site. Random choices depend on the task numbers.
     pub first_task: u64,
-    /// The seed of packet losses and jitter.
+    /// The seed from which packet losses and jitter are drawn.
     pub seed: u64,
 }
 
 /// The result of a simulated batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchResult {
-    /// The arrivals of bodies.
+    /// When bodies arrived.
     pub arrived: Vec<BodyArrival>,
     /// Time from the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
-    /// Bytes and crawl time of each site, summed over all agents that crawled it.
+    /// For each site, its bytes, and its crawl time at all agents together.
     pub sites: Vec<(usize, Duration)>,
-    /// Number of preempted crawls.
+    /// Number of crawls that were preempted.
     pub preempted: usize,
     /// Number of sites that each agent crawled, in descending order.
     pub per_agent: Vec<usize>,
-    /// Total crawl time of each agent.
+    /// Total crawl time of each agent, for all its crawls.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
 }
@@ -95,7 +96,7 @@ pub fn variation(busy: &[Duration]) -> f64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The first byte of an answer is sent.
+    /// The first byte of a response is sent.
     FirstByte {
         site: usize,
     },
@@ -103,7 +104,7 @@ enum Event {
     Outcome {
         site: usize,
     },
-    /// The agent hands back a preempted crawl.
+    /// The agent returns a preempted crawl.
     HandedBack {
         site: usize,
     },
@@ -115,21 +116,21 @@ enum Event {
 struct Crawl {
     agent: usize,
     request: usize,
-    /// When the first and the current request were sent.
+    /// When the crawl's first request and its current request were sent.
     began: Duration,
     sent: Duration,
     took: Duration,
-    /// The crawl time of the site at earlier agents.
+    /// How long earlier agents crawled the site.
     before: Duration,
     preempted: bool,
-    /// Number of fetched pages and crawl time at the last checkpoint.
+    /// At the last checkpoint, the number of fetched pages and the crawl time.
     checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
 
 impl Crawl {
-    /// Draws the time to the first byte of an answer, and updates the mean.
+    /// Draws the time until the first byte of a response arrives, and updates the mean.
     fn first_byte(
         &mut self,
         scenario: &Scenario,
@@ -138,7 +139,7 @@ impl Crawl {
         thinking: Duration,
         rng: &mut ChaCha8Rng,
     ) -> Duration {
-        // The first answer takes two round trips, because it includes the handshake.
+        // The first response takes two round trips, because they include the handshake.
         let trips = if request == 0 { 2 } else { 1 };
         let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
         let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
@@ -146,7 +147,7 @@ impl Crawl {
         first_byte
     }
 
-    /// The request interval that a slow site requires; zero if the site is not slow.
+    /// The interval between requests to a slow site; zero if the site is not slow.
     fn trouble(&self) -> Duration {
         if self.mean_first_byte >= SLOW.as_secs_f64() {
             Duration::from_secs_f64(2.0 * self.mean_first_byte)
@@ -160,18 +161,18 @@ struct Run<'a> {
     batch: Batch<'a>,
     fleet: Fleet<'a>,
     rng: ChaCha8Rng,
-    /// Future events. The earliest comes first; of two at the same time, the one that was planned
-    /// first.
+    /// Future events. The earliest comes first. Of events at the same time, the one that was
+    /// planned first comes first.
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     planned: u64,
     crawls: Vec<Crawl>,
-    /// When each agent's access link is free again.
+    /// When each agent's access link will be free again.
     links: Vec<Duration>,
     arrived: Vec<BodyArrival>,
     sent: usize,
     open: usize,
     preempted: usize,
-    /// Total crawl time of each agent.
+    /// Total crawl time of each agent, for all its crawls.
     busy: Vec<Duration>,
 }
 
@@ -224,7 +225,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history: fleet.into_history() })
 }
 
-/// Time for which a site's crawl occupies an agent's slot if no other crawl uses the access link.
+/// How long a site's crawl occupies an agent's slot if no other crawl uses the access link.
 pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
     let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
     let mut rested = now;
@@ -239,8 +240,8 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     rested + OUTCOME
 }
 
-/// When the last byte of a body has passed the agent's access link. On a free link, bytes pass at
-/// once.
+/// When the last byte of a body has passed the agent's access link. If the link is free, bytes pass
+/// immediately.
 fn pass(
     scenario: &Scenario,
     (agent, site): (usize, usize),
@@ -267,7 +268,7 @@ impl Run<'_> {
         self.events.push(Reverse((at, self.planned, event)));
     }
 
-    /// Begins crawls in an agent's free slots.
+    /// Begins crawls in the free slots of an agent.
     fn grant(&mut self, agent: usize, now: Duration) {
         for site in self.fleet.grant(agent, now) {
             let began = now + LEASE;
@@ -281,8 +282,8 @@ impl Run<'_> {
         }
     }
 
-    /// Continues the crawl of another agent: requests robots.txt over a new connection, then
-    /// continues with the next request.
+    /// Continues a crawl that another agent began. First requests robots.txt over a new connection,
+    /// then continues with the next page.
     fn resume(&mut self, site: usize, former: &Crawl) {
         let crawl = &mut self.crawls[site];
         crawl.request = former.request + 1;
@@ -303,7 +304,7 @@ impl Run<'_> {
         self.plan(now + first_byte, Event::FirstByte { site });
     }
 
-    /// Receives a body and plans the crawl's next event.
+    /// Receives a body, and plans the crawl's next event.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
         let asked = self.batch.requests[site][request];
@@ -314,7 +315,7 @@ impl Run<'_> {
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
         if request + 1 == self.batch.requests[site].len() {
-            // The slot stays occupied until one interval after the last request.
+            // The slot is occupied until one interval after the last request.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
         }
@@ -327,12 +328,12 @@ impl Run<'_> {
             self.plan(sends + OUTCOME, Event::HandedBack { site });
             return;
         }
-        // Plan the next request now, because nothing changes it before it is sent.
+        // Plan the next request now, because nothing can change it before it is sent.
         crawl.request += 1;
         self.ask(site, sends);
     }
 
-    /// Adds the rest of a site to the pool, like a new site.
+    /// Adds the unfinished part of a site to the pool, like a new site.
     fn handed_back(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, took, .. } = self.crawls[site];
         self.preempted += 1;
@@ -357,7 +358,7 @@ impl Run<'_> {
         self.assign_planned(now);
     }
 
-    /// Plans all sites in the pool again.
+    /// Plans all sites in the pool anew.
     fn assign_planned(&mut self, now: Duration) {
         for agent in self.fleet.plan(now) {
             self.grant(agent, now);
@@ -390,8 +391,8 @@ pub(super) mod tests {
     use super::*;
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
 
-    /// Makes a scenario of agents with 2 MB/s. The round trip from an agent to each site is
-    /// `rtt_ms[agent]`.
+    /// Makes a scenario of agents with 2 MB/s. `rtt_ms[agent]` is the agent's round trip to every
+    /// site.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
@@ -444,8 +445,8 @@ pub(super) mod tests {
     #[test]
     fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
-        // robots.txt takes two round trips, 14,600 bytes take one, and 50,000 bytes (14,600 +
-        // 29,200 + the rest) take three.
+        // robots.txt takes two round trips. 14,600 bytes take one round trip; 50,000 bytes take
+        // three (14,600, 29,200, and the last 6,200).
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
         let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
@@ -460,12 +461,12 @@ pub(super) mod tests {
     #[test]
     fn a_crawl_slower_than_predicted_is_preempted_and_continued_by_another_agent() {
         let truth = scenario(&[900.0, 10.0], 1, 0.0);
-        // The predicted distance of the far agent is shorter.
+        // The prediction is wrong: it says that the far agent is nearer.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
         let result = run(batch(&truth, &foreseen, &requests)).unwrap();
-        // The first checkpoint, after a minute, shows that the crawl is slow. The other agent needs
-        // three seconds for the rest, and requests robots.txt again.
+        // After a minute, the first checkpoint shows that the crawl is slow. The other agent needs
+        // three seconds for the remaining pages, and requests robots.txt again.
         assert_eq!((result.preempted, result.requests, result.arrived.len()), (1, 301, 300));
         assert_eq!((result.sites[0].0, &result.per_agent[..]), (300_000, &[1, 0][..]));
         assert!(result.makespan > ms(60_000) && result.makespan < ms(66_000), "{result:?}");
@@ -482,7 +483,8 @@ pub(super) mod tests {
         let scenario = scenario(&[100.0], 2, 0.0);
         let requests = vec![asked(&[14, 1000, 1000]), asked(&[14])];
         let result = simulated(&scenario, &requests, 1, ms(1000));
-        // Requests are sent at 0, 1 and 2 s. The slot is free at 3 s, when the other crawl begins.
+        // Requests are sent after 0, 1 and 2 s. The slot becomes free after 3 s, when the other
+        // crawl begins.
         let second = LEASE + ms(3000) + OUTCOME + LEASE;
         assert_eq!(result.makespan, second + ms(1000) + OUTCOME);
         assert_eq!(result.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
@@ -492,8 +494,8 @@ pub(super) mod tests {
     fn a_slow_site_gets_half_as_many_requests() {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
-        // The first bytes come after 4 and 2 s. Their mean starts at 0, and becomes 0.8 and 1.04 s.
-        // So the third request is 2.08 s after the second.
+        // The first bytes come after 4 s and 2 s. The mean starts at 0, and becomes 0.8 s and then
+        // 1.04 s. So the third request is sent 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -503,7 +505,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes occupy the link for 5 ms. Then the second body begins.
+        // 10,000 bytes occupy the link for 5 ms. The second body begins after that.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
@@ -520,7 +522,7 @@ pub(super) mod tests {
         let batch =
             Batch { strategy: Strategy::GNP_TOP3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
-        // The long crawl takes 400 requests. If two other crawls had waited for it, they would end
+        // The long crawl takes 400 requests. If two other crawls waited for it, they would end
         // later.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);

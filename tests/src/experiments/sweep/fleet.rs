@@ -1,6 +1,6 @@
-//! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. It calls
-//! the scheduler's strategy code as the scheduler's background tasks do (`jobs/assign`,
-//! `jobs/assign/balance`, `store/assignments/loads`). Pure.
+//! The scheduler's side of a simulated batch: which sites wait and which are leased at each agent.
+//! It calls the scheduler's strategy code in the same way as the scheduler's background tasks
+//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). This module is pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,29 +20,29 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// Constants as in the scheduler: number of crawls from which an agent's pace is estimated, and the
-/// number of crawls as which the fleet's mean counts.
+/// Constants as in the scheduler: the number of crawls from which an agent's pace is estimated, and
+/// how many crawls the fleet's mean counts for in this estimate.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// Number of crawls from which an agent's speed is learned, as in the scheduler.
+/// Number of crawls from which the speed of an agent is learned, as in the scheduler.
 const CRAWLS_LEARNED: usize = 40;
-/// The pace of the fleet before any crawl has ended, as in the scheduler.
+/// The fleet's pace before any crawl has ended, as in the scheduler.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// Limits for one pass of rebalancing, as in the scheduler: number of queues, of tasks per queue,
-/// and of moves.
+/// Limits of one rebalancing, as in the scheduler: number of queues, number of tasks per queue, and
+/// number of moves.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
 
-/// What the scheduler knows of an agent.
+/// What the scheduler knows about an agent.
 #[derive(Debug, Clone, Default)]
 struct AgentState {
-    /// Assigned sites without a lease, granted in ascending order.
+    /// Sites that are assigned but not leased. They are granted in ascending order.
     waiting: BTreeSet<usize>,
     leased: u32,
-    /// The durations of the newest crawls.
+    /// The durations of the agent's newest crawls.
     took: VecDeque<Duration>,
-    /// The statistics of the newest crawls.
+    /// The statistics of the agent's newest crawls.
     stats: VecDeque<CrawlStats>,
     crawls: BTreeSet<usize>,
 }
@@ -51,36 +51,36 @@ struct AgentState {
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    /// The task number of the first site. The task numbers of the other sites follow.
+    /// The task number of the first site. The other sites have the following numbers.
     first_task: u64,
     agents: Vec<AgentState>,
-    /// The candidates of each site, without load.
+    /// The candidates of each site. Their load is not included.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
-    /// Sites that wait for a plan.
+    /// Sites that wait until they are planned.
     pool: BTreeSet<usize>,
-    /// Sites in confirmation, with the end of their confirmation.
+    /// Sites that are being confirmed, and when their confirmation ends.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
-    /// The planned duration of each site's crawl.
+    /// How long each site's crawl was planned to take.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
-    /// The history of an earlier crawl of the same sites.
+    /// The history of an earlier crawl of the same sites, if there was one.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
-    /// The agent that crawled each site, and the statistics of its crawl.
+    /// Which agent crawled each site, and the statistics of this crawl.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
-    /// The agent that is to continue each preempted site.
+    /// Which agent shall continue each preempted site.
     preempted: BTreeMap<usize, usize>,
     partial: BTreeMap<usize, PartialCrawl>,
 }
 
-/// The history of a crawl of all sites, for a later crawl of the same sites.
+/// The history of a crawl of all sites, which a later crawl of the same sites uses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CrawlHistory {
-    /// The agent that crawled each site, and the statistics of its crawl.
+    /// Which agent crawled each site, and the statistics of this crawl.
     sites: BTreeMap<usize, (usize, CrawlStats)>,
     /// The statistics of each agent's newest crawls.
     agents: Vec<VecDeque<CrawlStats>>,
@@ -98,7 +98,7 @@ pub struct CrawlStats {
 }
 
 impl<'a> Fleet<'a> {
-    /// Makes a fleet, and chooses an agent for one site after another.
+    /// Makes a fleet, and chooses an agent for each site, one after another.
     pub fn assign(
         survey: &'a Survey,
         strategy: Strategy,
@@ -116,7 +116,7 @@ impl<'a> Fleet<'a> {
             chosen: BTreeMap::new(),
             pool: BTreeSet::new(),
             confirming: BTreeMap::new(),
-            // Confirmations of an earlier crawl are still valid.
+            // Confirmations of an earlier crawl stay valid.
             confirmed: before.map(|before| before.confirmed.clone()).unwrap_or_default(),
             survey,
             expected: BTreeMap::new(),
@@ -137,8 +137,8 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    /// Assigns a site, adds it to the pool, or starts its confirmation. Returns the agent if it was
-    /// assigned. The outer `None` means that there is no candidate.
+    /// Assigns a site, adds it to the pool, or starts its confirmation. Returns the agent if the
+    /// site was assigned. The outer `None` means that no agent could be chosen.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -160,7 +160,7 @@ impl<'a> Fleet<'a> {
         Some(Some(agent))
     }
 
-    /// Whether to confirm a site that waits for the time `waits` anyway.
+    /// Whether a site should be confirmed while it waits for the time `waits`.
     fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
         let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
         asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
@@ -185,7 +185,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Plans the sites in the pool as the scheduler does (`jobs/assign/plan`), and assigns those
-    /// that are planned to begin soon. Returns their agents.
+    /// that are planned to begin soon. Returns the agents of the assigned sites.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
         let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();
@@ -198,7 +198,7 @@ impl<'a> Fleet<'a> {
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            // Do not give the site back to its former agent, unless no other agent is available.
+            // The former agent gets the site back only if no other agent is available.
             if let Some(partial) = partial.filter(|_| candidates.len() > 1) {
                 takes[partial.from] = None;
             }
@@ -226,7 +226,7 @@ impl<'a> Fleet<'a> {
         got
     }
 
-    /// The expected work of a site, and whether the site's size is known.
+    /// The expected work of a site, and whether its size is known.
     fn work_of(&self, site: usize) -> (Work, bool) {
         let former = self.before.and_then(|before| before.sites.get(&site));
         (self.work(former.map(|(_, stats)| stats.size).or_else(|| self.usual())), former.is_some())
@@ -237,7 +237,7 @@ impl<'a> Fleet<'a> {
         Work { pages, bytes, interval: self.interval }
     }
 
-    /// The mean size of recent crawls.
+    /// The mean size of recent crawls, in pages and bytes.
     fn usual(&self) -> Option<(u32, u64)> {
         let stats: Vec<&CrawlStats> = self.agents.iter().flat_map(|state| &state.stats).collect();
         let count = u32::try_from(stats.len()).ok().filter(|count| *count > 0)?;
@@ -266,7 +266,8 @@ impl<'a> Fleet<'a> {
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
-    /// Grants leases for an agent's waiting sites while it has free slots. Returns these sites.
+    /// Grants leases for an agent's waiting sites while the agent has free slots. Returns the
+    /// sites.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
         let state = &mut self.agents[agent];
         let mut granted = Vec::new();
@@ -287,7 +288,7 @@ impl<'a> Fleet<'a> {
         state.leased = state.leased.saturating_sub(1);
         state.crawls.remove(&site);
         self.completed.insert(site, (agent, stats));
-        // If two agents crawled a site, its statistics say nothing about either agent.
+        // If two agents crawled a site, the statistics describe neither agent.
         if self.partial.contains_key(&site) {
             return;
         }
@@ -306,8 +307,8 @@ impl<'a> Fleet<'a> {
         CrawlHistory { sites: self.completed, agents, confirmed: self.confirmed }
     }
 
-    /// Rebalances waiting sites, as the scheduler does twice a second. Returns the agents that got
-    /// sites.
+    /// Moves waiting sites between agents, as the scheduler does twice a second. Returns the agents
+    /// that received sites.
     pub fn rebalance(&mut self) -> BTreeSet<usize> {
         let fleet = self.plain();
         let mut longest: Vec<&Candidate> = fleet
@@ -321,7 +322,7 @@ impl<'a> Fleet<'a> {
             .iter()
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
-            // The last site in the queue comes first.
+            // Begin at the end of the queue.
             .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {
@@ -350,7 +351,7 @@ impl<'a> Fleet<'a> {
             || self.agents.iter().any(|state| !state.waiting.is_empty())
     }
 
-    /// The candidates of a site with their current load.
+    /// The candidates of a site, with their current load.
     fn candidates(&self, site: usize) -> Vec<Candidate> {
         let now = self.plain();
         let known = self.known[site].iter().zip(&now);
@@ -359,7 +360,7 @@ impl<'a> Fleet<'a> {
             .collect()
     }
 
-    /// All agents as candidates, without distances.
+    /// All agents as candidates, but without distances.
     fn plain(&self) -> Vec<Candidate> {
         let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -376,7 +377,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The candidates of a site, corrected by an earlier crawl of it if there was one.
+/// The candidates of a site. If the site was crawled before, the crawl corrects them.
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
         Some((before, (agent, stats))) => {
@@ -402,7 +403,7 @@ mod tests {
         CrawlStats { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
     }
 
-    /// Makes a survey in which agent `i` is 10 (i + 1) ms from every site.
+    /// Makes a survey in which agent `i` is 10 (i + 1) ms away from every site.
     fn survey(agents: usize, sites: usize) -> Survey {
         let one = |agent: usize| Candidate {
             measured: Rtt::try_from_millis_f64(10.0 * float(agent + 1)).ok(),
@@ -470,7 +471,7 @@ mod tests {
         let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
         let slow = |_| Some((100, Duration::from_secs(40)));
         let now = Duration::from_secs(60);
-        // Replace the plan: one site waits at the far agent, and one at the near agent.
+        // Replace the plan, so that one site is at the far agent and one at the near agent.
         fleet.pool.clear();
         for (agent, site) in [(0, 0), (1, 1)] {
             fleet.agents[agent].waiting = BTreeSet::from([site]);

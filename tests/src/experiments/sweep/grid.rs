@@ -1,4 +1,5 @@
-//! The results of all cells: one row per cell, medians over seeds, and ratios to random. Pure.
+//! The results of all cells: one row per cell, medians over seeds, and ratios to the strategy
+//! random. This module is pure.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -6,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
 
-/// Targets for the ratio of a strategy's throughput to random's in unthrottled cells: the paper's
-/// values.
+/// Targets for the ratio of a strategy's throughput to random's in unthrottled cells. They are the
+/// paper's values.
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
-/// The strategy under test.
+/// The strategy that is tested.
 const OURS: &str = "earliest-finish";
-/// Targets of the strategy under test: minimum ratio of its growth to Top-3's, maximum ratio of its
-/// makespan to Top-3's if sizes are known, and maximum ratio of its makespan to the list
+/// Targets of the tested strategy: the minimum ratio of its growth to Top-3's; the maximum ratio of
+/// its makespan to Top-3's if sizes are known; and the maximum ratio of its makespan to the list
 /// scheduler's.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
@@ -22,12 +23,12 @@ const VARIATION: f64 = 0.25;
 const BALANCED: &str = "gnp-balanced";
 const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 
-/// A cell and its result.
+/// A cell, and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     #[serde(flatten)]
     pub cell: Cell,
-    /// Megabytes per minute until `growth_share` of the bytes have arrived.
+    /// Megabytes per minute until the fraction `growth_share` of all bytes has arrived.
     pub mb_per_min: f64,
     /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
@@ -36,12 +37,12 @@ pub struct Row {
     pub busy_variation: Option<f64>,
     /// Whether the cell's timing is void.
     pub void: bool,
-    /// The source of the result; `None` for the lab.
+    /// Where the result comes from; `None` means the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// The medians over seeds of a strategy in one cell.
+/// A strategy's medians over all seeds, in one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StrategyMedians {
     pub strategy: String,
@@ -50,7 +51,7 @@ pub struct StrategyMedians {
     pub busy_variation: Option<f64>,
 }
 
-/// The results of all strategies in one cell of a layout.
+/// The results of all strategies in one cell of one layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub layout: String,
@@ -63,7 +64,7 @@ impl Group {
         self.medians.iter().find(|one| one.strategy == strategy)
     }
 
-    /// The ratio of a strategy's throughput to random's.
+    /// The ratio of a strategy's throughput to that of random.
     pub fn growth_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
     }
@@ -72,7 +73,7 @@ impl Group {
         self.layout == layout && self.point.per_site_rps.is_unthrottled() == unthrottled
     }
 
-    /// The ratio of a strategy's makespan to random's.
+    /// The ratio of a strategy's makespan to that of random.
     fn makespan_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.makespan_s / self.of("random")?.makespan_s)
     }
@@ -115,12 +116,13 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-/// Makes a table of all cells with each strategy's medians, and their ratios to random in brackets.
+/// Makes a table of all cells. It has the medians of each strategy, and their ratios to random in
+/// brackets.
 pub fn table(groups: &[Group], strategies: &[String]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
-    // For the list scheduler only a makespan is known.
+    // The list scheduler has only a makespan, no growth.
     let growing: Vec<&String> = strategies.iter().filter(|name| *name != LIST).collect();
     let growth = growing.iter().map(|name| format!("{name}\nMB/min"));
     let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
@@ -155,8 +157,8 @@ fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// Compares the results with the targets, in sentences. `least` is the minimum share of the best
-/// other strategy's throughput.
+/// Compares the results with the targets, as sentences. `least` is the minimum throughput, as a
+/// fraction of the best other strategy's.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts(groups) {
@@ -188,12 +190,12 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     lines
 }
 
-/// A compared figure: its name, our strategy, the other strategy, the function that computes the
-/// figure, and the target.
+/// A compared figure: its name, the tested strategy, the other strategy, the function that computes
+/// the figure, and the target.
 type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
-/// Compares our results with Top-3 and the list scheduler, by layout and request rate. Prints the
-/// median over the cells and the worst cell.
+/// Compares the tested strategy with Top-3 and the list scheduler, by layout and request rate. Each
+/// line has the median over the cells, and the worst cell.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &StrategyMedians| one.mb_per_min;
     let makespan = |one: &StrategyMedians| one.makespan_s;
@@ -230,7 +232,8 @@ fn ours(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// The coefficient of variation of busy times, by layout and request rate: medians over the cells.
+/// The coefficient of variation of the agents' busy times, by layout and request rate, as medians
+/// over the cells.
 fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
@@ -251,7 +254,7 @@ fn evenness(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// Our throughput as a share of the best other strategy's.
+/// The tested strategy's throughput as a fraction of the best other strategy's.
 fn share(group: &Group) -> Option<f64> {
     let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
     Some(group.of(OURS)?.mb_per_min / best)

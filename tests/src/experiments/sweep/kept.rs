@@ -1,7 +1,7 @@
-//! A file with one JSON line for each finished cell, so that an interrupted run can continue.
+//! A file with one line of JSON per finished cell, so that an interrupted run can continue.
 //!
-//! Each line has a key: a digest of the settings and the programs. A run uses only lines with its
-//! own key, and keeps other lines in the file.
+//! Each line has a key, which is a digest of the settings and the programs. A run uses only lines
+//! with its own key, but keeps the other lines in the file.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{File, OpenOptions};
@@ -31,7 +31,7 @@ struct Line<T> {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
-    /// Opens or creates a file and reads the cells with this key.
+    /// Opens or creates a file, and reads the cells whose lines have this key.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -41,7 +41,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
-        // Skip truncated lines and lines of an older format.
+        // Skip lines that are truncated or have an older format.
         let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
         let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
@@ -59,7 +59,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
         &self.file
     }
 
-    /// The result of a cell, if it is finished.
+    /// The result of a cell; `None` if the cell is not finished.
     pub fn find(&self, cell: &Cell) -> Option<&T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
     }
@@ -74,7 +74,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
     }
 }
 
-/// Computes the key of these settings and programs.
+/// Computes the key that belongs to these settings and programs.
 pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     settings.hash(&mut hasher);
@@ -84,7 +84,7 @@ pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The path of a file in the folder `folder`, which is beside the folder of the lab's executable.
+/// The path of a file in the folder `folder`, next to the folder with the lab's executable.
 pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;

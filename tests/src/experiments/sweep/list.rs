@@ -1,9 +1,9 @@
-//! A list scheduler that knows every round trip, rate and size. It shows how good a plan can be.
-//! Pure.
+//! A list scheduler that knows every round trip, rate and size. It shows how good a plan could be.
+//! This module is pure.
 //!
-//! It takes the sites in descending order of the crawl time at their best agent, and assigns each
-//! to the agent where it ends first (Graham 1969; Ibarra and Kim 1977). It assumes the mean crawl
-//! time with a free access link, so it is too optimistic if links are full.
+//! It takes the sites in descending order of their crawl time at the best agent, and assigns each
+//! site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim 1977). The crawl times
+//! are means with a free access link, so the schedule is too optimistic if links are full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::crawls::{Batch, alone};
 
-/// Number of simulated crawls per mean. Several are needed because packet losses are random.
+/// Number of simulated crawls from which a mean is computed. Several are needed, because packet
+/// losses are random.
 const PLAYS: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,12 +58,12 @@ mod tests {
     fn each_site_goes_where_it_ends_first_the_longest_one_first() {
         let scenario = scenario(&[100.0, 300.0], 3, 0.0);
         let survey = survey(&scenario);
-        // robots.txt takes two round trips and each page one, so the sites take 5, 3 and 3 round
-        // trips.
+        // robots.txt takes two round trips, and each page takes one. So the sites take 5, 3 and 3
+        // round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
-        // Two crawls of 500 and 300 ms at the near agent end before one of 900 ms at the far agent.
-        // At the near agent, the third site would end at 1,100 ms.
+        // At the near agent, the first two sites take 500 and 300 ms, and a third would end at
+        // 1,100 ms. So the third site is crawled by the far agent, where it takes 900 ms.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

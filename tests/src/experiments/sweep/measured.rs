@@ -1,5 +1,5 @@
-//! The measurements of a layout before any crawl: the emulated round trips, or those that a cluster
-//! in the lab measured. Pure.
+//! The measurements of a layout before any crawl. They are either the emulated round trips, or the
+//! measurements of a cluster in the lab. This module is pure.
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::witness;
 use crate::world::scenario::Scenario;
 
-/// The seed of the election, and the epoch of the first map.
+/// The seed of the election, which is also the epoch of the first map.
 const SEED: u64 = 1;
 
 /// Round trips in milliseconds, by prober. An agent's number is its rank among the scheduler's
-/// agent ids, because random choices depend on these.
+/// agent ids, because random choices depend on the ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
-    /// The index in the scenario of each agent, by rank.
+    /// For each agent, in the order of ranks, its index in the scenario.
     pub agents: Vec<usize>,
     /// The landmarks, in the order in which they were elected.
     pub landmarks: Vec<usize>,
     /// The epoch of the map, which is also the seed of its fit. `None` if too many landmarks are
-    /// doubted.
+    /// doubted to trust a map.
     pub epoch: Option<u64>,
     pub mesh: Vec<(usize, usize, f64)>,
-    /// The measurements of each site: prober and round trip.
+    /// The measurements of each site, as pairs of prober and round trip.
     pub sites: Vec<Vec<(usize, f64)>>,
 }
 
 impl LayoutMeasurements {
-    /// Makes exact measurements from a scenario, and elects landmarks by them.
+    /// Makes exact measurements from a scenario, and elects landmarks from them.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
@@ -55,8 +55,8 @@ impl LayoutMeasurements {
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
-    /// Reads the measurements of a cluster. `by_rank` has the names of its agents in the order of
-    /// their ids. `agents` and `sites` have the names in the scenario.
+    /// Reads the measurements of a cluster. `by_rank` has the names of the cluster's agents,
+    /// ordered by their ids. `agents` and `sites` have the names in the order of the scenario.
     pub fn by(
         record: &witness::BatchRecord,
         by_rank: &[String],
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::world::layout::{Layout, SMALL};
 
-    /// The record of a cluster whose agents enrolled in reverse order.
+    /// The record of a cluster whose agents were enrolled in reverse order.
     fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (witness::BatchRecord, [Vec<String>; 3]) {
         let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
         let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();

@@ -1,4 +1,5 @@
-//! The settings of the paper's experiments and their cells. Pure, except that it reads matrices.
+//! The settings of the paper's experiments, and their cells. This module is pure, except that it
+//! reads matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -12,16 +13,18 @@ use serde::{Deserialize, Serialize};
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::{Scenario, SiteNode, WebRules};
 
-/// The settings file of the repository.
+/// The settings file in the repository.
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Growth is measured until this share of a batch's bytes has arrived; above 0 and at most 1.
+    /// Growth is measured until this fraction of a batch's bytes has arrived. It is above 0 and at
+    /// most 1.
     pub growth_share: f64,
-    /// The seeds from which sites are drawn, and agents if the layout is a matrix.
+    /// The seeds from which the sites are drawn. If the layout is a matrix, the agents are drawn
+    /// from them too.
     pub seeds: Vec<u64>,
     pub strategies: Vec<Strategy>,
     /// Number of agents in each cell.
@@ -33,17 +36,17 @@ pub struct Settings {
     /// Number of seeds for Tables 1 and 2.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
-    /// The base cell. In other cells, one factor differs from it.
+    /// The base cell. The other cells differ from it in one factor.
     pub base: Point,
     /// The values of each factor.
     pub factors: Factors,
-    /// Number of sites that an agent crawls at once.
+    /// Number of sites that an agent crawls at the same time.
     pub slots: Slots,
     pub web: WebSettings,
 }
 
-/// A layout. All except the paper's have a matrix file, and the number of its nodes that become
-/// sites.
+/// A layout. Every layout except the paper's has a matrix file, and the number of the matrix's
+/// nodes that become sites.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRules {
@@ -52,11 +55,11 @@ pub struct LayoutRules {
     site_nodes: Option<usize>,
 }
 
-/// One value of every factor.
+/// A value for every factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Factor by which the layout's packet loss is multiplied.
+    /// Factor that multiplies the layout's packet loss.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
@@ -117,11 +120,11 @@ impl RequestRate {
     }
 }
 
-/// The values of each factor.
+/// The values that each factor takes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Factor by which the layout's packet loss is multiplied.
+    /// Factors that multiply the layout's packet loss.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
@@ -131,16 +134,16 @@ pub struct Factors {
     pub access_mbit: Vec<f64>,
 }
 
-/// Number of sites that an agent crawls at once.
+/// Number of sites that an agent crawls at the same time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// In cells without a limit of requests per second.
+    /// The number in cells without a limit of requests per second.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }
 
-/// The rules for the content of sites, except the page size.
+/// The rules for the content of sites. The page size is not included, because it is a factor.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebSettings {
@@ -167,7 +170,7 @@ pub struct Cell {
     pub seed: u64,
 }
 
-/// A layout with its data.
+/// A layout, and its matrix unless it is the paper's layout.
 #[derive(Debug, Clone)]
 pub struct LayoutData {
     pub name: String,
@@ -225,7 +228,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The base cell, followed by the cells in which one factor is changed.
+    /// The base cell, followed by the cells that differ from it in one factor.
     pub fn one_at_a_time(&self) -> Vec<Point> {
         let base = self.base;
         let Factors { loss, page_kb, per_site_rps, access_mbit } = &self.factors;
@@ -243,7 +246,7 @@ impl Settings {
         once
     }
 
-    /// All combinations of the values of the factors.
+    /// All combinations of the factors' values.
     pub fn product(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &loss in &self.factors.loss {
@@ -286,7 +289,8 @@ impl Settings {
         Ok(rules)
     }
 
-    /// Reads the available layouts. Also returns a message for each layout whose file is missing.
+    /// Reads the layouts whose files exist. Also returns a message for each layout whose file is
+    /// missing.
     pub fn available_layouts(&self, data: &Path) -> anyhow::Result<(Vec<LayoutData>, Vec<String>)> {
         let (mut available, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
@@ -348,7 +352,7 @@ impl Point {
 }
 
 /// Replaces the sites of a scenario by `sites` copies of them. Each copy has its own machine, and
-/// the same distances as the original.
+/// is as far from each agent as the original.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();
@@ -385,7 +389,8 @@ mod tests {
         assert_eq!(settings.one_at_a_time().len(), 9);
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
-        // The lab can answer requests to all sites on time only below about 1,000 a second.
+        // The lab can serve requests to all sites on time only if there are fewer than about 1,000
+        // per second.
         for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
             assert!(rate * float(settings.sites) < 1000.0);
         }

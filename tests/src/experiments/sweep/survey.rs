@@ -1,5 +1,5 @@
 //! The distances that the scheduler knows before any crawl: the landmarks' round trips to each
-//! site, and the map's predictions for other agents. Pure.
+//! site, and the map's predictions for the other agents. This module is pure.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use landfall_scheduler::strategy::learned::{
 use super::measured::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
 
-/// Constants as in the scheduler and the lab: number of confirmers of a site, their samples, and
-/// the interval between samples.
+/// Constants as in the scheduler and the lab: number of a site's confirmers, number of samples each
+/// takes, and interval between samples.
 const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
-/// The duration that the scheduler expects of a confirmation.
+/// How long the scheduler expects a confirmation to take.
 pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 
 /// The known distances of every site.
 #[derive(Debug)]
 pub struct Survey {
     agents: usize,
-    /// The map; `None` if a test gives the distances.
+    /// The map; `None` in tests that set the distances themselves.
     map: Option<Refined>,
-    /// The measurements of each site: prober and round trip.
+    /// The measurements of each site, as pairs of prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
-    /// The candidates of each site. All agents are candidates; their load is not set.
+    /// The candidates of each site. Every agent is a candidate. The candidates' load is not set.
     known: Vec<Vec<Candidate>>,
-    /// The confirmation of each site; `None` if its distances are sure.
+    /// The confirmation of each site; `None` if the site's distances are sure.
     confirmed: Vec<Option<Confirmation>>,
 }
 
@@ -46,8 +46,8 @@ struct Confirmation {
 }
 
 impl Survey {
-    /// Fits the map and predicts all distances that were not measured. Without a trusted map, no
-    /// distance is known. The agents of the scenario must be in the order of their ranks.
+    /// Fits the map, and predicts all distances that were not measured. Without a trusted map, no
+    /// distance is known. The agents of the scenario must be ordered by rank.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {
@@ -63,7 +63,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Confirms a site if its distances are unsure. Its confirmers measure it one after another.
+    /// Confirms a site if its distances are unsure. Its confirmers measure it one after another, so
+    /// their times add up.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         if !unsure(known) {
@@ -73,7 +74,7 @@ impl Survey {
         let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
         let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt());
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
-        // The handshake and a warm-up request precede the samples.
+        // Each confirmer makes a handshake and sends a warm-up request before it takes samples.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
         let measurements = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
         let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(measurements).collect();
@@ -81,8 +82,8 @@ impl Survey {
         Some(Confirmation { measured, takes, known })
     }
 
-    /// The candidates of a site, with corrections learned from `crawls`. If `confirmed`, with the
-    /// results of its confirmation.
+    /// The candidates of a site, corrected by what `crawls` show. If `confirmed` is set, the
+    /// results of the site's confirmation are included.
     pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
         let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
@@ -110,8 +111,8 @@ impl Survey {
         self.known.get(site).map_or(&[], Vec::as_slice)
     }
 
-    /// The candidates of a site after its confirmation, and the duration of the confirmation;
-    /// `None` if the site needs none.
+    /// The candidates of a site after its confirmation, and how long the confirmation takes; `None`
+    /// if the site needs no confirmation.
     pub fn confirmed(&self, site: usize) -> Option<(&[Candidate], Duration)> {
         let confirmed = self.confirmed.get(site)?.as_ref()?;
         Some((&confirmed.known, confirmed.takes))

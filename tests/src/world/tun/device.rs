@@ -1,4 +1,4 @@
-//! Sets up a TUN device with its addresses and routes.
+//! Sets up a TUN device, with its addresses and routes.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,45 +12,46 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 use super::namespace::NetNamespace;
 
 const TUN: &str = "/dev/net/tun";
-/// The name of the device in every namespace.
+/// The name of the TUN device in every namespace.
 const NAME: &str = "wan";
 /// Maximum size of a packet in bytes, as on Ethernet.
 pub(super) const MTU: usize = 1500;
 /// Maximum number of packets that wait for the router. The default of 500 would overflow in a
-/// burst, and only the scenario may cause losses.
+/// burst, but only the scenario may cause losses.
 const QUEUE: u32 = 20_000;
 
-/// Settings below /proc/sys/net in every namespace. Settings that the kernel lacks are skipped.
+/// Settings in every namespace, as paths below /proc/sys/net. Settings that the kernel does not
+/// have are skipped.
 const SETTINGS: [(&str, &str); 6] = [
-    // Scenarios have no IPv6, and the router must not carry its neighbour discovery packets.
+    // Scenarios have no IPv6, and the router would have to carry its neighbour discovery packets.
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    // Connections must not reuse metrics of earlier connections, or runs would influence each
+    // A connection must not reuse metrics of earlier connections, or runs would influence each
     // other.
     ("ipv4/tcp_no_metrics_save", "1"),
-    // Processes may send ICMP echo requests without root.
+    // Allow processes to send ICMP echo requests without root.
     ("ipv4/ping_group_range", "0 2147483647"),
-    // The lab listens on the schedulers' ports in the agents' namespaces. These ports are from the
-    // host's range, with which this range must not overlap.
+    // In the agents' namespaces, the lab listens on the schedulers' ports, which come from the
+    // host's port range. So this range must not overlap with the host's range.
     ("ipv4/ip_local_port_range", "1024 32767"),
-    // There is only one route, so reverse path filtering is useless.
+    // Reverse path filtering is useless, because there is only one route.
     ("ipv4/conf/all/rp_filter", "0"),
 ];
 
-/// The addresses of a namespace.
+/// The addresses that a namespace has.
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
     One(Ipv4Addr),
-    /// All addresses in these networks (`address/bits`).
+    /// All addresses in these networks, which are written as `address/bits`.
     All(Vec<String>),
 }
 
-/// Creates the device, addresses and routes of a namespace, and returns the device.
+/// Creates the device, addresses and routes of a namespace. Returns the device.
 ///
 /// # Errors
-/// When `ip` or a system call fails. The message contains the output of `ip`.
+/// Returns an error if `ip` or a system call fails. The message contains the output of `ip`.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Check first, because opening a missing file could create it.
+    // Check this first, because opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {
@@ -66,7 +67,7 @@ pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::
 fn write(setting: &str, value: &str) -> anyhow::Result<()> {
     let file = Path::new("/proc/sys/net").join(setting);
     match fs::write(&file, value) {
-        // A kernel without IPv6 lacks the settings of IPv6.
+        // A kernel without IPv6 does not have the settings of IPv6.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         written => written.with_context(|| format!("write {value} to {}", file.display())),
     }
@@ -95,7 +96,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("run ip, of the Debian package iproute2")?;
-    // The lines fit into the pipe's buffer, so this cannot block.
+    // This does not block, because the lines fit into the pipe's buffer.
     child.stdin.take().context("talk to ip")?.write_all(lines.as_bytes()).context("talk to ip")?;
     let output = child.wait_with_output().context("wait for ip")?;
     ensure!(output.status.success(), "ip: {}", String::from_utf8_lossy(&output.stderr).trim());

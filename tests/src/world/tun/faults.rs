@@ -1,9 +1,8 @@
-//! Injected faults of agents' links: cuts and slowdowns. They can be set and removed while packets
-//! flow.
+//! Faults of agents' links: cuts and slowdowns. They can be set and removed while packets flow.
 //!
 //! A cut drops packets silently, like a broken cable: neither end is notified. The router checks
-//! for faults when it receives a packet and when it delivers one, so removing a fault restores the
-//! link at once.
+//! for faults when it receives a packet and again when it delivers the packet, so removing a fault
+//! takes effect at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,10 +17,10 @@ pub enum CutDirection {
     From,
 }
 
-/// The faults of all agents' links; initially there are none. Cheap to clone.
+/// The faults of all agents' links. Initially there are none. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LinkFaults {
-    /// By index of the agent.
+    /// The faults of each agent's link, by the agent's index.
     links: Arc<[Mutex<LinkFault>]>,
 }
 
@@ -50,29 +49,29 @@ impl LinkFault {
         matches!(self.cut, Some(CutDirection::Both | CutDirection::From))
     }
 
-    /// The extra delay of a packet, and the maximum random delay added to it. Both are zero when
-    /// the slowdown is over.
+    /// The extra delay of a packet, and the maximum random delay in addition to it. Both are zero
+    /// once the slowdown is over.
     pub(super) fn slowness(self, now: Instant) -> (Duration, Duration) {
         self.slow.filter(|slow| now < slow.until).map_or_else(Default::default, |slow| (slow.extra, slow.jitter))
     }
 }
 
 impl LinkFaults {
-    /// Makes one link without faults for each agent.
+    /// Makes one link without faults per agent.
     pub(super) fn none(agents: usize) -> Self {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }
 
-    /// Cuts an agent's link. Replaces an earlier cut.
+    /// Cuts the link of an agent. An earlier cut is replaced.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn cut(&self, agent: usize, cut: CutDirection) {
         self.change(agent, |fault| fault.cut = Some(cut));
     }
 
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn heal(&self, agent: usize) {
         self.change(agent, |fault| *fault = LinkFault::default());
     }
@@ -81,12 +80,12 @@ impl LinkFaults {
         (0..self.links.len()).for_each(|agent| self.heal(agent));
     }
 
-    /// Slows an agent's link down for the time `lasting`. Each round trip takes `extra` longer
-    /// (half of it each way), plus a random delay of at most `jitter` on the way to the agent.
-    /// Replaces an earlier slowdown.
+    /// Slows an agent's link down for the time `lasting`. Each round trip takes `extra` longer,
+    /// half of it in each direction. In addition, packets to the agent get a random delay of at
+    /// most `jitter`. An earlier slowdown is replaced.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn slow(&self, agent: usize, extra: Duration, jitter: Duration, lasting: Duration) {
         let until = Instant::now() + lasting;
         self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
@@ -95,7 +94,7 @@ impl LinkFaults {
     /// The cut of an agent's link, if any.
     ///
     /// # Panics
-    /// When the index is invalid.
+    /// Panics if the index is invalid.
     pub fn cut_of(&self, agent: usize) -> Option<CutDirection> {
         self.of(agent).cut
     }

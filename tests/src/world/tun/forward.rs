@@ -1,8 +1,9 @@
-//! Forwards connections of agents to schedulers, which listen on the host's loopback without TLS.
+//! Forwards agents' connections to the schedulers, which listen on the host's loopback without TLS.
 //!
 //! In every agent's namespace, the lab listens on 127.0.0.1 at the scheduler's port, so that the
-//! configured address works. It passes the bytes through the router to a listener in the servers'
-//! namespace, and from there to the host. So delays and cuts apply to these bytes.
+//! address in the agent's configuration works. The lab passes the bytes through the router to a
+//! listener in the servers' namespace, and from there to the host. So delays and cuts apply to
+//! them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,29 +16,29 @@ use tokio_util::task::TaskTracker;
 use super::namespace::NetNamespace;
 use crate::world::sites::listen;
 
-/// Time limit for opening a connection through the network. Agents give up earlier.
+/// Time limit for making a connection through the network. Agents give up earlier.
 const CONNECT: Duration = Duration::from_secs(30);
-/// Delay after a failed accept. The process probably has no free file descriptor, and one may
-/// become free.
+/// Delay after a failed accept. Probably the process has no free file descriptor; one may become
+/// free meanwhile.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The next stage of the path.
+/// The next stage of a forwarded connection.
 #[derive(Debug, Clone)]
 struct NextHop {
     /// The namespace from which to connect.
     from: NetNamespace,
     address: SocketAddr,
-    /// Whether `address` is on the host's loopback. Then each agent connects from its own address,
-    /// as in the rootless grade. From 127.0.0.1, a connection to the port of a stopped scheduler
-    /// could connect to itself.
+    /// Whether `address` is on the host's loopback. In this case each agent's connection has a
+    /// source address of its own, as in the rootless grade. With 127.0.0.1 as source, a connection
+    /// to the port of a stopped scheduler could connect to itself.
     host: bool,
 }
 
 /// Forwards a port of every agent's loopback to the same port of the host's loopback, until
-/// `shutdown`.
+/// `shutdown` is cancelled.
 ///
 /// # Errors
-/// When the port is in use in one of the namespaces.
+/// Returns an error if the port is in use in one of the namespaces.
 pub(super) fn forward(
     port: u16,
     schedulers: Ipv4Addr,
@@ -79,8 +80,8 @@ async fn serve(listener: TcpListener, next: NextHop, tasks: TaskTracker, shutdow
     }
 }
 
-/// Passes bytes both ways until one side closes the connection, then closes the other side too.
-/// Neither agents nor schedulers close only one direction.
+/// Passes bytes in both directions until one side closes the connection. Then closes the other side
+/// too. This suffices because neither agents nor schedulers close only one direction.
 async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::Result<()> {
     let socket = next.from.run(TcpSocket::new_v4)?.context("make a socket")?;
     if next.host {
@@ -99,7 +100,7 @@ async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::R
     Ok(())
 }
 
-/// The loopback address (127.x) with the same last three octets.
+/// The loopback address (127.x) whose last three octets are the same.
 fn on_loopback(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V4(address) = address else { return None };
     let [_, second, third, fourth] = address.octets();

@@ -1,9 +1,9 @@
-//! A network namespace of the lab, and a thread in it that executes jobs.
+//! A network namespace that the lab created, and a thread in it that executes jobs.
 //!
 //! A socket belongs to the namespace of the thread that created it, and a process to the namespace
-//! of the thread that started it. Both can then be used from anywhere. The namespace has no name in
-//! the file system, so the kernel removes it with its last thread, process and socket. A killed lab
-//! leaves nothing behind.
+//! of the thread that started it. Afterwards both can be used from any thread. The namespace has no
+//! name in the file system, so the kernel removes it together with its last thread, process and
+//! socket. So a killed lab leaves nothing behind.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,11 +20,11 @@ const MAX_JOBS: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace and the thread in it.
+/// A namespace, and the thread in it.
 #[derive(Debug)]
 pub(super) struct NamespaceThread {
     name: String,
-    /// `None` after `end`. Not locked while a job runs.
+    /// `None` after `end`. The lock is not held while a job runs.
     inside: Mutex<Option<Worker>>,
 }
 
@@ -38,7 +38,7 @@ impl NamespaceThread {
     /// Creates an empty namespace.
     ///
     /// # Errors
-    /// When the system refuses. Creating a namespace needs root.
+    /// Returns an error if the system refuses. Creating a namespace needs root.
     pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let (jobs, asked) = sync_channel(MAX_JOBS);
         let (tell, told) = sync_channel(1);
@@ -50,14 +50,14 @@ impl NamespaceThread {
         Ok(Self { name: name.to_owned(), inside: Mutex::new(Some(Worker { jobs, thread })) })
     }
 
-    /// Runs a job in the namespace and waits for its result. The job runs in the context of the
+    /// Runs a job in the namespace, and waits for its result. The job runs in the context of the
     /// caller's tokio runtime, so that it can create tokio sockets.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let runtime = Handle::try_current().ok();
         let (tell, told) = sync_channel(1);
         let work: Job = Box::new(move || {
             let _context = runtime.as_ref().map(Handle::enter);
-            // Cannot fail: the receiver is waiting.
+            // Never an error, because the receiver is waiting.
             let _ = tell.send(job());
         });
         let ended = || anyhow!("the network namespace of {} has ended", self.name);
@@ -67,7 +67,7 @@ impl NamespaceThread {
         told.recv().map_err(|_| ended())
     }
 
-    /// Ends the thread and every process that was started in the namespace.
+    /// Ends the thread, and every process that was started in the namespace.
     pub(super) fn end(&self) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Worker { jobs, thread }) = inside else { return };
@@ -87,7 +87,7 @@ impl Drop for NamespaceThread {
 fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     let made = unshare(CloneFlags::CLONE_NEWNET);
     let failed = made.is_err();
-    // Cannot fail: the receiver is waiting.
+    // Never an error, because the receiver is waiting.
     let _ = tell.send(made);
     if failed {
         return;
@@ -97,8 +97,8 @@ fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     }
 }
 
-/// The network namespace of the host or one of the lab's. Sockets are created and processes started
-/// in it. Cheap to clone.
+/// The host's network namespace, or one that the lab created. Sockets can be created and processes
+/// can be started in it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NetNamespace(Option<Arc<NamespaceThread>>);
 
@@ -110,8 +110,8 @@ impl NetNamespace {
         Self(Some(Arc::new(namespace)))
     }
 
-    /// Runs a job in the namespace and waits for its result. Only for quick jobs, such as creating
-    /// a socket or starting a process.
+    /// Runs a job in the namespace, and waits for its result. The job must be quick, such as
+    /// creating a socket or starting a process.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         match &self.0 {
             None => Ok(job()),
@@ -119,9 +119,9 @@ impl NetNamespace {
         }
     }
 
-    /// Makes a command to start with [`Self::run`]. In a namespace of the lab, the process is
-    /// killed when the namespace or the lab ends, because nothing can reach it afterwards. The
-    /// process id is that of the program itself.
+    /// Makes a command that [`Self::run`] can start. In a namespace that the lab created, the
+    /// process is killed when the namespace or the lab ends, because nothing can reach it
+    /// afterwards. The process id is that of the program itself.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if self.0.is_none() {
             return Command::new(program);
@@ -131,7 +131,7 @@ impl NetNamespace {
         command
     }
 
-    /// Ends the namespace, except the host's.
+    /// Ends the namespace. The host's namespace is never ended.
     pub(super) fn end(&self) {
         if let Some(namespace) = &self.0 {
             namespace.end();

@@ -1,9 +1,9 @@
-//! Finds the path of a packet: determines from its header the device and the link of the scenario.
-//! Pure.
+//! Finds the path of a packet: from the packet's header it determines the destination device and
+//! the link of the scenario. This module is pure.
 //!
-//! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a
-//! measured. So between two agents, the path depends on which agent opened the exchange. For TCP
-//! the port shows which one it was, for an ICMP echo the type.
+//! A measured matrix is not symmetric: the round trip from agent a to agent b's beacon is the one
+//! that a measured. So between two agents, the link depends on which agent opened the exchange.
+//! With TCP the port shows this, and with ICMP echoes the type.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::wan::Lane;
 
-/// The index of the device in the servers' namespace. The device of agent n has index n + 1.
+/// The index of the device in the servers' namespace. Agent n's device has the index n + 1.
 pub(super) const CORE: usize = 0;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -24,8 +24,8 @@ pub(super) struct PathTable {
     beacon_port: u16,
     agents: usize,
     machines: usize,
-    /// One-way links from each agent (row) to its peers (columns): agents, machines, the name
-    /// server, the schedulers.
+    /// One-way links from each agent (row) to its peers (columns). The peers are agents, machines,
+    /// the name server and the schedulers, in this order.
     links: Vec<Vec<OneWayLink>>,
 }
 
@@ -39,23 +39,23 @@ struct OneWayLink {
 pub(super) struct PacketPath {
     /// The device at which the packet is delivered.
     pub(super) device: usize,
-    /// Identifies the path and its direction; below [`PathTable::keys`]. Packets with the same key
-    /// never overtake each other.
+    /// Identifies the path and its direction; always below [`PathTable::keys`]. Packets with the
+    /// same key never overtake each other.
     pub(super) key: usize,
-    /// The time in transit.
+    /// How long the packet is in transit.
     pub(super) delay: Duration,
     /// The probability that the packet is lost.
     pub(super) loss: f64,
-    /// The agent that sent the packet; `None` if it was a server.
+    /// The agent that sent the packet; `None` if a server sent it.
     pub(super) sender: Option<usize>,
-    /// The agent that receives the packet; `None` if it is a server.
+    /// The agent that receives the packet; `None` if a server receives it.
     pub(super) receiver: Option<usize>,
 }
 
 impl PathTable {
-    /// Makes one-way links with half the round trip of the scenario. The schedulers are placed at
-    /// the first agent, because a scenario does not place them. The name server has no delay,
-    /// because resolving is not part of the distance.
+    /// Makes one-way links that take half the round trip of the scenario. A scenario does not place
+    /// the schedulers, so they are placed at the first agent. The name server has no delay, because
+    /// resolving names is not part of the distance.
     pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
         let (agents, machines) = (scenario.agents.len(), scenario.machines());
         let half = |link: Link| OneWayLink { delay: link.rtt() / 2, loss: link.loss };
@@ -77,7 +77,7 @@ impl PathTable {
     }
 
     /// The path of a packet that came from a device. `None` if the packet is invalid: it is not
-    /// IPv4, its source address is not the device's, or its destination is unknown.
+    /// IPv4, its source address does not belong to the device, or its destination is unknown.
     pub(super) fn path_of(&self, device: usize, packet: &[u8]) -> Option<PacketPath> {
         let header = Header::read(packet)?;
         let (source, target) = (self.peer(header.source)?, self.peer(header.target)?);
@@ -104,7 +104,7 @@ impl PathTable {
         self.agents + self.machines + 2
     }
 
-    /// The column in `links` of the owner of an address.
+    /// The column of `links` that belongs to the owner of an address.
     fn peer(&self, address: Ipv4Addr) -> Option<usize> {
         let names = self.agents + self.machines;
         let agent = self.lane.agent_at(address.into(), self.agents);
@@ -139,7 +139,7 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether the packet's receiver opened the exchange.
+    /// Whether the packet is an answer, so that its receiver opened the exchange.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),
@@ -164,7 +164,7 @@ mod tests {
         (scenario, paths)
     }
 
-    /// Makes the first bytes of a packet: a header, followed by two ports or an ICMP type.
+    /// Makes the first bytes of a packet: a header, and then two ports or an ICMP type.
     fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45; 20];
         packet[9] = protocol;

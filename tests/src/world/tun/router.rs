@@ -1,10 +1,10 @@
 //! The router: one thread that carries packets between all TUN devices. It delivers packets when
-//! they are due, and records its lateness.
+//! they are due, and records how late it was.
 //!
-//! It runs at normal priority. With real-time priority (single runs), the router was less late on a
-//! busy machine (50 concurrent handshakes: 0.3 ms at p95 instead of 1.8), but it starved the
-//! endpoints (800 concurrent handshakes: 32 ms late instead of 6). The router's lateness, by which
-//! runs are judged, does not show the lateness of endpoints.
+//! The router runs at normal priority. With real-time priority it was less late on a busy machine
+//! (in single runs with 50 concurrent handshakes: 0.3 ms at p95 instead of 1.8). But it then
+//! starved the endpoints (with 800 concurrent handshakes they were 32 ms late instead of 6). Runs
+//! are judged by the router's lateness, which does not show the lateness of endpoints.
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::Ordering;
@@ -24,20 +24,20 @@ use super::device::MTU;
 use super::switch::{DuePacket, Switch, Traffic};
 use crate::world::timer::Lateness;
 
-/// Maximum number of packets that the router reads from one device, or delivers, at a time. It is
-/// limited so that no device starves the others.
+/// Maximum number of packets that the router reads from one device, or delivers, in one go. The
+/// limit keeps one device from starving the others.
 const BATCH: usize = 64;
 /// Maximum number of events that one call of epoll returns.
 const EVENTS: usize = 64;
-/// Epoll data of the timer and of the stop event. The epoll data of a device is its index.
+/// Epoll data of the timer and of the stop event. A device's epoll data is its index.
 const DUE: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// A running router. Dropping it stops it.
+/// A running router. Dropping it stops the router.
 #[derive(Debug)]
 pub(super) struct Router {
     stop: Arc<EventFd>,
-    /// `None` after `end`.
+    /// The router's thread; `None` after `end`.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -54,10 +54,10 @@ struct RouterLoop {
 }
 
 impl Router {
-    /// Starts carrying packets between the devices.
+    /// Starts the router, which then carries packets between the devices.
     ///
     /// # Errors
-    /// When the thread or the event queue cannot be created.
+    /// Returns an error if the thread or the event queue cannot be created.
     pub(super) fn start(
         devices: Vec<SyncDevice>,
         switch: Switch,
@@ -128,7 +128,7 @@ impl RouterLoop {
         }
     }
 
-    /// Delivers due packets. Returns whether more packets may be due.
+    /// Delivers packets that are due. Returns whether more packets may be due.
     fn hand_over(&mut self) -> bool {
         for _ in 0..BATCH {
             let Some(DuePacket { device, due, packet }) = self.switch.arrive(Instant::now()) else { return false };
@@ -151,12 +151,12 @@ impl RouterLoop {
         }
         self.armed = next;
         let Some(next) = next else { return self.due.unset() };
-        // At least one nanosecond, because zero disables the timer.
+        // The wait is at least one nanosecond, because zero would disable the timer.
         let wait = next.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         self.due.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())
     }
 
-    /// Clears the expired timer, because otherwise epoll reports it again and again.
+    /// Clears the expired timer. Otherwise epoll would report it again and again.
     fn disarm(&mut self) -> nix::Result<()> {
         self.armed = None;
         match self.due.wait() {

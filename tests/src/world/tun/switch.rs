@@ -1,9 +1,9 @@
-//! Delays, drops and queues packets in transit. Uses no device and no clock.
+//! Delays, drops and queues packets in transit. It uses neither devices nor a clock.
 //!
-//! A packet passes its sender's access link, is in transit for half the round trip, and passes its
-//! receiver's access link. On a free link the packet passes at once, because the round trip already
-//! includes its transmission time. On a busy link it waits, or is lost if the queue is full.
-//! Packets of one path never overtake each other.
+//! A packet passes its sender's access link, is in transit for half the round trip, and then passes
+//! its receiver's access link. If a link is free, the packet passes immediately, because the round
+//! trip already includes its transmission time. If a link is busy, the packet waits; if the link's
+//! queue is full, the packet is lost. Packets of one path never overtake each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,31 +18,32 @@ use super::faults::LinkFaults;
 use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
-/// Maximum time that a packet waits for an agent's access link, in each direction. Behind longer
-/// queues, distance matters little; with shorter ones, a single connection does not fill the link.
+/// Maximum time for which a packet waits for an agent's access link, in each direction. With longer
+/// queues, distance would matter little; with shorter queues, a single connection would not fill
+/// the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
-/// Maximum number of packets in transit (150 MB). This is far more than the router carries in a
+/// Maximum number of packets in transit (150 MB). It is far more than the router carries in one
 /// round trip.
 const MAX_HELD: usize = 100_000;
 
-/// Numbers of packets.
+/// Counts of packets, by what happened to them.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub carried: AtomicU64,
-    /// Lost at random, as the scenario defines.
+    /// Packets lost at random, as the scenario demands.
     pub lost: AtomicU64,
-    /// Lost because a link's queue was full.
+    /// Packets lost because a link's queue was full.
     pub queue_full: AtomicU64,
-    /// Lost by a cut.
+    /// Packets lost because a link was cut.
     pub cut: AtomicU64,
-    /// Dropped as invalid: not IPv4, or from or to an unknown address.
+    /// Packets dropped as invalid: they were not IPv4, or came from or went to an unknown address.
     pub strange: AtomicU64,
-    /// Lost because the lab could not store or deliver more packets. If there is any, the run is
+    /// Packets lost because the lab could not store or deliver them. If there are any, the run is
     /// void.
     pub overrun: AtomicU64,
 }
 
-/// The packets in transit and the state of the links.
+/// The packets in transit, and the state of the links.
 #[derive(Debug)]
 pub(super) struct Switch {
     paths: PathTable,
@@ -51,10 +52,10 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// When each agent's access link is free again, in the direction from the agent.
+    /// When each agent's access link will be free again, in the direction from the agent.
     up: Vec<Instant>,
     down: Vec<Instant>,
-    /// When the newest packet of each path arrives, by [`PacketPath::key`].
+    /// When the newest packet of each path arrives. The index is [`PacketPath::key`].
     last: Vec<Instant>,
     in_transit: BinaryHeap<Reverse<QueuedPacket>>,
     sequence: u64,
@@ -66,7 +67,7 @@ struct QueuedPacket {
     due: Instant,
     sequence: u64,
     path: PacketPath,
-    /// Whether the packet has passed the receiver's access link.
+    /// Whether the packet has already passed the receiver's access link.
     admitted: bool,
     packet: Vec<u8>,
 }
@@ -91,10 +92,10 @@ impl Ord for QueuedPacket {
     }
 }
 
-/// A packet that must be delivered now.
+/// A packet that is due for delivery.
 #[derive(Debug)]
 pub(super) struct DuePacket {
-    /// The device at which to deliver it.
+    /// The device to which the packet is delivered.
     pub(super) device: usize,
     pub(super) due: Instant,
     pub(super) packet: Vec<u8>,
@@ -125,7 +126,7 @@ impl Switch {
         }
     }
 
-    /// Accepts a packet from a device.
+    /// Accepts a packet that came from a device.
     pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
         let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
         if path.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
@@ -146,7 +147,7 @@ impl Switch {
         self.hold(due, path, false, packet.to_vec());
     }
 
-    /// Takes the next packet that is due.
+    /// Removes and returns the next packet that is due.
     pub(super) fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
         while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
             let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
@@ -176,8 +177,8 @@ impl Switch {
         self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
     }
 
-    /// The extra delay by faults and jitter. Jitter applies once per round trip, on the way to the
-    /// agent that opened the exchange.
+    /// The extra delay of a packet by faults and jitter. Jitter applies only to packets to an
+    /// agent, so a round trip with a server has it once.
     fn slowness(&mut self, path: &PacketPath, now: Instant) -> Duration {
         let mut slowness = Duration::ZERO;
         let mut jitter = if path.receiver.is_some() { self.jitter } else { Duration::ZERO };
@@ -190,8 +191,7 @@ impl Switch {
     }
 }
 
-/// Queues a packet on an access link. Returns when the packet passes, or `None` if the queue is
-/// full.
+/// Queues a packet on an access link. Returns when the packet passes; `None` if the queue is full.
 fn pass(free: &mut Instant, now: Instant, bytes: usize, bytes_per_s: f64, queue: Duration) -> Option<Instant> {
     let begins = now.max(*free);
     if begins - now > queue {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     impl TestSwitch {
-        /// The arrival times of all packets in transit, relative to the start.
+        /// The arrival times of all packets in transit, relative to the start of the test.
         fn arrivals(&mut self) -> Vec<Duration> {
             let mut seen = Vec::new();
             while let Some(due) = self.switch.next_due() {
@@ -276,8 +276,7 @@ mod tests {
 
     #[test]
     fn access_links_queue_packets_and_drop_those_beyond_the_queue() {
-        // At 2.5 MB/s, a packet of 1,000 bytes takes 400 µs, and a queue of 50 ms holds 125
-        // packets.
+        // At 2.5 MB/s, a packet of 1,000 bytes takes 400 µs, so a queue of 50 ms holds 125 packets.
         for (device, packet) in [(3, to_site(1000)), (CORE, to_agent(1000))] {
             let mut bench = bench(|_| {});
             (0..200).for_each(|_| bench.switch.enter(bench.start, device, &packet));

@@ -1,4 +1,4 @@
-//! Tests of the network with real sockets in real namespaces.
+//! Tests of the emulated network, with real sockets in real namespaces.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::*;
 use crate::world::layout::{Layout, SMALL};
 
-/// The port of the servers in these tests.
+/// The port on which the servers of these tests listen.
 const PORT: u16 = 4000;
-/// Time limit for an answer; far longer than every round trip in these tests.
+/// Time limit for an answer. It is far longer than any round trip in these tests.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn scenario(change: impl FnOnce(&mut Scenario)) -> Scenario {
@@ -32,20 +32,20 @@ fn network(scenario: &Scenario) -> Option<Network> {
     Some(Network::start(scenario).unwrap())
 }
 
-/// Starts a server that echoes every datagram, and ends when none arrives for a while.
+/// Starts a server that echoes every datagram. It ends when no datagram has arrived for a while.
 fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
     let socket = namespace.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     std::thread::spawn(move || {
         let mut packet = [0_u8; 2048];
         while let Ok((length, from)) = socket.recv_from(&mut packet) {
-            // A cut may make sending fail.
+            // Sending may fail because of a cut.
             let _ = socket.send_to(&packet[..length], from);
         }
     })
 }
 
-/// Makes a socket in an agent's namespace, connected to an echo server.
+/// Makes a socket in an agent's namespace that is connected to an echo server.
 fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     let address = Lane::TUN.agent(agent);
     let socket = network.agent(agent).run(move || UdpSocket::bind((address, 0))).unwrap().unwrap();
@@ -53,8 +53,8 @@ fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram and returns the time until its echo; `None` if there is no echo. Ignores late
-/// echoes of earlier datagrams.
+/// Sends a datagram, and returns the time until its echo arrives; `None` if there is none. Late
+/// echoes of earlier datagrams are ignored.
 fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let question = ASKED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -72,7 +72,7 @@ fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     None
 }
 
-/// The minimum of 20 round trips. Longer ones show the load of the machine.
+/// The shortest of 20 round trips. Longer ones only show the load of the machine.
 fn best(socket: &UdpSocket) -> Duration {
     (0..20).map(|_| ask(socket, PATIENCE).unwrap()).min().unwrap()
 }
@@ -122,7 +122,8 @@ fn the_scenarios_share_of_packets_is_lost() {
             answered += 1;
         }
     }
-    // A fifth is lost each way, so 64 % return, ± four standard deviations.
+    // A fifth of the packets is lost in each direction, so 64 % return. The bounds are four
+    // standard deviations away.
     assert!((580..=700).contains(&answered), "{answered} of {SENT}");
     assert_eq!(network.traffic().overrun.load(Ordering::Relaxed), 0);
     drop(network);
@@ -142,7 +143,8 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
         assert_eq!(ask(&out, rtt * 3), None, "{cut:?}");
         assert!(ask(&others, PATIENCE).is_some(), "{cut:?}: another agent is not touched");
         network.faults().heal(2);
-        // Packets sent during the cut are lost, so the first answer is to this datagram.
+        // Packets that were sent during the cut are lost, so the first answer belongs to this
+        // datagram.
         let after = ask(&out, PATIENCE).unwrap();
         assert!(after >= rtt, "{cut:?}: {after:?}");
     }
@@ -159,7 +161,7 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
 
 #[test]
 fn a_download_fills_the_access_link_and_no_more() {
-    // 1 MB at 2.5 MB/s takes 0.42 s with headers. The last part may still be in the queue.
+    // 1 MB takes 0.42 s at 2.5 MB/s, including headers. The last part may still be in the queue.
     const BYTES: usize = 1_000_000;
     let scenario = scenario(|scenario| scenario.paths[2][5].rtt_ms = 20.0);
     let Some(network) = network(&scenario) else { return };
@@ -243,10 +245,10 @@ fn processes_run_in_their_namespace_and_end_with_it() {
     assert!(!ended.unwrap().unwrap().success());
 }
 
-/// The environment variable that is set in the process that the test kills.
+/// This environment variable is set in the process that the test kills.
 const TO_BE_KILLED: &str = "LANDFALL_LAB_TO_BE_KILLED";
 
-/// Starts a network and a process in it, prints the process's id, and waits to be killed.
+/// Starts a network and a process in it, prints the process's id, and waits until it is killed.
 fn wait_to_be_killed() {
     let network = Network::start(&scenario(|_| {})).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -286,7 +288,7 @@ fn a_killed_lab_leaves_neither_processes_nor_namespaces() {
     }
 }
 
-/// The ids of the processes that have a thread in a namespace.
+/// The ids of all processes that have a thread in a namespace.
 fn inhabitants(namespace: &PathBuf) -> Vec<String> {
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());

@@ -1,5 +1,5 @@
-//! Tests an agent whose link is cut, with real packets. Skipped without root, `/dev/net/tun` or
-//! iproute2.
+//! Tests an agent whose link is cut, with real packets. The test is skipped without root,
+//! `/dev/net/tun` or iproute2.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Tests with the real binaries: an agent moves to another machine, and an operator's token is
-//! replaced, during a crawl.
+//! Tests, with the real binaries, what happens during a crawl when an agent moves to another
+//! machine, and when an operator's token is replaced.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Tests with the real binaries a database whose disk is full: every client gets a message that
-//! says so, and work continues once there is room.
+//! Tests, with the real binaries, a database whose disk is full. Every client must get a message
+//! about it, and work must continue once there is room.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -10,9 +10,10 @@ use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 
 use crate::harness::beside;
 
-/// Size of the disk: enough for a new database cluster with its WAL, and a little more.
+/// Size of the disk in bytes. It has little more room than a new database cluster with its WAL
+/// needs.
 const DISK_BYTES: usize = 400 << 20;
-/// Number of sites; more than fit on the disk.
+/// Number of sites. The disk has no room for so many.
 const SITES: usize = 30_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
-//! Tests with the real binaries agents that join and leave during a batch: a new agent gets work,
-//! and the sites of a leaving agent go to their next candidates.
+//! Tests, with the real binaries, agents that join and leave during a batch. A new agent must get
+//! work, and the sites of a leaving agent must go to their next candidates.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use landfall_lab::cluster::process::until;
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 
-/// Submits sites that are crawled slowly, so that sites must wait if agents have one slot.
+/// Submits sites with slow crawls, so that sites have to wait for agents with one slot.
 async fn submit_slow(cluster: &Cluster, strategy: &str) {
     submit(cluster, &["--strategy", strategy, "--request-interval", "300ms", "--max-pages", "8"]).await;
 }
@@ -51,7 +51,8 @@ async fn an_agent_that_joins_gets_sites_waiting_at_full_agents() {
 async fn a_drained_agents_sites_go_to_its_next_candidates() {
     let _turn = beside().await;
     let mut cluster = small(3, 18, 1).await;
-    // So slow that sites wait for a slot even where a busy machine measures them one after another.
+    // The crawls are so slow that sites wait for a slot even if a busy machine measures the sites
+    // one after another.
     submit(&cluster, &["--strategy", "gnp-top3", "--request-interval", "2s", "--max-pages", "3"]).await;
     let waiting = "select count(*) from tasks where state = 'assigned'";
     cluster.await_count("sites to wait at agents", waiting, 6, PATIENCE).await.unwrap();
@@ -96,8 +97,8 @@ async fn another_agent_continues_the_crawls_of_a_leaving_one() {
             *asked.entry((access.site, access.path)).or_default() += 1;
         }
     }
-    // Each crawl that changed hands may fetch a page again: the one in flight when the agent left,
-    // or the start page, to find the origin.
+    // Each crawl that another agent continued may fetch one page again. This is either the page in
+    // flight when the agent left, or the start page, which is requested to find the origin.
     let again: i64 = asked.values().map(|times| times - 1).sum();
     assert!(again <= changed_hands, "{again} pages were fetched again, {changed_hands} crawls changed hands");
     assert_eq!(count(&cluster, "select count(*) from checkpoints").await, 0);

@@ -1,5 +1,5 @@
-//! Tests slow, refusing and failing sites: other sites are still crawled, and an open circuit stays
-//! open until an operator reopens it.
+//! Tests slow, refusing and failing sites. Other sites must still be crawled, and an open circuit
+//! must stay open until an operator reopens it.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::harness::{ENDED, PATIENCE, beside, count, small, submit_list};
 
 /// Starts a misbehaving site on its own address.
 fn odd(cluster: &Cluster, number: usize, oddity: Oddity) -> OddSite {
-    // Its address follows those of the other sites.
+    // The site's address follows the addresses of the scenario's sites.
     let machine = cluster.world.scenario().machines() + number;
     OddSite::start(cluster.world.wan.lane().site(machine), oddity).unwrap()
 }
@@ -32,8 +32,8 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let away = odd(&cluster, 1, Oddity::TurnsAway(60));
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
-    // Both slots are taken. The tar pit occupies one for a long time. The other is free as soon as
-    // its site asks for a pause.
+    // Both slots are taken. The tar pit occupies its slot for a long time. The other slot becomes
+    // free as soon as its site requires a pause.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
@@ -62,7 +62,7 @@ async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
     // With this many good pages, fifty failures are less than a tenth of the requests in a minute.
-    // A larger share would make the agent pause.
+    // With a larger fraction, the agent would pause.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
     assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");

@@ -1,5 +1,5 @@
-//! Tests with the real binaries agents that hand their sites to other crawlers. The same checks must
-//! hold as for the agent's own crawler, and no crawler may outlive its agent.
+//! Tests, with the real binaries, agents that let other crawlers crawl their sites. The same checks
+//! must hold as for the agent's own crawler, and no crawler may outlive its agent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ const SITES: usize = 5;
 const CAPACITY: u32 = 8;
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// A file in the sources.
+/// The path of a file in the repository.
 fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
@@ -24,7 +24,7 @@ fn runs(program: &Path) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Crawls all sites with a command, and checks the outcomes by the sites' own logs.
+/// Crawls all sites with a command, and compares the outcomes with the sites' own logs.
 async fn crawls_like_landfall(command: &[&str]) {
     let mut cluster = small(1, SITES, CAPACITY).await;
     cluster.crawl_with(0, command).await.unwrap();
@@ -44,22 +44,22 @@ async fn crawls_like_landfall(command: &[&str]) {
     cluster.stop().await.unwrap();
 }
 
-/// The sites whose crawl was faster than its interval. A busy machine may delay single requests, so
-/// the whole crawl counts.
+/// The sites that were crawled faster than the interval permits. Only the whole crawl counts,
+/// because a busy machine may delay single requests.
 fn too_fast(cluster: &Cluster) -> Vec<String> {
     let log = cluster.world.log.entries();
     let sites = cluster.site_names();
     let fast = sites.iter().enumerate().filter_map(|(site, name)| {
         let requests: Vec<_> = log.iter().filter(|access| access.site == site && access.get).collect();
         let took = requests.last()?.at.saturating_duration_since(requests.first()?.at);
-        // The first request may have arrived late, by at most an interval.
+        // The first request may have arrived late by up to one interval.
         let least = INTERVAL * u32::try_from(requests.len()).unwrap().saturating_sub(2);
         (took < least).then(|| format!("{name}: {} requests in {took:?}", requests.len()))
     });
     fast.collect()
 }
 
-/// What the crawlers printed.
+/// Everything that the crawlers printed.
 fn logs(cluster: &Cluster) -> String {
     let folders = std::fs::read_dir(cluster.agent_folder(0).join("exec")).unwrap();
     let logs = folders.filter_map(|folder| std::fs::read_to_string(folder.ok()?.path().join("log")).ok());
@@ -95,7 +95,7 @@ async fn a_killed_agent_leaves_no_crawler_and_its_sites_go_to_others() {
     let mut cluster = small(2, SITES, CAPACITY).await;
     let crawler = "sleep 1000 & echo $! > child; echo $$ > first; wait";
     cluster.crawl_with(0, &["sh", "-c", crawler]).await.unwrap();
-    // Only the agent with the command may crawl, until it is killed.
+    // Only the agent with the external command may crawl, because it will be killed.
     let other = cluster.agent_names()[1].clone();
     cluster.operate(&["agents", "drain", &other, "--wait"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "random"]).await;
@@ -119,7 +119,7 @@ async fn a_killed_agent_leaves_no_crawler_and_its_sites_go_to_others() {
     cluster.stop().await.unwrap();
 }
 
-/// The numbers of the processes that the crawlers have written so far.
+/// The ids of the processes, as far as the crawlers have written them.
 fn processes(folder: &Path) -> Vec<String> {
     let leases = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let files = leases.flat_map(|lease| ["child", "first"].map(|name| lease.path().join("output").join(name)));
@@ -127,7 +127,7 @@ fn processes(folder: &Path) -> Vec<String> {
     numbers.filter(|number| number.ends_with('\n')).map(|number| number.trim().to_owned()).collect()
 }
 
-/// Whether a process runs. A zombie, for which nobody has waited yet, does not.
+/// Whether a process is running. A zombie, which its parent has not waited for yet, is not.
 fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

@@ -1,5 +1,5 @@
-//! Tests the content of the package as far as possible without a build. `make check-package` tests
-//! the rest.
+//! Tests the package's content as far as this is possible without building it. `make check-package`
+//! tests everything else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(ops(file)).unwrap()
 }
 
-/// Runs a command, which must succeed. Returns its output.
+/// Runs a command that must succeed. Returns its output.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -33,11 +33,12 @@ fn units_name_the_users_folders_and_files_of_the_packages() {
         let start: Vec<&str> = value("ExecStart").split_whitespace().collect();
         assert_eq!(start[0], format!("/usr/local/bin/{package}"), "package.sh replaces this folder");
         assert!(start.contains(&&*format!("/var/lib/{package}")), "{start:?}");
-        // A new home contains the files of /etc/skel, and a scheduler refuses a folder with other files.
+        // A new home would contain the files of /etc/skel, and a scheduler refuses a folder with
+        // unknown files.
         assert!(
             unit.contains(&format!("useradd --system --user-group --no-create-home --home-dir /var/lib/{package} "))
         );
-        // The package's scripts recognise a running service by this word.
+        // By this word the package's scripts recognise a running service.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
             assert!(script.contains(&format!("$root{path}")), "{path} is in no package");

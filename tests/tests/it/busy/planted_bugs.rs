@@ -1,8 +1,9 @@
-//! Tests the judge with records of planted bugs: it must find each bug by the rule for it.
+//! Tests the judge with records of runs with planted bugs. It must find each bug, by the rule that
+//! is for this bug.
 //!
-//! `tests/mutants` contains the bugs as patches, and `tests/histories` the records of chaos runs
-//! with each bug, which `ops/mutants.sh --record` wrote. `make chaos` runs with the planted bugs
-//! again.
+//! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
+//! with each bug, written by `ops/mutants.sh --record`. `make chaos` makes new runs with the
+//! planted bugs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The patches with their names.
+/// The patches, with their names.
 fn mutants() -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(folder("mutants"))
         .unwrap()

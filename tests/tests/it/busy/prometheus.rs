@@ -1,4 +1,4 @@
-//! Runs Debian's Prometheus with the files of `ops` against a scheduler and an agent.
+//! Runs Debian's Prometheus, with the files in `ops`, against a scheduler and an agent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,8 +27,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the example of a configuration, whose addresses are replaced by those
-    /// given, and with shorter intervals.
+    /// Starts Prometheus with the example configuration, in which the addresses are replaced by
+    /// these and the intervals are shortened.
     async fn start(scheduler: &str, agent: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scrape = ops("prometheus/scrape.yml");
@@ -50,7 +50,7 @@ impl Prometheus {
         Self { process, address, _folder: folder }
     }
 
-    /// The data of an answer of the API.
+    /// The data in a response of Prometheus' API.
     async fn get(&self, path: &str) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(&self.address).await?;
         stream.write_all(format!("GET /api/v1/{path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
@@ -62,7 +62,7 @@ impl Prometheus {
         Ok(body["data"].clone())
     }
 
-    /// The values of an expression, by the value of `label`.
+    /// The values of an expression. The key is the value of the label `label`.
     async fn query(&self, expression: &str, label: &str) -> anyhow::Result<BTreeMap<String, f64>> {
         let escaped: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let data = self.get(&format!("query?query={escaped}")).await?;
@@ -73,7 +73,7 @@ impl Prometheus {
             .collect())
     }
 
-    /// The names of the rules that were evaluated, and what went wrong.
+    /// The names of the rules that were evaluated, each with its error message.
     async fn rules(&self) -> anyhow::Result<Vec<(String, String)>> {
         let data = self.get("rules").await?;
         let rules = data["groups"].as_array().into_iter().flatten().flat_map(|group| group["rules"].as_array());
@@ -83,7 +83,7 @@ impl Prometheus {
     }
 }
 
-/// Lets the agent be scraped. Returns the address.
+/// Makes the first agent serve metrics. Returns the address.
 async fn agent_metrics(cluster: &mut Cluster) -> String {
     cluster.environment.insert(0, vec![("LANDFALL_AGENT_METRICS".to_owned(), "127.0.0.1:0".to_owned())]);
     cluster.kill_agent(0).await.unwrap();
@@ -97,7 +97,7 @@ async fn agent_metrics(cluster: &mut Cluster) -> String {
     until("the agent to tell where its metrics are", PATIENCE, told).await.unwrap()
 }
 
-/// The expressions of the panels.
+/// The expressions of all panels of the dashboard.
 fn panels() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&ops("grafana/landfall.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -115,7 +115,7 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
     let mut cluster = small(1, SITES, 4).await;
     let agent = agent_metrics(&mut cluster).await;
     let mut prometheus = Prometheus::start(&cluster.schedulers[0].address().to_string(), &agent).await;
-    // While it starts, it refuses queries.
+    // Queries fail while Prometheus starts, so ignore errors.
     let up = async || Ok(prometheus.query("up == 1", "job").await.is_ok_and(|up| up.len() == 2).then_some(()));
     until("both to be scraped", PATIENCE, up).await.unwrap();
 
@@ -144,7 +144,8 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
     }
     for expression in panels() {
         let values = prometheus.query(&expression, "").await.unwrap();
-        // The map needs more agents, and a filter may leave nothing.
+        // A panel about the map is empty because a map needs more agents. An expression with a
+        // filter may match nothing.
         let may_be_empty = expression.contains("landfall_map_") || expression.ends_with("> 0");
         assert!(may_be_empty || !values.is_empty(), "{expression} has no value");
     }

@@ -1,4 +1,4 @@
-//! Runs the example program in Python against a real scheduler and real agents.
+//! Runs the Python example program against a real scheduler and real agents.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,10 +11,10 @@ use tokio::process::Command;
 use crate::harness::{PATIENCE, beside, cluster, small_scenario};
 
 const SITES: usize = 4;
-/// Debian's packages of gRPC are for this interpreter.
+/// Debian's gRPC packages are installed for this interpreter.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The output of the example.
+/// The exit code and the output of the example program.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,
@@ -34,7 +34,7 @@ async fn installed() -> bool {
     found
 }
 
-/// A cluster whose crawls are short.
+/// A cluster with short crawls.
 async fn hasty() -> Cluster {
     let scenario = small_scenario(SMALL, 2, SITES);
     cluster(scenario, 8, "[crawl]\nrequest_interval = '100ms'\n").await
@@ -58,7 +58,7 @@ async fn run(client: &Path, words: &[&str]) -> Ran {
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// Compares a report with the database.
+/// Compares a report with the contents of the database.
 async fn assert_reported(cluster: &Cluster, report: &str) {
     let mut rows: Vec<Vec<&str>> = report.lines().map(|row| row.split(',').collect()).collect();
     let header = "site,state,agent,predicted_ms,crawled_ms,outcome,pages,bytes,reason";
@@ -93,7 +93,7 @@ async fn the_python_example_submits_watches_and_reads_the_report_though_the_sche
     };
     assert_eq!(next(&mut said).await.as_deref(), Some("batch autumn: 4 sites added, 4 in all"));
     assert!(next(&mut said).await.is_some_and(|line| line.starts_with("batch autumn: ")));
-    // The watch has begun.
+    // The program now watches the batch, so restart the scheduler.
     cluster.schedulers[0].process().kill().await.unwrap();
     cluster.schedulers[0].restart().unwrap();
     let mut last = String::new();
@@ -106,7 +106,7 @@ async fn the_python_example_submits_watches_and_reads_the_report_though_the_sche
     let report = String::from_utf8(output.stdout).unwrap();
     assert_reported(&cluster, &report).await;
 
-    // The batch exists, and the beginning of its name suffices.
+    // The batch exists already. The beginning of its name suffices to select it.
     let again = run(&client, &["autu"]).await;
     assert_eq!((again.code, &again.out), (Some(0), &report), "{}", again.err);
     cluster.stop().await.unwrap();

@@ -1,4 +1,4 @@
-//! Follows each site from its submission to its outcome, as a collector of traces sees it.
+//! Follows each site from its submission to its outcome, in the traces that a collector receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -22,10 +22,10 @@ use crate::harness::{ENDED, PATIENCE, beside, small_scenario, submit};
 
 const SITES: usize = 4;
 
-/// The requests that a collector got.
+/// The requests that the collector has received.
 type Received = Arc<Mutex<Vec<Value>>>;
 
-/// Takes traces on loopback until the test ends.
+/// Starts a collector on loopback, which receives traces until the test ends.
 async fn collector() -> (SocketAddr, Received) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, received) = (listener.local_addr().unwrap(), Received::default());
@@ -49,7 +49,7 @@ async fn take(request: Request<Incoming>, received: Received) -> Result<Response
     Ok(Response::new(Full::from("{}")))
 }
 
-/// The spans of each trace, each with the name of the service that sent it.
+/// The spans of each trace. Each span has the name of the service that sent it.
 fn traces(received: &Received) -> BTreeMap<String, Vec<(String, Value)>> {
     let mut traces: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
     for resource in received.lock().unwrap().iter().flat_map(|body| body["resourceSpans"].as_array().unwrap().clone()) {

@@ -1,5 +1,5 @@
-//! Tests `lab bench waiting` on small databases: the tasks must keep their states, so that the
-//! figures are valid.
+//! Tests `lab bench waiting` with small databases. The tasks must keep their states, because
+//! otherwise the figures are not valid.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::harness::blocking_beside;
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
-/// Number of simultaneous measurements. They sleep most of the time.
+/// Number of measurements that run at the same time. They sleep most of the time.
 const AT_ONCE: usize = 3;
 
 #[test]

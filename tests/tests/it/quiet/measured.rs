@@ -1,5 +1,5 @@
-//! Compares measurements by real agents, and the choices based on these, with the scenario's round
-//! trips.
+//! Compares the measurements of real agents, and the choices that depend on them, with the
+//! scenario's round trips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,9 +18,10 @@ use crate::harness::{
 };
 
 const CAPACITY: u32 = 8;
-/// Minimum number of measurements: six agents measure three machines.
+/// Minimum number of measurements. Six agents measure three machines.
 const FEWEST_PAIRS: usize = 18;
-/// Minimum number of measurements by six agents with four landmarks, with twelve machines.
+/// Minimum number of measurements in the tun grade, where six agents with four landmarks measure
+/// twelve machines.
 const FEWEST_TUN_PAIRS: usize = 21;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +30,7 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// Asserts everything except that measurements are accurate. Returns what is wrong with the
 /// measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
@@ -61,7 +62,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     violations
 }
 
-/// Asserts that `landfall plan` predicts the effect of another fleet.
+/// Asserts that `landfall plan` predicts what a different fleet would change.
 async fn plans_are_made(cluster: &Cluster, record: &BatchRecord) {
     let leaver = &cluster.agent_names()[0];
     let add = format!("city=Chengdu,carrier=Telecom,near={}", record.tasks[0].site);
@@ -89,7 +90,8 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
     let record = cluster.batch_record("autumn").await.unwrap();
-    // The sites' logs show that probes of a site, including those of confirmers, keep the interval.
+    // The sites' logs show whether probes of a site, including the confirmers' probes, keep the
+    // interval.
     assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
     assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", record.tasks);
     assert!(record.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", record.tasks);
@@ -108,8 +110,8 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.stop().await.unwrap();
 }
 
-/// Mean true round trips over all sites: to the chosen agent, and to the agent that `gnp-top1`
-/// would choose by the landmarks' measurements and the map.
+/// Two mean true round trips over all sites: to the chosen agent, and to the agent that `gnp-top1`
+/// would have chosen by the landmarks' measurements and the map.
 fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
     let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
@@ -139,7 +141,7 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// Asserts everything except that measurements are accurate. Returns what is wrong with the
 /// measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
@@ -154,16 +156,18 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(record.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
-    // Probers send only HEAD requests.
+    // Only probers send HEAD requests here.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
-    // Without sharing, each agent sends each site one warm-up request and at least three samples.
+    // Without sharing, each agent would send each site one warm-up request and at least three
+    // samples.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine samples vary, so agents take more. Half is far above the expected eighth.
+    // On a busy machine samples vary, so agents take more of them. The expected number is an
+    // eighth; the limit is half.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // All agents measure one of the eight sites on a machine. Of the others, they measure one in
-    // fifty, and those where it differed.
+    // Each agent measures one of the eight sites on a machine. Of the others it measures one in
+    // fifty as a check, and all of them after a check that failed.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
     assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);
@@ -174,16 +178,16 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     shows_what_measuring_cost(&cluster, &record, &probes).await;
-    // Keep only these. The others are copies, and a wrong value would count as often as it was
-    // copied.
+    // Keep only the sites' own measurements. The others are copies, with which a wrong value would
+    // count several times.
     record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
     let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     violations
 }
 
-/// The measurements that are not copies, in microseconds, by prober and site. Asserts that all
-/// others equal the measurement from which they are copied.
+/// The measurements that are not copies, in microseconds, by prober and site. Asserts that each
+/// copy equals the measurement from which it was copied.
 async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Option<i64>> {
     let all: Vec<(String, String, Option<String>, Option<i64>)> = sqlx::query_as(
         "select a.name, s.name, m.shared_from, m.rtt_us from site_measurements m \
@@ -201,8 +205,8 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
     own
 }
 
-/// Asserts that `sites show` prints the number of requests that the site's server received, and the
-/// number of shared measurements.
+/// Asserts that `sites show` prints how many requests the site's server received, and how many
+/// measurements were shared.
 async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
         let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();
@@ -224,8 +228,8 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
     }
 }
 
-/// Asserts by the web servers' logs that two probes of a machine are at least an interval apart,
-/// even if they are of different sites and agents.
+/// Asserts, from the web servers' logs, that two probes of a machine are at least an interval
+/// apart, even if they are for different sites or come from different agents.
 fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&Access]) {
     let sites = &cluster.world.scenario().sites;
     let mut newest: BTreeMap<usize, &Access> = BTreeMap::new();
@@ -252,7 +256,7 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// Asserts everything except that measurements are accurate. Returns what is wrong with the
 /// measurements.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;

@@ -1,4 +1,4 @@
-//! Checks in the sites' logs that real schedulers and agents are polite.
+//! Checks in the sites' logs whether real schedulers and agents are polite.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,15 @@ use landfall_scheduler::model::address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
-/// Requests are counted on arrival. On a shared machine, a request may be in transit this much
-/// longer than the next one.
+/// Maximum difference between the transit times of two requests. It is needed because the logs have
+/// arrival times, and this machine may be shared.
 const SLACK: Duration = Duration::from_millis(200);
-/// Counts the leases that ended without a request because their address permitted no further crawl.
+/// Counts the leases that ended without a request, because the site's address permitted no further
+/// crawl.
 const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
 
-/// Makes a scenario of the paper's agents and small sites. `addresses` has the number of sites at
-/// each address.
+/// Makes a scenario with agents of the paper's layout and small sites. `addresses` has the number
+/// of sites at each address.
 fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     let layout = Layout::parse(PAPER, "paper.toml").unwrap();
     let mut scenario = layout.scenario(Some(agents), Some(addresses.iter().sum())).unwrap();
@@ -31,7 +32,7 @@ fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     scenario
 }
 
-/// Submits all sites with the strategy `random`, and waits until all are crawled.
+/// Submits all sites with the strategy `random`, and waits until all of them are crawled.
 async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
     submit_list(cluster, &cluster.world.site_list(), "b", policy).await;
     let sites = cluster.world.scenario().sites.len();
@@ -46,8 +47,8 @@ struct Address {
     at_once: usize,
 }
 
-/// Evaluates the requests to each address. `at_once` returns the maximum number of crawls at an
-/// address with this number of sites.
+/// Evaluates the requests to each address. `at_once` returns how many concurrent crawls an address
+/// with this number of sites permits.
 fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
@@ -62,20 +63,20 @@ fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: im
     found
 }
 
-/// The arrival times of requests that `kind` selects, in order.
+/// The arrival times, in order, of the requests that `kind` selects.
 fn arrivals(log: &[Access], kind: impl Fn(&Access) -> bool) -> Vec<Instant> {
     let mut arrivals: Vec<Instant> = log.iter().filter(|access| kind(access)).map(|access| access.at).collect();
     arrivals.sort();
     arrivals
 }
 
-/// The arrival times of the first and the last request to a site.
+/// When the first and the last request to a site arrived.
 fn span(log: &[Access], site: usize) -> (Instant, Instant) {
     let arrivals = arrivals(log, |access| access.site == site);
     (*arrivals.first().unwrap(), *arrivals.last().unwrap())
 }
 
-/// Asserts that no site is crawled by two agents at once, or faster than allowed.
+/// Asserts that no site is crawled by two agents at the same time, or faster than permitted.
 fn sites_are_crawled_within_the_limit(cluster: &Cluster, limit: RequestLimit) {
     let log = cluster.world.log.entries();
     let mut most: f64 = 0.0;
@@ -84,7 +85,7 @@ fn sites_are_crawled_within_the_limit(cluster: &Cluster, limit: RequestLimit) {
         assert!(fullest.share() <= 1.0, "site {site}: {fullest:?}");
         most = most.max(fullest.share());
     }
-    // If the origin is unknown, the crawl begins with a HEAD, which counts like other requests.
+    // If the origin is unknown, the crawl begins with a HEAD request, which counts like any other.
     let heads = log.iter().filter(|access| !access.get).count();
     println!("{} requests, {heads} of them HEAD; of one site {:.0} % of what was promised", log.len(), 100.0 * most);
 }
@@ -110,7 +111,8 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
         );
         assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
     }
-    // Show that the check can fail: the same log violates a limit of one crawl at a time.
+    // Show that the check can fail: under a limit of one crawl at a time, the same log is a
+    // violation.
     let strict = addresses(&cluster, &log, limit, |_| 1);
     assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
     cluster.stop().await.unwrap();
@@ -125,8 +127,8 @@ async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
-    // If the origin is known, robots.txt is requested as soon as the previous crawl at the address
-    // has ended.
+    // In the second round the origins are known. So robots.txt is requested as soon as the previous
+    // crawl at the address has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");

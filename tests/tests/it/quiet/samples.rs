@@ -1,4 +1,4 @@
-//! Measures the emulated network with the real prober: samples must equal the scenario's round
+//! Measures the emulated network with the real prober. The samples must equal the scenario's round
 //! trips.
 
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::harness::alone;
 
 /// Number of sites that every agent measures.
 const SITES: usize = 8;
-/// Number of simultaneous probers. More of them would delay each other.
+/// Number of probers that run at the same time. More of them would delay each other.
 const AT_ONCE: usize = 4;
 
-/// Writes the configuration of a prober that uses the source address of an agent.
+/// Writes the configuration of a prober whose source address is that of an agent.
 fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let (bind, dns, net) = (world.wan.lane().agent(agent), world.names(), world.wan.lane().network());
@@ -29,8 +29,8 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::write(folder.join("agent.toml"), text).unwrap();
 }
 
-/// Returns the round trip to a site that a prober measures and the one in the scenario, in
-/// milliseconds.
+/// Returns two round trips to a site in milliseconds: the one that a prober measures, and the one
+/// in the scenario.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
     let place = world.namespace(agent);
     let mut command = place.command(binary);
@@ -43,7 +43,7 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
     (world.scenario().paths[agent][site].rtt_ms, printed["weighted_mean_ms"].as_f64().unwrap())
 }
 
-/// Lets every agent of a world measure every site by each metric.
+/// Makes every agent of a world measure every site, by each metric.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let _turn = alone().await;
     let binaries = Binaries::find().unwrap();
@@ -66,7 +66,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     world.stop().await;
 }
 
-/// Lets every agent measure the sites. Returns what is wrong with the measurements.
+/// Makes every agent measure the sites. Returns what is wrong with the measurements.
 async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn Fn(usize) -> PathBuf) -> Vec<String> {
     let pairs = (0..world.scenario().agents.len()).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
     let probes = pairs.map(|(agent, site)| {
@@ -91,7 +91,7 @@ async fn samples_of_sites_equal_the_scenarios_round_trips() {
     samples_equal_round_trips(Grade::Rootless, &["ttfb"]).await;
 }
 
-/// In the tun grade, connecting and ICMP echoes also take a round trip.
+/// In the tun grade, connecting takes a round trip too, as does an ICMP echo.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_every_metric_samples_equal_the_round_trips_of_real_packets() {
     match tun::missing() {

@@ -1,8 +1,9 @@
-//! The page of the settings, written from the example files, and the test that the examples match
-//! the types that read the files.
+//! The page of the settings, which is written from the example files. Also tests that the examples
+//! match the types that read these files.
 //!
-//! In an example, the comment above a key is its meaning. Its last line, `Type: TYPE, RANGE.`, has
-//! the range only if there is one, and `required` for a key without a default.
+//! In an example, the comment above a key explains the key. The last line of the comment is `Type:
+//! TYPE, RANGE.`. The range is missing if there is none, and is `required` for a key without a
+//! default.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,11 +15,11 @@ struct Key {
     section: String,
     name: String,
     value: String,
-    /// Whether the key is written in a comment, as an example of a key that is absent.
+    /// Whether the key is commented out, because it is absent by default.
     is_absent: bool,
     meaning: String,
     kind: String,
-    /// Words that the program's error contains for a value out of range.
+    /// Words in the program's error message about a value out of range.
     range: Option<String>,
     is_required: bool,
 }
@@ -34,7 +35,7 @@ struct Example {
     about: String,
     sections: Vec<Section>,
     keys: Vec<Key>,
-    /// The text with the keys that are absent.
+    /// The text in which all keys are present, even those that are commented out.
     full: String,
 }
 
@@ -85,7 +86,7 @@ impl Example {
         });
     }
 
-    /// The full example with another value of one key, or without the key.
+    /// The full example in which one key has another value, or is missing.
     fn with(&self, key: &Key, value: Option<&str>) -> String {
         let mut table: toml::Table = self.full.parse().unwrap();
         let section = match key.section.as_str() {
@@ -104,10 +105,10 @@ fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the text of a file as its program does.
+/// Reads the text of a settings file in the same way as its program.
 type Load = fn(&str) -> Result<(), String>;
 
-/// Both files, and how the programs read them.
+/// Both example files, and the functions that read them.
 fn files() -> [(&'static str, Example, Load); 2] {
     [
         ("landfall.toml", Example::read("landfall.example.toml"), |text| {
@@ -129,7 +130,7 @@ fn loaded<E: std::error::Error + Send + Sync + 'static>(
     load(&path).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
 }
 
-/// The names that an error quotes as those it expected.
+/// The names that an error message lists as the expected ones.
 fn expected(error: &str) -> BTreeSet<String> {
     let (_, list) = error.split_once("expected ").unwrap_or_else(|| panic!("no list of keys: {error}"));
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -179,7 +180,7 @@ fn the_examples_name_every_range_and_every_key_without_a_default() {
     assert!(ranges > 40 && required == 6, "{ranges} ranges, {required} required keys");
 }
 
-/// Values at the bounds of a range, and beyond them.
+/// Values at the bounds of a range, and values beyond them.
 fn bounds(kind: &str, range: &str) -> (Vec<String>, Vec<String>) {
     let (least, most) = match range.split_once(" to ") {
         Some((least, most)) => (number(least), Some(number(most))),
@@ -191,7 +192,7 @@ fn bounds(kind: &str, range: &str) -> (Vec<String>, Vec<String>) {
     (inside, below.into_iter().chain(most.map(|most| written(most + 1))).collect())
 }
 
-/// A number, a duration in milliseconds, or a size in bytes.
+/// Parses a number, a duration (to milliseconds), or a size (to bytes).
 fn number(text: &str) -> i128 {
     const UNITS: [(&str, i128); 7] = [
         ("ms", 1),

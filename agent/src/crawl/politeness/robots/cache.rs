@@ -1,9 +1,9 @@
-//! Caches the robots.txt of sites for a day, so that other crawls and resumed crawls of a site need
+//! Caches the robots.txt of sites for a day, so that other crawls of a site, and resumed ones, need
 //! not fetch it again.
 //!
-//! The memory for all files together is limited. Small files are cached, up to [`MAX_BYTES`]. A
-//! large file is kept only while its crawl runs, and the crawl first waits for a permit from a
-//! budget of [`LARGE_BYTES`]. Both limits hold even if many sites send files of the maximum size.
+//! The total memory for files is limited, even if many sites send files of the maximum size. Small
+//! files are cached, up to [`MAX_BYTES`]. A large file is kept only while its crawl runs, and the
+//! crawl must first get a permit from a budget of [`LARGE_BYTES`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::net::origin::Origin;
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
-/// Approximate size in bytes of an entry without its rules. Counted so that a million empty entries
-/// do not count as nothing.
+/// Approximate size in bytes of an entry without its rules. It limits the number of entries even if
+/// all files are empty.
 const ENTRY_BYTES: usize = 256;
-/// Files above this size are large, which is fewer than one in a thousand. Two thousand crawls with
-/// files below this size take at most 128 MiB.
+/// A file above this size is large; fewer than one in a thousand are. Two thousand crawls with
+/// smaller files take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
-/// Maximum bytes of all large files in use together.
+/// Maximum total bytes of the large files in use.
 const LARGE_BYTES: usize = 32 << 20;
-/// Number of bytes that one permit for large files stands for.
+/// Number of bytes per permit for large files.
 const UNIT: usize = 1 << 10;
 
 /// The parsed robots.txt of recently crawled sites. All crawls of an agent share this cache.
@@ -55,15 +55,16 @@ fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
 }
 
 impl RobotsCache {
-    /// The time of the request for the site's robots.txt, and the file, if they are cached and
-    /// fresh. The file is `None` if the site has none.
+    /// The time of the request for the site's robots.txt, and the file, if the cache has them and
+    /// they are fresh. The file is `None` if the site has no robots.txt.
     pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, file) = kept.entries.get(origin)?;
         (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
     }
 
-    /// Caches a file unless it is large. Evicts the files that were requested longest ago.
+    /// Caches a file unless it is large. If there is too little room, evicts the files with the
+    /// oldest requests.
     pub(in crate::crawl) fn put(&self, origin: Origin, at: Instant, file: Option<Arc<RobotsFile>>) {
         if file.as_ref().is_some_and(|file| is_large(file)) {
             return;
@@ -80,13 +81,13 @@ impl RobotsCache {
         }
     }
 
-    /// Waits for the memory permit for a large file; `None` if the file is small.
+    /// Waits for the memory permit for a large file. A small file needs none, and gets `None`.
     pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
         if !is_large(file) {
             return None;
         }
         let units = u32::try_from((file.bytes() / UNIT).min(LARGE_BYTES / UNIT)).unwrap_or(u32::MAX);
-        // Cannot fail: the semaphore is never closed.
+        // Never an error, because the semaphore is never closed.
         Arc::clone(&self.large).acquire_many_owned(units).await.ok()
     }
 }

@@ -1,13 +1,15 @@
-//! Parses a page's own directives: the header `X-Robots-Tag` and the element `meta name=robots`.
+//! Parses the directives that a page sets for itself, in the header `X-Robots-Tag` and the element
+//! `meta name=robots`.
 //!
-//! Pure. Commas separate directives. In the header a list may start with the product token of the
-//! crawler that it is for; lists for other crawlers are ignored. Directives for the default name,
-//! landfall-agent, always count, whatever the crawl's name. Only `nofollow`, which `none` includes,
-//! matters to a crawler that extracts links.
+//! This module is pure. Commas separate directives. In the header, a list may start with the
+//! product token of the crawler for which it is meant; lists for other crawlers are ignored.
+//! Directives for the default name, landfall-agent, always count, even if the crawler has another
+//! name. Only `nofollow`, which `none` includes, matters to this crawler.
 
 use crate::net::user_agent::UserAgent;
 
-/// Directives with a value after a colon, which must not be taken for a product token.
+/// Directives that have a value after a colon. The check for product tokens must not mistake them
+/// for a token.
 const WITH_VALUE: [&str; 4] = ["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 /// Whether a list of directives forbids following a page's links.
@@ -18,7 +20,7 @@ pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     })
 }
 
-/// Whether a value of `X-Robots-Tag` forbids the crawler with the product token `ours` to follow a
+/// Whether a value of `X-Robots-Tag` forbids the crawler with product token `ours` to follow a
 /// page's links.
 pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
     values.into_iter().any(|value| match value.split_once(':') {

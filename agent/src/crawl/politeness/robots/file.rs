@@ -1,8 +1,8 @@
-//! A robots.txt, parsed once and used for all product tokens.
+//! A robots.txt. It is parsed once, and can then be used for any product token.
 //!
-//! Pure. Stores the values of all known lines as one text, and eight bytes for each line. Takes at
-//! most three times the size of the file, because each byte of a pattern may become an escape of
-//! three bytes. Common misspellings of keys are accepted.
+//! This module is pure. Stores the values of all known lines as one text, plus eight bytes per
+//! line. The text takes at most three times the size of the file, because each byte of a pattern
+//! may become an escape of three bytes. Common misspellings of keys are accepted.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::pattern::{matches, path_spelling, pattern_spelling};
 use crate::net::user_agent::UserAgent;
 
-/// The keys of lines, and their meanings.
+/// The accepted spellings of keys, and their meanings.
 const KEYS: [(&str, Key); 16] = [
     ("user-agent", Key::Agent),
     ("user agent", Key::Agent),
@@ -79,8 +79,9 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The groups of rules for a crawler: those that name its product token; if there are none,
-    /// those for the default name, landfall-agent; otherwise those for all crawlers.
+    /// The groups of rules for a crawler: the groups that name its product token; if there are
+    /// none, the groups for the default name, landfall-agent; otherwise the groups for all
+    /// crawlers.
     pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
@@ -98,7 +99,7 @@ impl RobotsFile {
                     is_ours = value.eq_ignore_ascii_case(name) || is_head && is_ours;
                     is_head = true;
                     if is_ours {
-                        // A group without rules still counts as a group.
+                        // A group without rules still counts as a group, so begin it here.
                         groups.push(number..number);
                     }
                 }
@@ -114,8 +115,8 @@ impl RobotsFile {
         groups
     }
 
-    /// Whether these groups allow a path. The longest matching pattern decides; of two with the
-    /// same length, the one that allows.
+    /// Whether these groups allow a path. The longest matching pattern decides. Of two patterns
+    /// with the same length, the one that allows decides.
     pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
@@ -136,8 +137,8 @@ impl RobotsFile {
         allows
     }
 
-    /// The crawl-delay of these groups in seconds; if they have none, the one given before all
-    /// groups.
+    /// The crawl-delay of these groups in seconds. If they have none, a crawl-delay written before
+    /// all groups applies.
     pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
@@ -175,12 +176,13 @@ fn field(line: &[u8]) -> Option<(Key, &[u8])> {
     Some((key, value.trim_ascii()))
 }
 
-/// Converts a value to the form used for comparison; `None` if it is empty.
+/// Converts a value to the form used for comparison; `None` if the value is invalid.
 fn value_of(key: Key, value: &[u8]) -> Option<String> {
     let text = || str::from_utf8(value).ok();
     match key {
         Key::Agent => Some(name_in(value)),
-        // Keep empty patterns: they never decide, but they end the list of names of their group.
+        // Empty patterns are kept. They never decide, but they end the list of product tokens at
+        // the head of a group.
         Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
         Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
         Key::Sitemap => text().map(str::to_owned),

@@ -1,15 +1,15 @@
-//! The test cases of Google's robots.txt parser that concern which paths a crawler may fetch.
-//! Names, rules and paths are those of Google's tests.
+//! The tests of Google's robots.txt parser that concern which paths a crawler may fetch. Names,
+//! rules and paths are the same as in Google's tests.
 //!
-//! Two cases are omitted because they differ from RFC 9309: that `index.html` in a rule stands for
-//! its folder, and that an escape in a rule is compared as written (the RFC compares the decoded
-//! form, section 2.2.2).
+//! Two of Google's tests are omitted because they contradict RFC 9309. In one, `index.html` in a
+//! rule stands for its folder. In the other, an escape in a rule is compared as written, whereas
+//! the RFC compares the decoded form (section 2.2.2).
 
 use super::RobotsRules;
 use crate::crawl::html::site_path::tests::path_of;
 use crate::net::user_agent::UserAgent;
 
-/// Whether FooBot, as which this crawler is configured, may fetch a path.
+/// Whether FooBot may fetch a path. This crawler's product token takes the place of FooBot.
 fn allowed(robots: &str, path: &str) -> bool {
     let robots = robots.replace("FooBot", UserAgent::PRODUCT);
     let url = format!("http://example.cn{path}");
@@ -93,7 +93,7 @@ fn encodings_and_special_characters() {
     for rule in ["Allow: /foo/bar/ツ", "Allow: /foo/bar/%E3%83%84", "Allow: /foo/bar/%e3%83%84"] {
         check("ID_Encoding", &rules(rule), &[("/foo/bar/ツ", true), ("/foo/bar/%E3%83%84", true)]);
     }
-    // The table of examples in RFC 9309, 2.2.2.
+    // The examples from the table in RFC 9309, 2.2.2.
     check("2.2.2", &rules("Allow: /foo/bar/%62%61%7A"), &[("/foo/bar/baz", true), ("/foo/bar/%62%61%7A", true)]);
     check("2.2.2", &rules("Allow: /foo/bar/baz"), &[("/foo/bar/%62%61%7A", true)]);
     let star = "User-agent: FooBot\nDisallow: /foo/bar/quz\nAllow: /foo/*/qux\n";

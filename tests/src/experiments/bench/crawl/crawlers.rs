@@ -1,5 +1,5 @@
-//! The compared crawlers: their locations and command lines. `ops/peers.sh` installs those that are
-//! not ours.
+//! The compared crawlers: where they are, and their command lines. `ops/peers.sh` installs those
+//! that are not part of Landfall.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use anyhow::Context;
 
 use crate::cluster::Binaries;
 
-/// Returns the command line of a crawler for the URL of a site.
+/// Makes the command line with which a crawler crawls the site at a URL.
 pub(super) type BuildCommand = fn(&CrawlerPaths, &str) -> Vec<String>;
 
 pub(super) struct Crawler {
     pub(super) name: &'static str,
-    /// The command line, or the reason why the crawler is not available.
+    /// The function that makes the command line, or the reason why the crawler is not available.
     pub(super) call: Result<BuildCommand, String>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct CrawlerPaths {
     scrapy: PathBuf,
 }
 
-/// The names of our crawlers.
+/// The names of Landfall's crawlers, then of the others.
 pub(super) const OURS: &str = "landfall-agent crawl, pages discarded";
 pub(super) const OURS_WARC: &str = "landfall-agent crawl --warc";
 pub(super) const SPIDER: &str = "spider (library), pages discarded";
@@ -56,13 +56,13 @@ impl CrawlerPaths {
         ]
     }
 
-    /// The command line of our crawler. It has the features of a crawl for a scheduler, but no
-    /// interval between requests.
+    /// The command line of Landfall's crawler. The crawl has the features of a scheduler's crawl,
+    /// but no interval between requests.
     fn ours(&self, url: &str) -> Vec<String> {
         let agent = self.agent.display().to_string();
         let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];
         let rest = ["--request-interval", "0s", "--allow-net", "127.0.0.0/8"];
-        // The configuration of an agent on this machine must have no effect.
+        // Ignore the configuration of an agent that is installed on this machine.
         let identity = ["--contact-url", "https://lab.test/crawler", "--dir", "."];
         let args = ["--log", "warn", "crawl", url].into_iter().chain(budgets).chain(rest).chain(identity);
         std::iter::once(agent).chain(args.map(str::to_owned)).collect()

@@ -1,8 +1,8 @@
 //! `lab measured -- CMD`: runs a command and prints its processor time, peak memory and duration as
 //! JSON.
 //!
-//! It is a separate process with only one child, because the system reports the cost of all
-//! children together.
+//! This command is a separate process that has only one child, because the system reports the cost
+//! of all of a process's children together.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -25,7 +25,8 @@ pub struct ProcessCost {
     pub system_s: f64,
     /// Elapsed time in seconds.
     pub wall_s: f64,
-    /// Peak memory in KiB. It is at least the few MiB that `lab` used when it started the process.
+    /// Peak memory in KiB. It is at least the few MiB that `lab` itself used when it started the
+    /// process.
     pub peak_kib: i64,
 }
 
@@ -35,7 +36,7 @@ impl ProcessCost {
     }
 }
 
-/// Runs a command, with its output on standard error, and returns its cost.
+/// Runs a command and returns its cost. The command's output goes to standard error.
 pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();
@@ -57,7 +58,7 @@ fn seconds(time: TimeVal) -> f64 {
     (Duration::from_secs(whole) + Duration::from_micros(micros)).as_secs_f64()
 }
 
-/// Runs a command in `folder` by `lab measured` and returns its cost.
+/// Runs a command in `folder` through `lab measured`, and returns its cost.
 pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let mut lab = Command::new(own);

@@ -1,14 +1,14 @@
-//! `lab bench-site`: serves sites for measuring crawlers, as a separate process.
+//! `lab bench-site`: serves the sites on which crawlers are measured, in a separate process.
 //!
-//! Every page is generated from its number, so that all runs get the same bytes. Page `n` links to
-//! its children `fan * n + 1 ..`, which makes every page reachable, and to other pages drawn from
-//! `n`. The server counts the requests, because a crawler's own count proves nothing.
+//! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
+//! children `fan * n + 1 ..`, which makes every page reachable, and to other pages that are drawn
+//! from `n`. The server counts the requests, because a crawler's own count proves nothing.
 //!
-//! The server can serve many identical sites, each at its own address, and delay its answers as if
-//! they came from far away.
+//! The server can serve many identical sites, each at its own address. It can delay its responses
+//! as if they came from far away.
 //!
-//! The server reads commands from standard input and ends when that is closed, so that no process
-//! remains.
+//! The server reads commands from standard input. It ends when standard input is closed, so that no
+//! process is left behind.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -30,10 +30,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// The first listen address; no site of a scenario uses it.
+/// The first address to listen on. No site of a scenario uses it.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// Words from which pages are filled at random. Pages compress to about a third, like ordinary
-/// pages.
+/// The words with which pages are filled at random. Like ordinary pages, these pages compress to
+/// about a third.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",
@@ -74,11 +74,11 @@ impl SitePlan {
         (page > 0 && page < self.pages && section.parse() == Ok(page % 50)).then_some(page)
     }
 
-    /// The links of a page, in the order in which they appear.
+    /// The links of a page, in the order in which the page has them.
     pub fn links(&self, page: u64) -> impl Iterator<Item = u64> {
         let Self { pages, fan, others, .. } = *self;
         let children = (1..=fan).map(move |child| page * fan + child).filter(move |child| *child < pages);
-        // Knuth's multiplicative hash.
+        // This is Knuth's multiplicative hash.
         let drawn = move |number: u64| (page * 31 + number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
         children.chain((0..others).map(move |number| drawn(number) % pages))
     }
@@ -98,7 +98,7 @@ impl SitePlan {
             let end = self.bytes.min(text.len() + PARAGRAPH);
             text.push_str("<p>");
             while text.len() + 16 < end {
-                // Knuth's MMIX generator. Its upper bits are the most random.
+                // This is Knuth's MMIX generator. Its upper bits are the most random ones.
                 drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let word = usize::try_from(drawn >> 40).expect("24 bits") % WORDS.len();
                 text.push_str(WORDS[word]);
@@ -139,12 +139,12 @@ pub struct ServedSites {
 }
 
 impl ServedSites {
-    /// Serves one site without delay.
+    /// Makes a single site without delay.
     pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
-    /// Serves many sites with a delay.
+    /// Makes many sites, whose responses are delayed.
     pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
@@ -155,10 +155,10 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
 }
 
-/// Numbers of requests to a server.
+/// How many requests a server has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::experiments::bench) struct RequestCounts {
-    /// Number of distinct requested pages.
+    /// Number of different pages that were requested.
     pub(in crate::experiments::bench) pages: u64,
     /// Number of all requests, including those for robots.txt and missing pages.
     pub(in crate::experiments::bench) requests: u64,
@@ -188,12 +188,12 @@ impl Server {
         Ok(Self { url, commands, answers, _child: child })
     }
 
-    /// Returns the numbers of requests since the last reset.
+    /// Returns how many requests there were since the last reset.
     pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
-    /// Returns the numbers of requests, and resets them.
+    /// Returns how many requests there were since the last reset, and resets the counts.
     pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
@@ -209,7 +209,7 @@ impl Server {
 /// Serves sites until the standard input ends.
 pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
-    // All sites use the same port as the first.
+    // The first site takes any free port; all other sites use the same port.
     let mut port = 0;
     for address in addresses(served.sites) {
         let address = SocketAddr::from((address, port));
@@ -239,7 +239,7 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 struct Site {
     plan: SitePlan,
     late: Duration,
-    /// The bodies of all pages if the site is small. They are generated in advance, because
+    /// The bodies of all pages, if the site is small. They are generated in advance, because
     /// generating a body takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,

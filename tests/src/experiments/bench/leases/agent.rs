@@ -1,5 +1,5 @@
-//! A simulated agent that crawls nothing. It accepts leases, and reports their outcomes as its
-//! [`Mode`] says.
+//! A simulated agent that crawls nothing. It accepts leases, and its [`Mode`] determines when it
+//! reports their outcomes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,19 +19,20 @@ use tonic::transport::Endpoint;
 /// Maximum number of messages in the queue to the transport.
 const OUTBOUND: usize = 1024;
 
-/// What a simulated agent does with its leases.
+/// When a simulated agent reports the outcomes of its leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Keeps all leases.
+    /// Keeps all leases, and reports nothing.
     Pause,
-    /// Sends the outcomes of all leases at once, and of each new lease when it arrives.
+    /// Sends the outcomes of all leases at once. The outcome of a new lease is sent when the lease
+    /// arrives.
     Answer,
-    /// Sends the outcome of the oldest lease at random times with this mean interval, like
-    /// independent crawls.
+    /// Sends the outcome of the oldest lease at random times, as independent crawls would. This
+    /// duration is the mean interval.
     FreeOneEvery(Duration),
 }
 
-/// A running simulated agent. Dropping it ends it.
+/// A running simulated agent, which ends when this is dropped.
 pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,
@@ -51,7 +52,7 @@ struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
-    /// The times at which the free slots became free.
+    /// When each of the free slots became free.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
     counts: Arc<Counts>,
@@ -104,7 +105,7 @@ impl SimulatedAgent {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Returns how long each slot was free, and forgets these times.
+    /// Returns how long each filled slot was free before. A second call returns only newer values.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -142,12 +143,13 @@ impl AgentLoop {
                     self.freed.clear();
                     next = tokio::time::Instant::now();
                 }
-                // This waits for room in the queue as a branch of `select!`, so that reading
+                // Waiting for room in the queue must be a branch of `select!`, so that reading
                 // continues.
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {
-                        // The gaps of a Poisson process are exponentially distributed.
+                        // Independent crawls end as in a Poisson process, whose gaps are
+                        // exponentially distributed.
                         next += pause.mul_f64(-(1.0 - rand::random::<f64>()).ln());
                         self.freed.push_back(Instant::now());
                     }

@@ -1,5 +1,5 @@
-//! Measures a backup of a million sites: its duration, its effect on granting leases, and the
-//! duration of its restore.
+//! Measures a backup of a million sites: how long it takes, how it affects the granting of leases,
+//! and how long a restore takes.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ const AGENTS: usize = 20;
 /// Number of slots of each agent.
 const CAPACITY: u32 = 100;
 /// Number of backups. Grants are counted during each backup, and for [`SPELL`] before and after it.
-/// `SPELL` is short, so that there are enough sites for nine thousand grants per second.
+/// `SPELL` is short, so that the sites suffice for nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -75,7 +75,8 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Runs an operator's command with a file and a data directory of the benchmark.
+/// Runs an operator's command on the benchmark's data directory. The file is the command's last
+/// argument.
 async fn landfall(
     bench: &BenchScheduler,
     words: &[&str],

@@ -1,5 +1,5 @@
-//! Creates the initial state of the lease benchmark: enrolled agents, and open tasks assigned to
-//! them.
+//! Creates the initial state of the lease benchmark: enrolled agents, and open tasks that are
+//! assigned to them.
 
 use anyhow::Context;
 use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
@@ -28,9 +28,9 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     Ok(credentials)
 }
 
-/// Creates `count` tasks of sites with a known origin, distributed over the agents, and a session
-/// of each agent, as after a restart of the scheduler. Writes them in bulk without triggers and
-/// constraints, because these are not measured.
+/// Creates the state after a restart of the scheduler: `count` tasks, distributed over the agents,
+/// whose sites have a known origin, and a session for each agent. The rows are written in bulk
+/// without triggers and constraints, because writing them is not measured.
 pub(in crate::experiments::bench) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -85,7 +85,7 @@ pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Number of leases and number of outcomes in the database.
+/// The number of leases and the number of outcomes in the database.
 pub(super) async fn stored(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = sqlx::query_as("select (select count(*) from leases), (select count(*) from outcomes)");
     counted.fetch_one(pool).await.context("count")

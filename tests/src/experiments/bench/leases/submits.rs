@@ -1,8 +1,8 @@
-//! Measures the time to submit 100,000 sites after different histories, and the time of a report on
-//! as many sites.
+//! Measures how long it takes to submit 100,000 sites after different earlier submissions, and to
+//! print a report on as many sites.
 //!
-//! Submissions go through gRPC, as the command sends them. The real command prints reports into a
-//! pipe.
+//! Sites are submitted through gRPC, as the command submits them. Reports are printed by the real
+//! command into a pipe.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -18,18 +18,18 @@ use super::super::median;
 use super::{BenchScheduler, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
-/// Number of sites in a measured submission.
+/// Number of sites in a submission that is measured.
 const SITES: usize = 100_000;
-/// Number of earlier small batches, and number of sites in each.
+/// Number of small batches that are submitted earlier, and number of sites in each.
 const SMALL: (usize, usize) = (12, 21);
-/// Number of earlier large batches.
+/// Number of large batches that are submitted earlier.
 const LARGE: usize = 10;
 const RUNS: usize = 3;
 const MOST_SECONDS: f64 = 3.0;
 const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
-/// Runs the section.
+/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
@@ -105,21 +105,21 @@ impl SubmitSetup {
         Ok(secs(began))
     }
 
-    /// Submits small batches and updates Postgres' statistics, so that its query planner expects
-    /// only small batches.
+    /// Submits small batches and updates Postgres' statistics. After this, Postgres' query planner
+    /// expects only small batches.
     async fn small_batches(&mut self) -> anyhow::Result<()> {
         let (batches, sites) = SMALL;
         for number in 0..batches - 1 {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // This submission creates query plans with these statistics.
+        // With this submission, Postgres makes its query plans from these statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }
 
-    /// Prints a report into a pipe. Returns the time in seconds until the first byte, and until the
-    /// last byte.
+    /// Prints a report into a pipe. Returns two times in seconds: until the first byte, and until
+    /// the last byte.
     async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
         let mut command = Command::new(Binaries::find()?.landfall);
         command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));
@@ -143,7 +143,7 @@ impl SubmitSetup {
 }
 
 /// Creates nine measurements, an assignment and an outcome for every site of the reported batch.
-/// Writes them in bulk without triggers, because these are not measured.
+/// The rows are written in bulk without triggers, because writing them is not measured.
 async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
     let text = "set session_replication_role = replica;
         insert into agents (name, city, carrier, credential_hash)

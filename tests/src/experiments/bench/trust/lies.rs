@@ -19,7 +19,7 @@ pub(super) enum Lie {
 }
 
 impl Lie {
-    /// The lies that do not change over time, by name.
+    /// The lies that do not change over time, with their names.
     pub(super) const ALL: [(&'static str, Self); 6] = [
         ("x2", Self::Times(2.0)),
         ("x10", Self::Times(10.0)),
@@ -30,14 +30,14 @@ impl Lie {
     ];
 }
 
-/// The agents of one seed, with the landmarks and the liars among them.
+/// The agents of one seed, some of which are landmarks and some liars.
 pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],
     pub(super) seed: u64,
     lie: Lie,
     pub(super) liars: BTreeSet<AgentId>,
-    /// The agent at whose location the colluders claim to be.
+    /// The agent whose location the colluding liars claim as their own.
     alibi: Option<AgentId>,
 }
 
@@ -51,8 +51,8 @@ impl<'a> LyingFleet<'a> {
         Self { draw, landmarks, seed, lie, liars: order.into_iter().collect(), alibi: honest.choose(&mut rng) }
     }
 
-    /// An agent's report of a target. `honest` is the honest round trip, `alibi` the true one from
-    /// the location that the colluders claim.
+    /// An agent's report on a target. `honest` is the measured round trip. `alibi` is the round
+    /// trip from the location that the colluders claim.
     fn reported(&self, agent: AgentId, target: u64, honest: Rtt, alibi: Option<Rtt>) -> Rtt {
         if !self.liars.contains(&agent) {
             return honest;
@@ -80,7 +80,7 @@ impl<'a> LyingFleet<'a> {
             for j in 0..self.draw.agents() {
                 let (a, b) = (self.draw.agent_id(i), self.draw.agent_id(j));
                 let Some(rtt) = honest.measured(a, b) else { continue };
-                // Colluders claim to be close to each other and to their alibi.
+                // Colluders claim to be close to each other, and close to their alibi.
                 let alibi = self.alibi.and_then(|alibi| {
                     if b == alibi || self.liars.contains(&b) { near } else { honest.measured(alibi, b) }
                 });

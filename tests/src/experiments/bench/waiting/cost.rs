@@ -1,7 +1,8 @@
-//! Measures the cost of a scheduler and its Postgres over a period: processor time from /proc, rows
-//! from Postgres' statistics, and the longest statement from pg_stat_statements if available.
+//! Measures what a scheduler and its Postgres cost over a period: processor time from /proc, rows
+//! from Postgres' statistics, and the longest statement from pg_stat_statements, if that is
+//! available.
 //!
-//! The lab queries the database before and after the period, but not during it.
+//! The lab queries the database before and after the period, but never during it.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +12,25 @@ use sqlx::{Executor as _, PgPool};
 
 use crate::evidence::machine::{family_processor_s, processor_s};
 
-/// Time between two passes of most background tasks. Read rows are counted per pass.
+/// Interval of most background tasks. Rows read are counted per interval.
 const PASS: Duration = Duration::from_secs(2);
-/// Maximum number of characters of a printed statement.
+/// Maximum number of characters of a statement to print.
 const SHOWN: usize = 90;
-/// Number of logged statements (level info): those with the longest total time.
+/// Number of statements to log at level info. They are the ones with the longest total time.
 const TOLD: usize = 5;
 
-/// The cost over a period.
+/// The cost of a scheduler and its Postgres over a period.
 #[derive(Debug, Clone)]
 pub(super) struct SchedulerCost {
-    /// Processor time of the scheduler, in percent of one core.
+    /// The scheduler's processor time, in percent of one core.
     pub(super) scheduler: f64,
     pub(super) postgres: f64,
-    /// Number of rows read in all tables per two seconds, by scans and through indexes.
+    /// Number of rows that were read per two seconds, in all tables, by scans and through indexes.
     pub(super) read: f64,
-    /// Number of rows written in all tables during the whole period.
+    /// Number of rows that were written during the whole period, in all tables.
     pub(super) written: i64,
-    /// The longest execution of a statement in milliseconds, and the beginning of its text; `None`
-    /// if not available.
+    /// The longest execution of a statement in milliseconds, and the beginning of the statement;
+    /// `None` if not available.
     pub(super) longest: Option<(f64, String)>,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Reads the counters, and resets the statistics of statements.
+    /// Reads the counters, and resets the statistics about statements.
     pub(super) async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
         let rows = rows(pool).await?;
         if statements {
@@ -60,7 +61,7 @@ impl Counters {
         Ok(Self { at: Instant::now(), scheduler, postmaster, scheduler_s, postgres_s, rows })
     }
 
-    /// The cost since the counters were read.
+    /// The cost since these counters were read.
     pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<SchedulerCost> {
         let seconds = self.at.elapsed().as_secs_f64();
         let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
@@ -78,7 +79,7 @@ impl Counters {
     }
 }
 
-/// Numbers of rows read and written in all tables so far.
+/// The numbers of rows that were read and written so far, in all tables.
 async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
                           coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
@@ -86,7 +87,7 @@ async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
 }
 
-/// Enables pg_stat_statements from the next start of Postgres. Returns false if it is not
+/// Enables pg_stat_statements when Postgres is started the next time. Returns false if it is not
 /// available.
 pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
@@ -97,7 +98,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// Starts counting statements, after Postgres was restarted.
+/// Begins to count statements. Call it after Postgres was restarted.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
@@ -118,14 +119,15 @@ async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
     Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
 }
 
-/// Formats the beginning of a statement on one line, for a Markdown table.
+/// Formats the beginning of a statement as one line that fits into a Markdown table.
 fn shown(query: &str) -> String {
     let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
 }
 
-/// Bytes on disk with indexes: of all tables except the event log, and of the event log.
+/// Bytes on disk, including indexes: first of all tables except the event log, then of the event
+/// log.
 pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
     let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
                        coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8

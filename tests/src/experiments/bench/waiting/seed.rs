@@ -1,23 +1,24 @@
-//! Creates databases of waiting tasks, as after hours of waiting. Writes them in bulk without
-//! triggers and constraints, because these are not measured.
+//! Creates databases with tasks that have waited for hours. The rows are written in bulk without
+//! triggers and constraints, because writing them is not measured.
 //!
-//! The log has an event for each state of a waiting task, as if triggers had written them.
+//! The event log has an event for each state of a waiting task, as triggers would have written
+//! them.
 
 use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Number of agents. With so few there are no landmarks, and every agent measures every site.
+/// Number of agents. With so few there are no landmarks: every agent measures every site.
 pub(super) const AGENTS: usize = 9;
-/// Number of addresses of parked tasks.
+/// Number of addresses at which tasks are parked.
 const ADDRESSES: u32 = 100;
 const AT_ADDRESS: u32 = 8;
-/// Number of slots of each agent if planned tasks wait. All slots are taken.
+/// Number of slots of each agent in the case of planned tasks. All slots are taken.
 const SLOTS: u32 = 4;
 /// Maximum number of tasks in measurement.
 const MEASURING: u32 = 4_096;
 const ORDERS: u32 = 2_304;
-/// Number of rounds of each recrawled site.
+/// Number of rounds of each site that is recrawled.
 const ROUNDS: u32 = 10;
 
 /// The state of the waiting tasks.
@@ -55,7 +56,7 @@ impl WaitingCase {
         !matches!(self, Self::Done)
     }
 
-    /// Number of sites with `tasks` tasks.
+    /// Number of sites that belong to `tasks` tasks.
     pub(super) const fn sites(self, tasks: u32) -> u32 {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
@@ -102,32 +103,32 @@ impl WaitingCase {
     }
 }
 
-/// Creates the spending of the quota by the finished crawls.
+/// Records that the finished crawls have spent the quota.
 const SPENT: &str = "
     insert into quota_spending (batch_id, agent_id, hour, bytes, crawls)
     select 1, agent_id, date_trunc('hour', accepted_at), 30000 * count(*), count(*) from crawl group by agent_id, accepted_at;";
 const PROLOGUE: &str =
     "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
-/// Makes sequences continue after the explicit ids.
+/// Makes the sequences continue after the ids that were inserted.
 const EPILOGUE: &str = "
     select setval(pg_get_serial_sequence('sites', 'id'), max(id)) from sites;
     select setval(pg_get_serial_sequence('tasks', 'id'), max(id)) from tasks;
     select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
     set session_replication_role = origin;";
 
-/// Creates `tasks` tasks, as after a long time, with no maintenance due.
+/// Creates `tasks` tasks that have waited for a long time. No maintenance of the database is due.
 pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
     conn.execute(AssertSqlSafe(case.text(tasks))).await.context("make tasks that wait")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     conn.execute("checkpoint").await.context("write all of it")?;
-    // Postgres completes the statistics of a session when it ends.
+    // Postgres completes a session's statistics when the session ends.
     conn.close().await.context("end the session")?;
     Ok(())
 }
 
-/// Opens a session of every agent with `slots` slots.
+/// Opens a session with `slots` slots for every agent.
 fn connected(slots: u32, paused: bool) -> String {
     let paused = if paused { "'its disk is full'" } else { "null" };
     format!(
@@ -137,7 +138,7 @@ fn connected(slots: u32, paused: bool) -> String {
     )
 }
 
-/// Waiting tasks of one batch. Sites and tasks are numbered from 1.
+/// The waiting tasks of one batch. Their sites and tasks are numbered from 1.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTasks<'a> {
     tasks: u32,
@@ -146,7 +147,7 @@ struct WaitingTasks<'a> {
     held: bool,
     /// Whether the sites' addresses are known.
     known: bool,
-    /// The states that the log has an event for, separated by commas.
+    /// The states for which the event log has an event, separated by commas.
     log: &'a str,
 }
 
@@ -179,7 +180,7 @@ impl WaitingTasks<'_> {
     }
 }
 
-/// Puts the first tasks into measurement, and gives the agents their maximum number of orders.
+/// Puts the first tasks into measurement, and gives each agent the maximum number of orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
     format!(
@@ -193,8 +194,8 @@ fn measuring(tasks: u32) -> String {
 }
 
 /// Places agents and sites in a two-dimensional map, in milliseconds. Every agent has measured all
-/// other agents and all sites, consistently with the map. All agents resolve a site to the site's
-/// own address, so no resolved address is stored.
+/// other agents and all sites, with results that match the map. All agents resolve a site to the
+/// site's own address, so no resolved address is stored.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
@@ -222,8 +223,8 @@ fn mapped(sites: u32) -> String {
     )
 }
 
-/// Creates running crawls of ten hours, distributed over the agents. Their sites and tasks have
-/// numbers after all others.
+/// Creates running crawls that take ten hours, distributed over the agents. The numbers of their
+/// sites and tasks follow all others.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('busy', 'random');
@@ -248,7 +249,7 @@ fn busy(taken: u32, crawls: u32) -> String {
     )
 }
 
-/// Creates a hold of every waiting task for a cause.
+/// Creates a hold with this cause for every waiting task.
 fn held(cause: &str) -> String {
     format!(
         "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
@@ -268,7 +269,8 @@ fn constrained(constraints: &str, exclusion: &str) -> String {
     )
 }
 
-/// Creates ten rounds of each site, eight days apart. They are too old to have events in the log.
+/// Creates ten rounds of each site, eight days apart. They are so old that the event log no longer
+/// has their events.
 fn rounds(sites: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('done', 'random');
@@ -285,7 +287,7 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Creates a crawl by one of the agents for every finished task. Its outcome was accepted at
+/// Creates, for every finished task, a crawl by one of the agents. Its outcome was accepted at
 /// `accepted_at`.
 fn crawled(accepted_at: &str) -> String {
     format!(
