@@ -3,5 +3,6 @@
 
 pub mod balance;
 pub mod bench;
+pub mod faithful;
 pub mod paper;
 pub mod sweep;

@@ -14,6 +14,7 @@ use crate::experiments::bench::crawl::measured::measured;
 use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
+use crate::experiments::faithful::{FaithfulArgs, faithful};
 use crate::experiments::paper::{PaperArgs, paper};
 use crate::experiments::sweep::{SweepArgs, sweep};
 
@@ -41,6 +42,8 @@ pub(super) enum Experiment {
     Paper(PaperArgs),
     /// Simulate the paper's experiment over the full product of its factors
     Sweep(SweepArgs),
+    /// Simulate the paper's experiment from its text alone: sites without end, all under way at once
+    Faithful(FaithfulArgs),
     /// Serve the benchmarks' sites until the standard input ends
     #[command(hide = true)]
     BenchSite(ServedSites),
@@ -77,6 +80,7 @@ impl Experiment {
             Self::Balance(args) => balance(args).await?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
+            Self::Faithful(args) => faithful(&args)?,
             Self::BenchSite(served) => serve(served).await?,
             Self::BenchCrowd(args) => crowd(args).await?,
             Self::Measured { command } => println!("{}", serde_json::to_string(&measured(&command).await?)?),

@@ -23,7 +23,7 @@ use crate::cluster::process::interrupted;
 use crate::experiments::sweep::grid::{self, Row};
 use crate::experiments::sweep::kept::{self, CellStore};
 use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
-use crate::experiments::sweep::{Format, LayoutSimulation, RunArgs, cell};
+use crate::experiments::sweep::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 
 mod figures;
 mod page;
@@ -42,6 +42,8 @@ const AROUND_A_CELL: Duration = Duration::from_secs(14);
 /// Arguments of `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {
+    #[command(flatten)]
+    matrices: MatrixArgs,
     #[command(flatten)]
     run: RunArgs,
     /// One seed, and only the base cells
@@ -99,7 +101,7 @@ struct JsonOutput<'a> {
 /// Runs the unfinished cells, and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
-    let (mut layouts, missing) = settings.available_layouts(&args.run.data)?;
+    let (mut layouts, missing) = settings.available_layouts(&args.matrices.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
     if let Some(only) = &args.layout {
         layouts.retain(|layout| layout.name == *only);
@@ -347,12 +349,8 @@ mod tests {
     async fn a_missing_layout_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let args = PaperArgs {
-            run: RunArgs {
-                data: PathBuf::from("/nowhere"),
-                resume: Some(folder.path().join("cells.jsonl")),
-                fresh: false,
-                format: Format::Table,
-            },
+            matrices: MatrixArgs { data: PathBuf::from("/nowhere") },
+            run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false, format: Format::Table },
             quick: true,
             layout: Some("planetlab".to_owned()),
         };

@@ -58,12 +58,17 @@ pub enum Format {
     Json,
 }
 
-/// Arguments of `lab sweep` and `lab paper`.
+/// The folder with matrices.
 #[derive(Debug, Clone, Args)]
-pub struct RunArgs {
+pub struct MatrixArgs {
     /// Where the measured round trips are
     #[arg(long, value_name = "DIR", default_value = DATA)]
     pub data: PathBuf,
+}
+
+/// Arguments of `lab sweep`, `lab paper` and `lab faithful`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
     /// The file of finished cells, for continuing an interrupted run [default: cells.jsonl in a
     /// folder beside the build]
     #[arg(long, value_name = "FILE")]
@@ -79,9 +84,10 @@ pub struct RunArgs {
 impl RunArgs {
     /// Opens the file of cells that were finished with the same settings, programs and lab binary.
     /// `folder` is the folder of the default file.
-    pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T>>
+    pub fn open<T, C>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T, C>>
     where
         T: Clone + Serialize + DeserializeOwned,
+        C: PartialEq + Serialize + DeserializeOwned,
     {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let file = self.resume.clone().map_or_else(|| kept::default_file(folder, "cells.jsonl"), Ok)?;
@@ -95,6 +101,8 @@ impl RunArgs {
 /// Arguments of `lab sweep`.
 #[derive(Debug, Clone, Args)]
 pub struct SweepArgs {
+    #[command(flatten)]
+    matrices: MatrixArgs,
     #[command(flatten)]
     run: RunArgs,
     /// One seed, and only one factor changed at a time
@@ -195,6 +203,8 @@ impl<'a> LayoutSimulation<'a> {
             before: None,
             first_task: self.first_task,
             seed: self.seed ^ draw.rotate_left(32),
+            window: None,
+            reconnects: false,
         })
     }
 }
@@ -215,26 +225,16 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         key.push_str(&format!("\n# slots {slots}"));
     }
     let strategies = settings.strategies.clone();
-    let (layouts, missing) = settings.available_layouts(&args.run.data)?;
+    let (layouts, missing) = settings.available_layouts(&args.matrices.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
     let store = Mutex::new(args.run.open("sweep", &key, &[])?);
     let points = if args.quick { settings.one_at_a_time() } else { settings.product() };
     let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
     let simulations: Vec<(&LayoutData, u64)> =
         layouts.iter().flat_map(|layout| seeds.iter().map(move |seed| (layout, *seed))).collect();
-    let next = AtomicUsize::new(0);
-    let work = || -> anyhow::Result<()> {
-        while let Some((layout, seed)) = simulations.get(next.fetch_add(1, Ordering::Relaxed)) {
-            simulate_field(&settings, layout, *seed, &points, &strategies, &store)
-                .with_context(|| format!("simulate {} with seed {seed}", layout.name))?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| -> anyhow::Result<()> {
-        let workers: Vec<_> = (0..args.threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    in_threads(args.threads, &simulations, |(layout, seed)| {
+        simulate_field(&settings, layout, *seed, &points, &strategies, &store)
+            .with_context(|| format!("simulate {} with seed {seed}", layout.name))
     })?;
     let store = store.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rows = rows(&layouts, &points, &strategies, seeds, &store);
@@ -243,6 +243,23 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     eprintln!("{preempted} crawls were preempted and continued by other agents");
     eprintln!("{} cells in {:.1} s; stored in {}", rows.len(), began.elapsed().as_secs_f64(), store.file().display());
     Ok(())
+}
+
+/// Calls `work` for every item, in this many threads. Ends at the first error.
+pub fn in_threads<T: Sync>(
+    threads: u16,
+    items: &[T],
+    work: impl Fn(&T) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || items.get(next.fetch_add(1, Ordering::Relaxed)).map(&work);
+    thread::scope(|scope| {
+        let one = || std::iter::from_fn(work).collect::<anyhow::Result<()>>();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// Simulates the unfinished cells of one layout and one seed.

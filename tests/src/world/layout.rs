@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode, WebRules};
 
@@ -102,18 +103,22 @@ struct End<'a> {
     access_ms: f64,
 }
 
+/// Parses TOML. Error messages call the text `origin`, and name the line.
+pub fn parse_toml<T: DeserializeOwned>(text: &str, origin: &str) -> anyhow::Result<T> {
+    toml::from_str(text).map_err(|error| {
+        // The error's own text would print the whole line.
+        let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
+        anyhow::anyhow!("{origin}: line {line}: {}", error.message())
+    })
+}
+
 impl Layout {
     /// Parses a layout. Error messages call it `origin`.
     ///
     /// # Errors
     /// Returns an error if the text is not a layout, or is inconsistent.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
-        let layout: Self = toml::from_str(text).map_err(|error| {
-            // Write the line's number into the message, because the error's own text would print
-            // the whole line.
-            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
-            anyhow::anyhow!("{origin}: line {line}: {}", error.message())
-        })?;
+        let layout: Self = parse_toml(text, origin)?;
         layout.validate().with_context(|| format!("check the scenario {origin}"))?;
         Ok(layout)
     }

@@ -242,12 +242,16 @@ fn missing(index: usize) -> String {
     format!("/gone/from-{index}.html")
 }
 
-/// Draws an integer from a lognormal distribution with this mean. Clamps it to `least` and `most`.
-fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
+/// Draws from the standard normal distribution.
+pub fn normal(rng: &mut ChaCha8Rng) -> f64 {
     // The Box–Muller transform. 1 - u is never 0, so its logarithm is finite.
     let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));
-    let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
-    let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal).exp();
+    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+}
+
+/// Draws an integer from a lognormal distribution with this mean. Clamps it to `least` and `most`.
+fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
+    let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal(rng)).exp();
     let whole = Duration::try_from_secs_f64(drawn / 1e6).map_or(u128::MAX, |scaled| scaled.as_micros());
     usize::try_from(whole).unwrap_or(usize::MAX).clamp(least, most)
 }

@@ -59,6 +59,34 @@ pub struct Batch<'a> {
     pub first_task: u64,
     /// The seed from which packet losses and jitter are drawn.
     pub seed: u64,
+    /// If set, sites have no end: their pages repeat, and the run ends after this time.
+    pub window: Option<Duration>,
+    /// Whether every request opens a connection. If not, a crawl keeps one.
+    pub reconnects: bool,
+}
+
+impl Batch<'_> {
+    /// The request with this number of a site's crawl. The first is for robots.txt.
+    fn request(&self, site: usize, number: usize) -> SiteRequest {
+        let requests = &self.requests[site];
+        let pages = requests.len().saturating_sub(1).max(1);
+        requests[if number < requests.len() { number } else { 1 + (number - 1) % pages }]
+    }
+
+    /// Whether this is the number of the last request of a site's crawl.
+    fn ends(&self, site: usize, number: usize) -> bool {
+        self.window.is_none() && number + 1 == self.requests[site].len()
+    }
+}
+
+/// What the bodies that an agent fetched demand of the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Carried {
+    pub bytes: f64,
+    /// The sum over bodies of bytes times the round trip in milliseconds.
+    pub byte_ms: f64,
+    /// Bytes of sites on another carrier than the agent's.
+    pub between_carriers: f64,
 }
 
 /// The result of a simulated batch.
@@ -78,6 +106,8 @@ pub struct BatchResult {
     /// Total crawl time of each agent, for all its crawls.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
+    /// The load that each agent's bodies put on the network.
+    pub carried: Vec<Carried>,
 }
 
 impl BatchResult {
@@ -135,12 +165,11 @@ impl Crawl {
         &mut self,
         scenario: &Scenario,
         (agent, site): (usize, usize),
-        request: usize,
-        thinking: Duration,
+        (connects, thinking): (bool, Duration),
         rng: &mut ChaCha8Rng,
     ) -> Duration {
-        // The first response takes two round trips, because they include the handshake.
-        let trips = if request == 0 { 2 } else { 1 };
+        // The handshake takes a round trip.
+        let trips = if connects { 2 } else { 1 };
         let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
         let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
         self.mean_first_byte += NEWEST * (first_byte.as_secs_f64() - self.mean_first_byte);
@@ -174,6 +203,9 @@ struct Run<'a> {
     preempted: usize,
     /// Total crawl time of each agent, for all its crawls.
     busy: Vec<Duration>,
+    carried: Vec<Carried>,
+    /// Bytes of bodies of each site.
+    fetched: Vec<usize>,
 }
 
 pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
@@ -199,12 +231,17 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
         open: sites,
         preempted: 0,
         busy: vec![Duration::ZERO; agents],
+        carried: vec![Carried::default(); agents],
+        fetched: vec![0; sites],
     };
     (0..agents).for_each(|agent| run.grant(agent, Duration::ZERO));
     let phase = BALANCE_EVERY.mul_f64(run.rng.random_range(0.0..1.0));
     run.plan(phase, Event::Balance);
     let mut makespan = Duration::ZERO;
     while let Some(Reverse((now, _, event))) = run.events.pop() {
+        if batch.window.is_some_and(|window| now > window) {
+            break;
+        }
         match event {
             Event::FirstByte { site } => run.first_byte(site, now),
             Event::Outcome { site } => {
@@ -218,11 +255,11 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     let mut per_agent = vec![0; agents];
     run.crawls.iter().for_each(|crawl| per_agent[crawl.agent] += 1);
     per_agent.sort_unstable_by(|one, other| other.cmp(one));
-    let bytes = |site: &Vec<SiteRequest>| site.iter().map(|asked| asked.bytes).sum();
     let took = run.crawls.iter().map(|crawl| crawl.before + crawl.took);
-    let sites = batch.requests.iter().map(bytes).zip(took).collect();
-    let Run { fleet, arrived, sent: requests, preempted, busy, .. } = run;
-    Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history: fleet.into_history() })
+    let sites = run.fetched.iter().copied().zip(took).collect();
+    let Run { fleet, arrived, sent: requests, preempted, busy, carried, .. } = run;
+    let history = fleet.into_history();
+    Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history, carried })
 }
 
 /// How long a site's crawl occupies an agent's slot if no other crawl uses the access link.
@@ -231,7 +268,8 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     let mut rested = now;
     for (index, asked) in batch.requests[site].iter().enumerate() {
         let sent = rested;
-        let first_byte = crawl.first_byte(batch.scenario, (agent, site), index, asked.thinking, rng);
+        let connects = index == 0 || batch.reconnects;
+        let first_byte = crawl.first_byte(batch.scenario, (agent, site), (connects, asked.thinking), rng);
         now = pass(batch.scenario, (agent, site), asked.bytes, sent + first_byte, (&mut link, rng)) + REQUEST;
         let last = index + 1 == batch.requests[site].len();
         let interval = if last { batch.interval } else { batch.interval.max(crawl.trouble()) };
@@ -290,7 +328,7 @@ impl Run<'_> {
         crawl.before = former.before + former.took;
         self.sent += 1;
         let (agent, began) = (crawl.agent, crawl.began);
-        let robots = crawl.first_byte(self.batch.scenario, (agent, site), 0, Duration::ZERO, &mut self.rng);
+        let robots = crawl.first_byte(self.batch.scenario, (agent, site), (true, Duration::ZERO), &mut self.rng);
         self.ask(site, began + (robots + REQUEST).max(self.batch.interval));
     }
 
@@ -298,23 +336,35 @@ impl Run<'_> {
         let Crawl { agent, request, .. } = self.crawls[site];
         self.crawls[site].sent = now;
         self.sent += 1;
-        let thinking = self.batch.requests[site][request].thinking;
+        let thinking = self.batch.request(site, request).thinking;
+        let connects = request == 0 || self.batch.reconnects;
         let crawl = &mut self.crawls[site];
-        let first_byte = crawl.first_byte(self.batch.scenario, (agent, site), request, thinking, &mut self.rng);
+        let first_byte = crawl.first_byte(self.batch.scenario, (agent, site), (connects, thinking), &mut self.rng);
         self.plan(now + first_byte, Event::FirstByte { site });
+    }
+
+    fn carry(&mut self, agent: usize, site: usize, bytes: usize) {
+        self.fetched[site] += bytes;
+        let (carried, bytes, scenario) = (&mut self.carried[agent], float(bytes), self.batch.scenario);
+        carried.bytes += bytes;
+        carried.byte_ms += bytes * scenario.paths[agent][site].rtt_ms;
+        if scenario.agents[agent].carrier != scenario.sites[site].carrier {
+            carried.between_carriers += bytes;
+        }
     }
 
     /// Receives a body, and plans the crawl's next event.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
-        let asked = self.batch.requests[site][request];
+        let asked = self.batch.request(site, request);
         let link = (&mut self.links[agent], &mut self.rng);
         let arrived = pass(self.batch.scenario, (agent, site), asked.bytes, now, link);
         self.arrived.push(BodyArrival { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
+        self.carry(agent, site, asked.bytes);
         let (next, interval) = (arrived + REQUEST, self.batch.interval);
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
-        if request + 1 == self.batch.requests[site].len() {
+        if self.batch.ends(site, request) {
             // The slot is occupied until one interval after the last request.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
@@ -430,7 +480,9 @@ pub(super) mod tests {
         requests: &'a [Vec<SiteRequest>],
     ) -> Batch<'a> {
         let (strategy, interval) = (Strategy::EarliestFinish, Duration::ZERO);
-        Batch { scenario, survey, requests, strategy, slots: 1, interval, before: None, first_task: 1, seed: 1 }
+        let (window, reconnects) = (None, false);
+        let (before, first_task, seed) = (None, 1, 1);
+        Batch { scenario, survey, requests, strategy, slots: 1, interval, before, first_task, seed, window, reconnects }
     }
 
     fn simulated(scenario: &Scenario, requests: &[Vec<SiteRequest>], slots: u32, interval: Duration) -> BatchResult {
@@ -527,6 +579,24 @@ pub(super) mod tests {
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");
+    }
+
+    #[test]
+    fn a_site_without_end_repeats_its_pages_until_the_window_ends() {
+        let scenario = scenario(&[100.0], 1, 0.0);
+        let survey = survey(&scenario);
+        let requests = [asked(&[14, 1000, 2000])];
+        let run = |reconnects| {
+            let window = Some(ms(1000));
+            run(Batch { window, reconnects, ..batch(&scenario, &survey, &requests) }).unwrap()
+        };
+        let bytes = |result: &BatchResult| result.arrived.iter().map(|body| body.bytes).collect::<Vec<_>>();
+        // robots.txt takes two round trips and each page one, so eight pages arrive within a second.
+        let kept = run(false);
+        assert_eq!(bytes(&kept), [14, 1000, 2000, 1000, 2000, 1000, 2000, 1000]);
+        assert_eq!((kept.sites[0].0, kept.carried[0].bytes), (10_014, 10_014.0));
+        assert_eq!((kept.carried[0].byte_ms, kept.carried[0].between_carriers), (1_001_400.0, 0.0));
+        assert_eq!(bytes(&run(true)), [14, 1000, 2000, 1000], "every page takes two round trips");
     }
 
     #[test]

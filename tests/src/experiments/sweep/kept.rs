@@ -16,21 +16,25 @@ use serde::{Deserialize, Serialize};
 use super::settings::Cell;
 
 #[derive(Debug)]
-pub struct CellStore<T> {
+pub struct CellStore<T, C = Cell> {
     file: PathBuf,
     out: File,
     key: String,
-    cells: Vec<(Cell, T)>,
+    cells: Vec<(C, T)>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line<T> {
+struct Line<C, T> {
     key: String,
-    cell: Cell,
+    cell: C,
     result: T,
 }
 
-impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
+impl<T, C> CellStore<T, C>
+where
+    T: Clone + Serialize + DeserializeOwned,
+    C: PartialEq + Serialize + DeserializeOwned,
+{
     /// Opens or creates a file, and reads the cells whose lines have this key.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
@@ -42,7 +46,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
         // Skip lines that are truncated or have an older format.
-        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
+        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<C, T>>(line).ok());
         let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
             .create(true)
@@ -60,11 +64,11 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
     }
 
     /// The result of a cell; `None` if the cell is not finished.
-    pub fn find(&self, cell: &Cell) -> Option<&T> {
+    pub fn find(&self, cell: &C) -> Option<&T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
     }
 
-    pub fn add(&mut self, cell: Cell, result: T) -> anyhow::Result<()> {
+    pub fn add(&mut self, cell: C, result: T) -> anyhow::Result<()> {
         let line = Line { key: self.key.clone(), cell, result };
         let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;
         text.push('\n');

@@ -7,7 +7,7 @@ use landfall_scheduler::model::{AgentId, Rtt};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::witness;
-use crate::world::scenario::Scenario;
+use crate::world::scenario::{AgentNode, Link, Scenario};
 
 /// The seed of the election, which is also the epoch of the first map.
 const SEED: u64 = 1;
@@ -31,27 +31,30 @@ pub struct LayoutMeasurements {
 impl LayoutMeasurements {
     /// Makes exact measurements from a scenario, and elects landmarks from them.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
+        Self::taken(scenario, Landmarks::Elected(landmarks), |link| link.rtt_ms)
+    }
+
+    /// Measures a scenario. `measure` returns the round trip of a link in milliseconds.
+    pub fn taken(
+        scenario: &Scenario,
+        landmarks: Landmarks<'_>,
+        mut measure: impl FnMut(&Link) -> f64,
+    ) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
-            all.extend(row.iter().enumerate().filter(|(to, _)| *to != from).map(|(to, link)| (from, to, link.rtt_ms)));
+            all.extend(
+                row.iter().enumerate().filter(|(to, _)| *to != from).map(|(to, link)| (from, to, measure(link))),
+            );
         }
-        let nominees: Vec<Nominee> = scenario
-            .agents
-            .iter()
-            .enumerate()
-            .map(|(index, node)| Nominee {
-                agent: agent_id(index),
-                city: node.city.clone(),
-                carrier: node.carrier.clone(),
-            })
-            .collect();
-        let elected = elect_held_out(&mesh(&all)?, &nominees, landmarks, SEED).context("elect the landmarks")?;
-        let landmarks: Vec<usize> = elected.iter().filter_map(|elected| agent_index(elected.agent)).collect();
-        let of_site = |site: usize| {
-            let link = |&landmark: &usize| Some((landmark, scenario.paths.get(landmark)?.get(site)?.rtt_ms));
-            landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's way to a site")
+        let landmarks = match landmarks {
+            Landmarks::Elected(count) => elected(scenario, &all, count)?,
+            Landmarks::ByHand(chosen) => chosen.to_vec(),
         };
-        let sites = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<_>>()?;
+        let mut of_site = |site: usize| {
+            let link = |&landmark: &usize| Some((landmark, measure(scenario.paths.get(landmark)?.get(site)?)));
+            landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's path to a site")
+        };
+        let sites = (0..scenario.sites.len()).map(&mut of_site).collect::<anyhow::Result<_>>()?;
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
@@ -102,6 +105,26 @@ impl LayoutMeasurements {
         let one = |&(agent, millis): &(usize, f64)| Ok((agent_id(agent), rtt(millis)?));
         self.sites.iter().map(|all| all.iter().map(one).collect()).collect()
     }
+}
+
+/// The landmarks of a scenario.
+#[derive(Debug, Clone, Copy)]
+pub enum Landmarks<'a> {
+    /// This many agents, elected by the mesh.
+    Elected(usize),
+    /// The agents with these indices.
+    ByHand(&'a [usize]),
+}
+
+fn elected(scenario: &Scenario, all: &[(usize, usize, f64)], count: usize) -> anyhow::Result<Vec<usize>> {
+    let nominee = |(index, node): (usize, &AgentNode)| Nominee {
+        agent: agent_id(index),
+        city: node.city.clone(),
+        carrier: node.carrier.clone(),
+    };
+    let nominees: Vec<Nominee> = scenario.agents.iter().enumerate().map(nominee).collect();
+    let elected = elect_held_out(&mesh(all)?, &nominees, count, SEED).context("elect the landmarks")?;
+    Ok(elected.iter().filter_map(|elected| agent_index(elected.agent)).collect())
 }
 
 fn mesh(all: &[(usize, usize, f64)]) -> anyhow::Result<Mesh> {

@@ -10,7 +10,7 @@ use landfall_scheduler::model::Strategy;
 use landfall_scheduler::simulate::Matrix;
 use serde::{Deserialize, Serialize};
 
-use crate::world::layout::{Layout, PAPER};
+use crate::world::layout::{Layout, PAPER, parse_toml};
 use crate::world::scenario::{Scenario, SiteNode, WebRules};
 
 /// The settings file in the repository.
@@ -183,10 +183,7 @@ impl Settings {
     }
 
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let settings: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
-            anyhow::anyhow!("the experiments' settings: line {line}: {}", error.message())
-        })?;
+        let settings: Self = parse_toml(text, "the experiments' settings")?;
         settings.validate().context("check the experiments' settings")?;
         Ok(settings)
     }
@@ -401,7 +398,7 @@ mod tests {
         let cases = [
             (("growth_share = 0.9", "growth_share = 1.9"), "growth_share must be above 0 and at most 1"),
             (("seeds = [1, 2, 3]", "seeds = []"), "seeds must have 1 to 10 entries"),
-            (("\"gnp-top3\"", "\"gnp-top4\""), "unknown variant `gnp-top4`"),
+            (("\"gnp-top3\"", "\"gnp-top0\""), "'gnp-top0' is not gnp-topK"),
             (("\"random\", ", ""), "the yardstick"),
             (("landmarks = 9", "landmark = 9"), "landmark"),
             (("max_pages = 50", "max_pages = 50\nmore = 1"), "more"),

@@ -59,20 +59,29 @@ impl Survey {
         let mut survey =
             Self { agents, map: Some(map), measured: measurements.sites()?, known: Vec::new(), confirmed: Vec::new() };
         survey.known = (0..sites).map(|site| survey.predicted(site, false, &[])).collect();
-        survey.confirmed = (0..sites).map(|site| survey.confirm(scenario, site)).collect();
+        let confirm = |site: usize| unsure(survey.known.get(site)?).then(|| survey.confirm(scenario, site)).flatten();
+        survey.confirmed = (0..sites).map(confirm).collect();
         Ok(survey)
     }
 
-    /// Confirms a site if its distances are unsure. Its confirmers measure it one after another, so
-    /// their times add up.
+    /// The survey after every site was confirmed, as `gnp-confirmed` does.
+    #[must_use]
+    pub fn all_confirmed(&self, scenario: &Scenario) -> Self {
+        let known = |site: usize| {
+            let confirmed = self.confirm(scenario, site).map(|confirmed| confirmed.known);
+            confirmed.unwrap_or_else(|| self.candidates(site).to_vec())
+        };
+        Self::given((0..scenario.sites.len()).map(known).collect())
+    }
+
+    /// Confirms a site. Its confirmers measure it one after another, so their times add up.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
-        if !unsure(known) {
-            return None;
-        }
         let free: Vec<AgentId> = known.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
         let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
-        let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt());
+        // The mean of answers that are late at random.
+        let late = Duration::from_secs_f64(scenario.jitter_ms / 2e3);
+        let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt() + late);
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
         // Each confirmer makes a handshake and sends a warm-up request before it takes samples.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
@@ -119,7 +128,7 @@ impl Survey {
     }
 
     /// Makes a survey with these candidates.
-    pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
+    pub fn given(known: Vec<Vec<Candidate>>) -> Self {
         let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
         Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }
     }

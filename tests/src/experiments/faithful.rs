@@ -1,0 +1,265 @@
+//! `lab faithful`: simulates the paper's experiment from its text alone: sites without end, all
+//! under way at once, by the published map and the published strategies.
+//!
+//! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch drains: growth is the
+//! slope of the bytes over a fixed window, as in the paper's Figure 2. Figure 3 is one site alone.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use landfall_scheduler::model::Strategy;
+use serde::{Deserialize, Serialize};
+
+use self::network::{Network, requests};
+use self::settings::{Cell, Connection, FAITHFUL, LayoutForm, Point, Settings};
+use super::sweep::crawls::{self, Batch, BatchResult, Carried};
+use super::sweep::growth::BodyArrival;
+use super::sweep::kept::CellStore;
+use super::sweep::survey::Survey;
+use super::sweep::{Format, RunArgs, in_threads};
+use crate::evidence::float;
+use crate::world::scenario::Scenario;
+
+mod alone;
+mod network;
+mod settings;
+mod verdict;
+
+/// Time between two points of a curve.
+const STEP_S: f64 = 10.0;
+
+/// Arguments of `lab faithful`.
+#[derive(Debug, Clone, Args)]
+pub struct FaithfulArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Only the centre and the cells in which one factor differs from it, with one seed
+    #[arg(long)]
+    quick: bool,
+    /// Cells simulated at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+}
+
+/// The result of a cell. Rates are slopes in megabytes (10^6 bytes) a minute, by least squares.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct CellResult {
+    first_half: f64,
+    second_half: f64,
+    whole: f64,
+    /// The share of the window in which the busiest access link carried bytes.
+    busiest_link: f64,
+    /// The mean round trip of a byte's path, in milliseconds.
+    byte_rtt_ms: f64,
+    /// The share of bytes that passed between two carriers.
+    between_carriers: f64,
+    /// Number of crawls that were preempted.
+    preempted: usize,
+}
+
+/// A cell with its result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    cell: Cell,
+    #[serde(flatten)]
+    result: CellResult,
+}
+
+/// The output of `--format json`.
+#[derive(Serialize)]
+struct JsonOutput<'a> {
+    cells: &'a [Row],
+    figure3: &'a [alone::SingleSites],
+}
+
+/// Simulates the unfinished cells, and prints all cells. A missed figure is no error.
+pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
+    let (began, settings) = (Instant::now(), Settings::committed()?);
+    let store = Mutex::new(args.run.open("faithful", FAITHFUL, &[])?);
+    let points = if args.quick { settings.around_the_centre() } else { settings.product() };
+    let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
+    let networks: Vec<(&LayoutForm, u64)> =
+        settings.layouts.iter().flat_map(|form| seeds.iter().map(move |seed| (form, *seed))).collect();
+    let figure3 = Mutex::new(Vec::new());
+    in_threads(args.threads, &networks, |&(form, seed)| {
+        let said = || format!("simulate the layout {} with seed {seed}", form.name);
+        let network = Network::new(&settings, form, seed).with_context(said)?;
+        run_network(&settings, &network, (form, seed), &points, &store).with_context(said)?;
+        let alone = alone::rates(&settings, &network, seed);
+        figure3.lock().unwrap_or_else(PoisonError::into_inner).push((form.name.clone(), alone));
+        Ok(())
+    })?;
+    let (store, figure3) = (store.into_inner().unwrap_or_else(PoisonError::into_inner), figure3.into_inner());
+    let figure3 = alone::summary(figure3.unwrap_or_else(PoisonError::into_inner));
+    let rows = rows(&settings, &points, seeds, &store);
+    if args.run.format == Format::Json {
+        let printed = JsonOutput { cells: &rows, figure3: &figure3 };
+        println!("{}", serde_json::to_string(&printed).context("write the cells as JSON")?);
+    } else {
+        print!("{}{}", verdict::text(&settings, &rows), alone::text(&figure3));
+    }
+    let took = began.elapsed().as_secs_f64();
+    eprintln!("{} cells in {took:.1} s; stored in {}", rows.len(), store.file().display());
+    Ok(())
+}
+
+/// Runs the unfinished cells of a network.
+fn run_network(
+    settings: &Settings,
+    network: &Network,
+    (form, seed): (&LayoutForm, u64),
+    points: &[Point],
+    store: &Mutex<CellStore<CellResult, Cell>>,
+) -> anyhow::Result<()> {
+    let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
+    for &point in points {
+        let scenario = network.at(point);
+        let requests = requests(&scenario, Duration::from_millis(point.server_ms));
+        for strategy in settings.strategies() {
+            let cell = Cell { layout: form.name.clone(), point, strategy, seed };
+            if store().find(&cell).is_some() {
+                continue;
+            }
+            let (scenario, requests) = (&scenario, requests.as_slice());
+            let batch = Batch { scenario, requests, ..batch(settings, network, point, strategy, seed) };
+            let result = CellResult::of(&crawls::run(batch)?, scenario, settings);
+            store().add(cell, result)?;
+        }
+    }
+    Ok(())
+}
+
+/// A batch of sites without end, all of which are under way at once.
+fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, strategy: Strategy, seed: u64) -> Batch<'a> {
+    Batch {
+        scenario: &network.scenario,
+        survey: survey(settings, network, strategy),
+        requests: &[],
+        strategy,
+        slots: settings.slots,
+        interval: Duration::ZERO,
+        before: None,
+        first_task: seed.rotate_left(32),
+        seed,
+        window: Some(window(settings)),
+        reconnects: point.connection == Connection::PerRequest,
+    }
+}
+
+/// The distances by which a strategy chooses.
+fn survey<'a>(settings: &Settings, network: &'a Network, strategy: Strategy) -> &'a Survey {
+    match strategy {
+        published if settings.published.contains(&published) => &network.published,
+        Strategy::GnpConfirmed => &network.confirmed,
+        _ => &network.ours,
+    }
+}
+
+fn window(settings: &Settings) -> Duration {
+    Duration::from_secs(60 * u64::from(settings.window_min))
+}
+
+impl CellResult {
+    fn of(result: &BatchResult, scenario: &Scenario, settings: &Settings) -> Self {
+        let window_s = window(settings).as_secs_f64();
+        let curve = curve(&result.arrived, window_s);
+        let half = curve.len() / 2;
+        let sum = |of: fn(&Carried) -> f64| result.carried.iter().map(of).sum::<f64>();
+        let bytes = sum(|carried| carried.bytes).max(1.0);
+        let busy = |(agent, carried): (usize, &Carried)| carried.bytes / (scenario.bytes_per_s(agent) * window_s);
+        Self {
+            first_half: slope(curve.get(..=half).unwrap_or_default()),
+            second_half: slope(curve.get(half..).unwrap_or_default()),
+            whole: slope(&curve),
+            busiest_link: result.carried.iter().enumerate().map(busy).fold(0.0, f64::max),
+            byte_rtt_ms: sum(|carried| carried.byte_ms) / bytes,
+            between_carriers: sum(|carried| carried.between_carriers) / bytes,
+            preempted: result.preempted,
+        }
+    }
+}
+
+/// Megabytes that had arrived at each step of the window: minutes and megabytes.
+fn curve(arrived: &[BodyArrival], window_s: f64) -> Vec<(f64, f64)> {
+    let steps = (1..).map(|step| float(step) * STEP_S).take_while(|at_s| *at_s <= window_s);
+    let mut curve: Vec<(f64, f64)> = [0.0].into_iter().chain(steps).map(|at_s| (at_s / 60.0, 0.0)).collect();
+    for body in arrived {
+        // The first step at which the body had arrived.
+        let step = curve.partition_point(|(minutes, _)| minutes * 60.0 < body.at_s);
+        if let Some((_, megabytes)) = curve.get_mut(step) {
+            *megabytes += float(body.bytes) / 1e6;
+        }
+    }
+    let mut so_far = 0.0;
+    for (_, megabytes) in &mut curve {
+        so_far += *megabytes;
+        *megabytes = so_far;
+    }
+    curve
+}
+
+/// The slope of the least-squares line through the points; zero if there are fewer than two.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = float(points.len().max(1));
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let square: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    let product: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    if square > 0.0 { product / square } else { 0.0 }
+}
+
+fn rows(settings: &Settings, points: &[Point], seeds: &[u64], store: &CellStore<CellResult, Cell>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for form in &settings.layouts {
+        for &point in points {
+            for strategy in settings.strategies() {
+                for &seed in seeds {
+                    let cell = Cell { layout: form.name.clone(), point, strategy, seed };
+                    let Some(result) = store.find(&cell).copied() else { continue };
+                    rows.push(Row { cell, result });
+                }
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_the_slope_of_the_bytes_in_the_window() {
+        // A megabyte a second for the first minute, then two.
+        let bodies = (1..=120)
+            .map(|second| BodyArrival { at_s: float(second), bytes: if second <= 60 { 1_000_000 } else { 2_000_000 } });
+        let late = BodyArrival { at_s: 121.0, bytes: 1_000_000_000 };
+        let curve = curve(&bodies.chain([late]).collect::<Vec<_>>(), 120.0);
+        assert_eq!((curve.len(), curve[12]), (13, (2.0, 180.0)));
+        assert!((slope(&curve[..=6]) - 60.0).abs() < 1e-9 && (slope(&curve[6..]) - 120.0).abs() < 1e-9);
+        assert_eq!(slope(&[(1.0, 5.0)]), 0.0);
+    }
+
+    #[test]
+    fn nearer_agents_grow_faster_and_shift_less_between_carriers() {
+        let settings = Settings { sites: 60, window_min: 2, ..Settings::committed().unwrap() };
+        let network = Network::with_exact_distances(&settings, &settings.layouts[0], 1).unwrap();
+        let point = Point { access_mbit: 20.0, server_ms: 12, ..settings.centre };
+        let scenario = network.at(point);
+        let requests = requests(&scenario, Duration::from_millis(point.server_ms));
+        let run = |strategy| {
+            let batch = batch(&settings, &network, point, strategy, 1);
+            let result = crawls::run(Batch { scenario: &scenario, requests: &requests, ..batch }).unwrap();
+            CellResult::of(&result, &scenario, &settings)
+        };
+        let [random, top1, top3] = [Strategy::Random, Strategy::GNP_TOP1, Strategy::GNP_TOP3].map(run);
+        assert!(top1.whole > random.whole && top3.whole > random.whole, "{random:?} {top1:?} {top3:?}");
+        assert!(top3.byte_rtt_ms < 0.8 * random.byte_rtt_ms, "{random:?} {top3:?}");
+        assert!(top3.between_carriers < random.between_carriers, "{random:?} {top3:?}");
+        assert!(0.0 < top1.busiest_link && top1.busiest_link <= 1.0, "{top1:?}");
+        assert!((random.first_half / random.second_half - 1.0).abs() < 0.1, "sites have no end: {random:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! The paper's Figure 3: one site is crawled, and no other site of the system is under way. Pure.
+//!
+//! The paper drew one site, and one agent for it by each strategy. Here every site is crawled once
+//! by each agent, so that all draws of `random` and of Top-3 are compared.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use landfall_scheduler::model::Strategy;
+use landfall_scheduler::strategy::{Site, choose};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::batch;
+use super::network::{Network, requests};
+use super::settings::Settings;
+use crate::evidence::float;
+use crate::experiments::sweep::crawls::{self, Batch};
+use crate::experiments::sweep::measured::agent_index;
+
+/// The paper's ratio of the two rates for its one site: 2.38 to 0.45 MB a minute.
+const PAPER: f64 = 2.38 / 0.45;
+const QUANTILES: [(&str, f64); 7] =
+    [("p1", 0.01), ("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p99", 0.99)];
+
+/// The rates of one network's sites in megabytes a minute: by each agent, and by the nearest three.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SiteRates {
+    sites: Vec<(Vec<f64>, Vec<f64>)>,
+}
+
+/// The rates of single sites in one layout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct SingleSites {
+    layout: String,
+    sites: usize,
+    random: BTreeMap<&'static str, f64>,
+    top3: BTreeMap<&'static str, f64>,
+    /// Quantiles of the ratio of Top-3's rate to random's rate, over all draws of both.
+    ratio: BTreeMap<&'static str, f64>,
+    /// The share of draws in which the ratio is below the paper's.
+    below_the_papers: f64,
+    /// The largest ratio.
+    largest: f64,
+}
+
+/// Crawls every site by every agent at the centre of the factors.
+pub(super) fn rates(settings: &Settings, network: &Network, seed: u64) -> SiteRates {
+    let scenario = network.at(settings.centre);
+    let requests = requests(&scenario, Duration::from_millis(settings.centre.server_ms));
+    let batch = batch(settings, network, settings.centre, Strategy::GNP_TOP3, seed);
+    let batch = Batch { scenario: &scenario, requests: &requests, ..batch };
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rate = |agent: usize, site: usize| {
+        let bytes: usize = requests[site].iter().map(|asked| asked.bytes).sum();
+        float(bytes) / 1e6 / (crawls::alone(&batch, agent, site, &mut rng).as_secs_f64() / 60.0)
+    };
+    let site = |site: usize| {
+        let all: Vec<f64> = (0..scenario.agents.len()).map(|agent| rate(agent, site)).collect();
+        let choice = choose(Strategy::GNP_TOP3, &Site::default(), network.published.candidates(site), seed);
+        let nearest = choice.iter().flat_map(|choice| &choice.candidates);
+        let nearest = nearest.filter_map(|one| all.get(agent_index(one.agent)?).copied()).collect();
+        (all, nearest)
+    };
+    SiteRates { sites: (0..scenario.sites.len()).map(site).collect() }
+}
+
+/// Summarises the networks of each layout.
+pub(super) fn summary(networks: Vec<(String, SiteRates)>) -> Vec<SingleSites> {
+    let mut layouts: BTreeMap<String, SiteRates> = BTreeMap::new();
+    for (layout, rates) in networks {
+        layouts.entry(layout).or_default().sites.extend(rates.sites);
+    }
+    let one = |(layout, rates): (String, SiteRates)| {
+        let (mut random, mut top3, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
+        for (all, nearest) in &rates.sites {
+            random.extend(all);
+            top3.extend(nearest);
+            ratio.extend(nearest.iter().flat_map(|near| all.iter().map(move |any| near / any)));
+        }
+        let below = ratio.iter().filter(|ratio| **ratio < PAPER).count();
+        SingleSites {
+            layout,
+            sites: rates.sites.len(),
+            below_the_papers: float(below) / float(ratio.len().max(1)),
+            largest: ratio.iter().copied().fold(0.0, f64::max),
+            random: quantiles(random),
+            top3: quantiles(top3),
+            ratio: quantiles(ratio),
+        }
+    };
+    layouts.into_iter().map(one).collect()
+}
+
+fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let rank = (Duration::from_secs(1).mul_f64(share * float(values.len()))).as_secs();
+        values.get(usize::try_from(rank).ok()?.min(values.len().checked_sub(1)?)).copied()
+    };
+    QUANTILES.iter().filter_map(|(name, share)| Some((*name, at(*share)?))).collect()
+}
+
+pub(super) fn text(layouts: &[SingleSites]) -> String {
+    let mut text =
+        String::from("\nFigure 3: one site alone, MB a minute at the centre (the paper's site: 0.45 and 2.38)\n");
+    // Writing to a string cannot fail.
+    for one in layouts {
+        for (name, quantiles) in [("random", &one.random), ("gnp-top3", &one.top3), ("ratio", &one.ratio)] {
+            let all = QUANTILES.iter().filter_map(|(name, _)| Some(format!("{name} {:.2}", quantiles.get(name)?)));
+            let _ = writeln!(text, "  {:<8} {name:<10} {}", one.layout, all.collect::<Vec<_>>().join("  "));
+        }
+        let _ = writeln!(
+            text,
+            "  {:<8} the paper's ratio, {PAPER:.2}, is above {:.2} % of the draws for {} sites; the largest is {:.2}",
+            one.layout,
+            100.0 * one.below_the_papers,
+            one.sites,
+            one.largest
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_compare_every_draw_of_both_strategies() {
+        let rates = SiteRates { sites: vec![(vec![1.0, 2.0, 6.0], vec![6.0])] };
+        let [one] = summary(vec![("spread".to_owned(), rates)]).try_into().unwrap();
+        assert_eq!((one.sites, one.largest), (1, 6.0));
+        assert_eq!((one.ratio["p1"], one.ratio["p50"], one.ratio["p99"]), (1.0, 3.0, 6.0));
+        assert!((one.below_the_papers - 2.0 / 3.0).abs() < 1e-12);
+        assert!(text(&[one]).contains("is above 66.67 % of the draws for 1 sites; the largest is 6.00"));
+    }
+}

@@ -1,0 +1,214 @@
+//! The network of a cell, and what the scheduler knows of it. Pure.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_agent::probe::weighted_mean::{literal, weighted_mean};
+use landfall_scheduler::gnp::{PlainSwitches, SitePlace, fit_with};
+use landfall_scheduler::model::EmbeddingEpoch;
+use landfall_scheduler::strategy::Candidate;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::settings::{LayoutForm, Point, Settings};
+use crate::experiments::sweep::measured::{Landmarks, LayoutMeasurements, agent_id};
+use crate::experiments::sweep::survey::Survey;
+use crate::world::layout::{Layout, PAPER};
+use crate::world::scenario::{Link, Scenario};
+use crate::world::web::{SiteRequest, SiteWeb, normal};
+
+/// Streams of the seed: each part of a network has draws of its own.
+const DELAYS: u64 = 1;
+const PATHS: u64 = 2;
+const PUBLISHED: u64 = 3;
+const OURS: u64 = 4;
+/// Pages of a site that repeat.
+const PAGES: usize = 50;
+
+/// A network that all cells of a layout and a seed share, but for the rate of access links.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) scenario: Scenario,
+    /// The distances that the published system knows.
+    pub(super) published: Survey,
+    /// The distances that ours knows, before and after all sites were confirmed.
+    pub(super) ours: Survey,
+    pub(super) confirmed: Survey,
+}
+
+impl Network {
+    pub(super) fn new(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
+        let scenario = scenario(settings, form, seed)?;
+        let by_hand = landmarks(settings, form, &scenario)?;
+        let samples = |stream| {
+            let mut rng = stream_of(seed, stream);
+            move |link: &Link| samples(link, settings, &mut rng)
+        };
+        let mut drawn = samples(PUBLISHED);
+        let by_paper = |link: &Link| literal(&drawn(link)).unwrap_or_default().as_secs_f64() * 1e3;
+        let measured = LayoutMeasurements::taken(&scenario, Landmarks::ByHand(&by_hand), by_paper)?;
+        let published = published(settings, &scenario, &measured, seed).context("fit the published map")?;
+        let mut drawn = samples(OURS);
+        let by_us = |link: &Link| weighted_mean(&drawn(link)).map_or(0.0, |mean| mean.rtt.as_secs_f64() * 1e3);
+        let measured = LayoutMeasurements::taken(&scenario, Landmarks::Elected(by_hand.len()), by_us)?;
+        let ours = Survey::of(&scenario, &measured)?;
+        let confirmed = ours.all_confirmed(&scenario);
+        Ok(Self { scenario, published, ours, confirmed })
+    }
+
+    /// A network whose agents all know their exact distances, which costs no fit.
+    #[cfg(test)]
+    pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
+        let scenario = scenario(settings, form, seed)?;
+        let candidate = |agent: usize, site: usize| Candidate {
+            measured: landfall_scheduler::model::Rtt::try_new(scenario.paths[agent][site].rtt()).ok(),
+            ..Candidate::new(agent_id(agent), settings.slots)
+        };
+        let known = |site| (0..scenario.agents.len()).map(|agent| candidate(agent, site)).collect();
+        let survey = || Survey::given((0..scenario.sites.len()).map(known).collect());
+        let (published, ours, confirmed) = (survey(), survey(), survey());
+        Ok(Self { scenario, published, ours, confirmed })
+    }
+
+    /// The scenario of one cell.
+    pub(super) fn at(&self, point: Point) -> Scenario {
+        let mut scenario = self.scenario.clone();
+        scenario.agent_bytes_per_s = point.access_mbit * 1e6 / 8.0;
+        scenario.web.mean_bytes = f64::from(point.page_kb) * 1024.0;
+        scenario
+    }
+}
+
+/// The requests of each site's crawl.
+pub(super) fn requests(scenario: &Scenario, server: Duration) -> Vec<Vec<SiteRequest>> {
+    let thinking = |one: SiteRequest| SiteRequest { thinking: server, ..one };
+    let site = |site| {
+        let requests = SiteWeb::draw(&scenario.web, scenario.seed, site).requests(u32::MAX);
+        requests.into_iter().map(thinking).collect()
+    };
+    (0..scenario.sites.len()).map(site).collect()
+}
+
+fn stream_of(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream);
+    rng
+}
+
+fn samples(link: &Link, settings: &Settings, rng: &mut ChaCha8Rng) -> Vec<Duration> {
+    let late = |_| link.rtt() + Duration::from_secs_f64(settings.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
+    (0..settings.samples).map(late).collect()
+}
+
+/// The paper's layout with drawn access delays, and with a factor of its own for every path.
+fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Scenario> {
+    let mut layout = Layout::parse(PAPER, "paper.toml")?;
+    layout.seed = seed;
+    layout.path.jitter_ms = settings.jitter_ms;
+    if let Some(agents) = &form.agents {
+        layout.agents.clone_from(agents);
+    }
+    let usual = layout.path.agent_access_ms;
+    let mut scenario = layout.scenario(None, Some(settings.sites))?;
+    scenario.web.mean_pages = f64::from(u32::try_from(PAGES)?);
+    (scenario.web.max_pages, scenario.web.pages_sigma) = (PAGES, 0.0);
+    (scenario.web.slow_share, scenario.web.broken_share, scenario.web.robots_share) = (0.0, 0.0, 0.0);
+    let [least, most] = settings.agent_access_ms;
+    let mut delays = stream_of(seed, DELAYS);
+    let more: Vec<f64> = scenario.agents.iter().map(|_| delays.random_range(least..most) - usual).collect();
+    let mut paths = stream_of(seed, PATHS);
+    let mut changed = |rtt_ms: f64, more: f64| (rtt_ms + more) * (settings.path_spread * normal(&mut paths)).exp();
+    for from in 0..more.len() {
+        scenario.paths[from].iter_mut().for_each(|link| link.rtt_ms = changed(link.rtt_ms, more[from]));
+        for to in 0..from {
+            let rtt_ms = changed(scenario.mesh[from][to].rtt_ms, more[from] + more[to]);
+            scenario.mesh[from][to].rtt_ms = rtt_ms;
+            scenario.mesh[to][from].rtt_ms = rtt_ms;
+        }
+    }
+    Ok(scenario)
+}
+
+/// The agents that the paper's landmarks are.
+fn landmarks(settings: &Settings, form: &LayoutForm, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
+    let agent = |place: &super::settings::LandmarkPlace| {
+        let found = scenario.agents.iter().position(|agent| agent.city == place.city && agent.carrier == place.carrier);
+        found.with_context(|| {
+            format!("layout {}: no agent for the landmark in {} on {}", form.name, place.city, place.carrier)
+        })
+    };
+    settings.landmarks.iter().map(agent).collect()
+}
+
+/// The distances by the published map: measured by the landmarks, otherwise predicted by points.
+fn published(
+    settings: &Settings,
+    scenario: &Scenario,
+    measured: &LayoutMeasurements,
+    seed: u64,
+) -> anyhow::Result<Survey> {
+    let (mesh, landmarks) = (measured.mesh()?, measured.landmarks());
+    let (epoch, dimensions) = (EmbeddingEpoch::new(1), settings.dimensions);
+    let map = fit_with(PlainSwitches::GNP, None, epoch, &mesh, &landmarks, dimensions, seed)?;
+    let known = |measured: &Vec<_>| {
+        let place = SitePlace::Point(&map, map.locate(measured).context("locate a site")?);
+        let candidate = |agent| {
+            let agent = agent_id(agent);
+            Candidate::new(agent, settings.slots).to_site(place.predict(agent), measured)
+        };
+        anyhow::Ok((0..scenario.agents.len()).map(candidate).collect())
+    };
+    Ok(Survey::given(measured.sites()?.iter().map(known).collect::<anyhow::Result<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::sweep::measured::agent_index;
+
+    #[test]
+    fn agents_of_one_city_and_carrier_differ_and_nine_landmarks_are_the_papers() {
+        let settings = Settings { sites: 20, ..Settings::committed().unwrap() };
+        for form in &settings.layouts {
+            let scenario = scenario(&settings, form, 1).unwrap();
+            let twins = |agent: &usize| {
+                (scenario.agents[0].city == scenario.agents[*agent].city)
+                    && scenario.agents[0].carrier == scenario.agents[*agent].carrier
+            };
+            let twin = (1..30).find(twins).unwrap();
+            let differ = (0..20).filter(|&site| scenario.paths[0][site].rtt_ms < scenario.paths[twin][site].rtt_ms);
+            assert!((1..20).contains(&differ.count()), "neither of two twins is always the nearer");
+            let landmarks = landmarks(&settings, form, &scenario).unwrap();
+            let kinds: std::collections::BTreeSet<_> =
+                landmarks.iter().map(|&one| (&scenario.agents[one].city, &scenario.agents[one].carrier)).collect();
+            assert_eq!(kinds.len(), 9);
+        }
+    }
+
+    #[test]
+    fn the_published_map_finds_near_agents() {
+        let settings = Settings { sites: 10, dimensions: 3, ..Settings::committed().unwrap() };
+        let form = &settings.layouts[0];
+        let scenario = scenario(&settings, form, 1).unwrap();
+        let by_hand = landmarks(&settings, form, &scenario).unwrap();
+        let measured = LayoutMeasurements::taken(&scenario, Landmarks::ByHand(&by_hand), |link| link.rtt_ms).unwrap();
+        let published = published(&settings, &scenario, &measured, 1).unwrap();
+        let (mut chosen_ms, mut mean_ms) = (0.0, 0.0);
+        for site in 0..10 {
+            let nearest = published.candidates(site).iter().min_by_key(|one| one.distance()).unwrap().agent;
+            chosen_ms += scenario.paths[agent_index(nearest).unwrap()][site].rtt_ms;
+            mean_ms += scenario.paths.iter().map(|row| row[site].rtt_ms).sum::<f64>() / 30.0;
+        }
+        assert!(chosen_ms < 0.7 * mean_ms, "{chosen_ms} {mean_ms}");
+    }
+
+    #[test]
+    fn a_missing_landmark_is_named() {
+        let settings = Settings::committed().unwrap();
+        let mut form = settings.layouts[1].clone();
+        form.agents.as_mut().unwrap().pop();
+        let scenario = scenario(&settings, &form, 1).unwrap();
+        let error = landmarks(&settings, &form, &scenario).unwrap_err().to_string();
+        assert_eq!(error, "layout named: no agent for the landmark in Harbin on CERNET");
+    }
+}
