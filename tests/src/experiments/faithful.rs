@@ -13,11 +13,10 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use self::network::{Network, requests};
-use self::settings::{Cell, Connection, FAITHFUL, LayoutForm, Point, Settings};
+use self::settings::{Cell, Connection, Contender, FAITHFUL, LayoutForm, Point, Settings};
 use super::sweep::crawls::{self, Batch, BatchResult, Carried};
 use super::sweep::growth::BodyArrival;
 use super::sweep::kept::CellStore;
-use super::sweep::survey::Survey;
 use super::sweep::{Format, RunArgs, in_threads};
 use crate::evidence::float;
 use crate::world::scenario::Scenario;
@@ -38,6 +37,9 @@ pub struct FaithfulArgs {
     /// Only the centre and the cells in which one factor differs from it, with one seed
     #[arg(long)]
     quick: bool,
+    /// Slots of every agent for our strategies, instead of the settings' value
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    our_slots: Option<u32>,
     /// Cells simulated at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -77,8 +79,14 @@ struct JsonOutput<'a> {
 
 /// Simulates the unfinished cells, and prints all cells. A missed figure is no error.
 pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
-    let (began, settings) = (Instant::now(), Settings::committed()?);
-    let store = Mutex::new(args.run.open("faithful", FAITHFUL, &[])?);
+    let (began, mut settings) = (Instant::now(), Settings::committed()?);
+    let mut key = FAITHFUL.to_owned();
+    if let Some(slots) = args.our_slots {
+        eprintln!("{slots} slots per agent for our strategies, instead of {}", settings.slots);
+        settings.our_slots = slots;
+        key.push_str(&format!("\n# our slots {slots}"));
+    }
+    let store = Mutex::new(args.run.open("faithful", &key, &[])?);
     let points = if args.quick { settings.around_the_centre() } else { settings.product() };
     let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
     let networks: Vec<(&LayoutForm, u64)> =
@@ -118,13 +126,13 @@ fn run_network(
     for &point in points {
         let scenario = network.at(point);
         let requests = requests(&scenario, Duration::from_millis(point.server_ms));
-        for strategy in settings.strategies() {
-            let cell = Cell { layout: form.name.clone(), point, strategy, seed };
+        for contender in settings.contenders() {
+            let cell = Cell { layout: form.name.clone(), point, strategy: contender.to_string(), seed };
             if store().find(&cell).is_some() {
                 continue;
             }
             let (scenario, requests) = (&scenario, requests.as_slice());
-            let batch = Batch { scenario, requests, ..batch(settings, network, point, strategy, seed) };
+            let batch = Batch { scenario, requests, ..batch(settings, network, point, contender, seed) };
             let result = CellResult::of(&crawls::run(batch)?, scenario, settings);
             store().add(cell, result)?;
         }
@@ -133,28 +141,25 @@ fn run_network(
 }
 
 /// A batch of sites without end, all of which are under way at once.
-fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, strategy: Strategy, seed: u64) -> Batch<'a> {
+fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, contender: Contender, seed: u64) -> Batch<'a> {
+    let (strategy, survey, slots) = match contender {
+        Contender::Published(strategy) => (strategy, &network.published, settings.slots),
+        Contender::Ours(Strategy::GnpConfirmed) => (Strategy::GnpConfirmed, &network.confirmed, settings.our_slots),
+        Contender::Ours(strategy) => (strategy, &network.ours, settings.our_slots),
+        Contender::Nearest => (Strategy::GNP_TOP1, &network.exact, settings.slots),
+    };
     Batch {
         scenario: &network.scenario,
-        survey: survey(settings, network, strategy),
+        survey,
         requests: &[],
         strategy,
-        slots: settings.slots,
+        slots,
         interval: Duration::ZERO,
         before: None,
         first_task: seed.rotate_left(32),
         seed,
         window: Some(window(settings)),
         reconnects: point.connection == Connection::PerRequest,
-    }
-}
-
-/// The distances by which a strategy chooses.
-fn survey<'a>(settings: &Settings, network: &'a Network, strategy: Strategy) -> &'a Survey {
-    match strategy {
-        published if settings.published.contains(&published) => &network.published,
-        Strategy::GnpConfirmed => &network.confirmed,
-        _ => &network.ours,
     }
 }
 
@@ -215,9 +220,9 @@ fn rows(settings: &Settings, points: &[Point], seeds: &[u64], store: &CellStore<
     let mut rows = Vec::new();
     for form in &settings.layouts {
         for &point in points {
-            for strategy in settings.strategies() {
+            for contender in settings.contenders() {
                 for &seed in seeds {
-                    let cell = Cell { layout: form.name.clone(), point, strategy, seed };
+                    let cell = Cell { layout: form.name.clone(), point, strategy: contender.to_string(), seed };
                     let Some(result) = store.find(&cell).copied() else { continue };
                     rows.push(Row { cell, result });
                 }
@@ -251,7 +256,7 @@ mod tests {
         let scenario = network.at(point);
         let requests = requests(&scenario, Duration::from_millis(point.server_ms));
         let run = |strategy| {
-            let batch = batch(&settings, &network, point, strategy, 1);
+            let batch = batch(&settings, &network, point, Contender::Published(strategy), 1);
             let result = crawls::run(Batch { scenario: &scenario, requests: &requests, ..batch }).unwrap();
             CellResult::of(&result, &scenario, &settings)
         };

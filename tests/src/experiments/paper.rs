@@ -49,6 +49,9 @@ pub struct PaperArgs {
     /// One seed, and only the base cells
     #[arg(long)]
     quick: bool,
+    /// Only Tables 1 and 2, which need no lab
+    #[arg(long)]
+    tables: bool,
     /// Only this layout
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
@@ -108,6 +111,10 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         if layouts.is_empty() {
             bail!("there is no layout '{only}' here");
         }
+    }
+    if args.tables {
+        print!("{}", Tables::of(&settings, &layouts)?.lines());
+        return Ok(());
     }
     let Binaries { landfall, agent } = Binaries::find()?;
     let mut store = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
@@ -352,6 +359,7 @@ mod tests {
             matrices: MatrixArgs { data: PathBuf::from("/nowhere") },
             run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false, format: Format::Table },
             quick: true,
+            tables: false,
             layout: Some("planetlab".to_owned()),
         };
         assert_eq!(paper(args).await.unwrap_err().to_string(), "there is no layout 'planetlab' here");

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::batch;
 use super::network::{Network, requests};
-use super::settings::Settings;
+use super::settings::{Contender, Settings};
 use crate::evidence::float;
 use crate::experiments::sweep::crawls::{self, Batch};
 use crate::experiments::sweep::measured::agent_index;
@@ -50,7 +50,7 @@ pub(super) struct SingleSites {
 pub(super) fn rates(settings: &Settings, network: &Network, seed: u64) -> SiteRates {
     let scenario = network.at(settings.centre);
     let requests = requests(&scenario, Duration::from_millis(settings.centre.server_ms));
-    let batch = batch(settings, network, settings.centre, Strategy::GNP_TOP3, seed);
+    let batch = batch(settings, network, settings.centre, Contender::Published(Strategy::GNP_TOP3), seed);
     let batch = Batch { scenario: &scenario, requests: &requests, ..batch };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut rate = |agent: usize, site: usize| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use landfall_agent::probe::weighted_mean::{literal, weighted_mean};
 use landfall_scheduler::gnp::{PlainSwitches, SitePlace, fit_with};
-use landfall_scheduler::model::EmbeddingEpoch;
+use landfall_scheduler::model::{EmbeddingEpoch, Rtt};
 use landfall_scheduler::strategy::Candidate;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -34,6 +34,8 @@ pub(super) struct Network {
     /// The distances that ours knows, before and after all sites were confirmed.
     pub(super) ours: Survey,
     pub(super) confirmed: Survey,
+    /// The true distances.
+    pub(super) exact: Survey,
 }
 
 impl Network {
@@ -53,21 +55,16 @@ impl Network {
         let measured = LayoutMeasurements::taken(&scenario, Landmarks::Elected(by_hand.len()), by_us)?;
         let ours = Survey::of(&scenario, &measured)?;
         let confirmed = ours.all_confirmed(&scenario);
-        Ok(Self { scenario, published, ours, confirmed })
+        let exact = exact(&scenario);
+        Ok(Self { scenario, published, ours, confirmed, exact })
     }
 
     /// A network whose agents all know their exact distances, which costs no fit.
     #[cfg(test)]
     pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
-        let candidate = |agent: usize, site: usize| Candidate {
-            measured: landfall_scheduler::model::Rtt::try_new(scenario.paths[agent][site].rtt()).ok(),
-            ..Candidate::new(agent_id(agent), settings.slots)
-        };
-        let known = |site| (0..scenario.agents.len()).map(|agent| candidate(agent, site)).collect();
-        let survey = || Survey::given((0..scenario.sites.len()).map(known).collect());
-        let (published, ours, confirmed) = (survey(), survey(), survey());
-        Ok(Self { scenario, published, ours, confirmed })
+        let [published, ours, confirmed, exact] = std::array::from_fn(|_| exact(&scenario));
+        Ok(Self { scenario, published, ours, confirmed, exact })
     }
 
     /// The scenario of one cell.
@@ -87,6 +84,15 @@ pub(super) fn requests(scenario: &Scenario, server: Duration) -> Vec<Vec<SiteReq
         requests.into_iter().map(thinking).collect()
     };
     (0..scenario.sites.len()).map(site).collect()
+}
+
+fn exact(scenario: &Scenario) -> Survey {
+    let candidate = |agent: usize, site: usize| Candidate {
+        measured: Rtt::try_new(scenario.paths[agent][site].rtt()).ok(),
+        ..Candidate::new(agent_id(agent), 1)
+    };
+    let known = |site| (0..scenario.agents.len()).map(|agent| candidate(agent, site)).collect();
+    Survey::given((0..scenario.sites.len()).map(known).collect())
 }
 
 fn stream_of(seed: u64, stream: u64) -> ChaCha8Rng {
@@ -154,7 +160,7 @@ fn published(
         let place = SitePlace::Point(&map, map.locate(measured).context("locate a site")?);
         let candidate = |agent| {
             let agent = agent_id(agent);
-            Candidate::new(agent, settings.slots).to_site(place.predict(agent), measured)
+            Candidate::new(agent, 1).to_site(place.predict(agent), measured)
         };
         anyhow::Ok((0..scenario.agents.len()).map(candidate).collect())
     };

@@ -20,8 +20,9 @@ pub(super) struct Settings {
     pub(super) sites: usize,
     /// Length of a run, in minutes.
     pub(super) window_min: u32,
-    /// Number of sites that an agent crawls at once.
+    /// Number of sites that an agent crawls at once, by the paper's strategies and by ours.
     pub(super) slots: u32,
+    pub(super) our_slots: u32,
     /// Number of a landmark's samples of one host.
     pub(super) samples: u32,
     /// Dimensions of the published map.
@@ -98,13 +99,34 @@ pub(super) struct Factors {
     connection: Vec<Connection>,
 }
 
+/// How the agents of a cell are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// A strategy of the paper, by the published map.
+    Published(Strategy),
+    /// A strategy by Landfall's map.
+    Ours(Strategy),
+    /// The agent that is nearest in fact: no choice by distance is faster unless links are full.
+    Nearest,
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Published(strategy) | Self::Ours(strategy) => strategy.fmt(f),
+            Self::Nearest => f.pad("nearest in fact"),
+        }
+    }
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) layout: String,
     #[serde(flatten)]
     pub(super) point: Point,
-    pub(super) strategy: Strategy,
+    /// The contender's name.
+    pub(super) strategy: String,
     pub(super) seed: u64,
 }
 
@@ -133,7 +155,7 @@ impl Settings {
         ensure!((1..=2000).contains(&self.sites), "sites must be 1 to 2000, is {}", self.sites);
         ensure!((2..=60).contains(&self.window_min), "window_min must be 2 to 60, is {}", self.window_min);
         ensure!((1..=100).contains(&self.samples), "samples must be 1 to 100, is {}", self.samples);
-        ensure!(self.slots >= 1, "slots must be at least 1");
+        ensure!(self.slots >= 1 && self.our_slots >= 1, "slots and our_slots must be at least 1");
         let [least, most] = self.agent_access_ms;
         ensure!(0.0 <= least && least < most, "agent_access_ms must be two ascending delays");
         ensure!((0.0..1.0).contains(&self.path_spread), "path_spread must be 0 to below 1, is {}", self.path_spread);
@@ -176,9 +198,10 @@ impl Settings {
         self.product().into_iter().filter(|point| differ(point) <= 1).collect()
     }
 
-    /// The strategies of every cell: the paper's, then ours.
-    pub(super) fn strategies(&self) -> impl Iterator<Item = Strategy> {
-        self.published.iter().chain(&self.ours).copied()
+    /// The contenders of every cell.
+    pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> {
+        let published = self.published.iter().copied().map(Contender::Published);
+        published.chain(self.ours.iter().copied().map(Contender::Ours)).chain([Contender::Nearest])
     }
 }
 

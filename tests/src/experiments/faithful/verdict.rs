@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::Table;
 use landfall_scheduler::model::Strategy;
 
-use super::settings::{Point, Settings};
+use super::settings::{Contender, Point, Settings};
 use super::{CellResult, Row};
 use crate::evidence::float;
 use crate::experiments::sweep::grid::median;
@@ -31,21 +31,23 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn median(&self, strategy: Strategy, of: impl Fn(&CellResult) -> f64) -> Option<f64> {
-        median(self.rows.iter().filter(|row| row.cell.strategy == strategy).map(|row| of(&row.result)).collect())
+    fn median(&self, strategy: impl ToString, of: impl Fn(&CellResult) -> f64) -> Option<f64> {
+        let name = strategy.to_string();
+        median(self.rows.iter().filter(|row| row.cell.strategy == name).map(|row| of(&row.result)).collect())
     }
 
     /// The median over seeds of the ratio of one strategy's growth to another's in the same seed.
-    fn ratio(&self, one: Strategy, other: Strategy) -> Option<f64> {
-        let growth = |strategy, seed| {
+    fn ratio(&self, one: impl ToString, other: impl ToString) -> Option<f64> {
+        let (one, other) = (one.to_string(), other.to_string());
+        let growth = |strategy: &str, seed| {
             let same = |row: &&&Row| row.cell.strategy == strategy && row.cell.seed == seed;
             self.rows.iter().find(same).map(|row| row.result.whole)
         };
         let seeds = self.rows.iter().filter(|row| row.cell.strategy == one).map(|row| row.cell.seed);
-        median(seeds.filter_map(|seed| Some(growth(one, seed)? / growth(other, seed)?)).collect())
+        median(seeds.filter_map(|seed| Some(growth(&one, seed)? / growth(&other, seed)?)).collect())
     }
 
-    fn saturated(&self, strategy: Strategy) -> bool {
+    fn saturated(&self, strategy: impl ToString) -> bool {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
 
@@ -88,7 +90,7 @@ fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "Mbit/s", "page KB", "server ms", "connection", "random\n0 to half", "half to end"];
-    table.set_header(fixed.map(str::to_owned).into_iter().chain(settings.strategies().map(String::from)));
+    table.set_header(fixed.map(str::to_owned).into_iter().chain(settings.contenders().map(|one| one.to_string())));
     for group in groups {
         let Point { access_mbit, page_kb, server_ms, connection } = group.point;
         let growth = |of: fn(&CellResult) -> f64| {
@@ -103,11 +105,13 @@ fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
             growth(|result| result.first_half),
             growth(|result| result.second_half),
         ];
-        row.extend(settings.strategies().map(|strategy| {
+        row.extend(settings.contenders().map(|strategy| {
             let Some(growth) = group.median(strategy, |result| result.whole) else { return "none".to_owned() };
             let full = if group.saturated(strategy) { "!" } else { "" };
             match group.ratio(strategy, Strategy::Random) {
-                Some(ratio) if strategy != Strategy::Random => format!("{growth:.1} ({ratio:.2}){full}"),
+                Some(ratio) if strategy != Contender::Published(Strategy::Random) => {
+                    format!("{growth:.1} ({ratio:.2}){full}")
+                }
                 _ => format!("{growth:.1}{full}{}", if group.is_alike() { " *" } else { "" }),
             }
         }));
@@ -156,7 +160,7 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
 
 /// What each strategy demands of the network.
 fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
-    let of = |strategy: Strategy| {
+    let of = |strategy: Contender| {
         let mean = |of: fn(&CellResult) -> f64| {
             let all: Vec<f64> = groups.iter().filter_map(|group| group.median(strategy, of)).collect();
             all.iter().sum::<f64>() / float(all.len().max(1))
@@ -167,7 +171,7 @@ fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
             100.0 * mean(|result| result.between_carriers)
         )
     };
-    settings.strategies().map(of).collect()
+    settings.contenders().map(of).collect()
 }
 
 /// Compares our strategies with the published ones.
@@ -216,7 +220,7 @@ mod tests {
             between_carriers: 0.25,
             preempted: 0,
         };
-        Row { cell: Cell { layout: "spread".to_owned(), point, strategy, seed }, result }
+        Row { cell: Cell { layout: "spread".to_owned(), point, strategy: strategy.to_string(), seed }, result }
     }
 
     #[test]

@@ -102,10 +102,10 @@ fn accuracy(title: &str, rows: &[AccuracyRow]) -> Markup {
     html! { section.card {
         h2 { (title) }
         table {
-            tr { th { "layout" } th { "dims" } th { "landmarks" } th { "without worst 30 %" } th { "paper" } th { "without worst 20 %" }
+            tr { th { "layout" } th { "tier" } th { "dims" } th { "landmarks" } th { "without worst 30 %" } th { "paper" } th { "without worst 20 %" }
                 th { "paper" } }
             @for row in rows { tr {
-                td { (row.layout) } td { (row.dims) } td { (row.landmarks) } td { (shown(row.without_worst_30)) }
+                td { (row.layout) } td { (row.tier.name()) } td { (row.dims_shown()) } td { (row.landmarks) } td { (shown(row.without_worst_30)) }
                 td { (shown(Some(row.paper_without_worst_30))) } td { (shown(row.without_worst_20)) }
                 td { (shown(Some(row.paper_without_worst_20))) }
             } }
