@@ -96,8 +96,10 @@ pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
         let said = || format!("simulate the layout {} with seed {seed}", form.name);
         let network = Network::new(&settings, form, seed).with_context(said)?;
         run_network(&settings, &network, (form, seed), &points, &store).with_context(said)?;
-        let alone = alone::rates(&settings, &network, seed);
-        figure3.lock().unwrap_or_else(PoisonError::into_inner).push((form.name.clone(), alone));
+        for point in [settings.centre, settings.where_distance_counts()] {
+            let rates = alone::rates(&settings, &network, point, seed);
+            figure3.lock().unwrap_or_else(PoisonError::into_inner).push((form.name.clone(), point, rates));
+        }
         Ok(())
     })?;
     let (store, figure3) = (store.into_inner().unwrap_or_else(PoisonError::into_inner), figure3.into_inner());
@@ -131,8 +133,14 @@ fn run_network(
             if store().find(&cell).is_some() {
                 continue;
             }
+            let chosen = match contender {
+                Contender::Other(strategy) => Some(network.chosen(strategy, seed)?),
+                _ => None,
+            };
             let (scenario, requests) = (&scenario, requests.as_slice());
-            let batch = Batch { scenario, requests, ..batch(settings, network, point, contender, seed) };
+            let batch = batch(settings, network, point, contender, seed);
+            let survey = chosen.as_ref().unwrap_or(batch.survey);
+            let batch = Batch { scenario, requests, survey, ..batch };
             let result = CellResult::of(&crawls::run(batch)?, scenario, settings);
             store().add(cell, result)?;
         }
@@ -146,7 +154,8 @@ fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, contender:
         Contender::Published(strategy) => (strategy, &network.published, settings.slots),
         Contender::Ours(Strategy::GnpConfirmed) => (Strategy::GnpConfirmed, &network.confirmed, settings.our_slots),
         Contender::Ours(strategy) => (strategy, &network.ours, settings.our_slots),
-        Contender::Nearest => (Strategy::GNP_TOP1, &network.exact, settings.slots),
+        // Of the others, `Network::chosen` makes the survey.
+        Contender::Other(_) | Contender::Nearest => (Strategy::GNP_TOP1, &network.exact, settings.slots),
     };
     Batch {
         scenario: &network.scenario,

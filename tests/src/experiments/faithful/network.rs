@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_agent::probe::weighted_mean::{literal, weighted_mean};
-use landfall_scheduler::gnp::{PlainSwitches, SitePlace, fit_with};
-use landfall_scheduler::model::{EmbeddingEpoch, Rtt};
-use landfall_scheduler::strategy::Candidate;
+use landfall_scheduler::gnp::{Direction, PlainSwitches, Position, SitePlace, fit_with};
+use landfall_scheduler::model::seed::spread;
+use landfall_scheduler::model::{EmbeddingEpoch, Rtt, Strategy};
+use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, choose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::settings::{LayoutForm, Point, Settings};
 use crate::experiments::sweep::measured::{Landmarks, LayoutMeasurements, agent_id};
 use crate::experiments::sweep::survey::Survey;
-use crate::world::layout::{Layout, PAPER};
-use crate::world::scenario::{Link, Scenario};
+use crate::world::layout::{City, Layout, PAPER};
+use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
 use crate::world::web::{SiteRequest, SiteWeb, normal};
 
 /// Streams of the seed: each part of a network has draws of its own.
@@ -36,6 +37,8 @@ pub(super) struct Network {
     pub(super) confirmed: Survey,
     /// The true distances.
     pub(super) exact: Survey,
+    /// The layout's coordinates of cities.
+    cities: Vec<City>,
 }
 
 impl Network {
@@ -56,7 +59,7 @@ impl Network {
         let ours = Survey::of(&scenario, &measured)?;
         let confirmed = ours.all_confirmed(&scenario);
         let exact = exact(&scenario);
-        Ok(Self { scenario, published, ours, confirmed, exact })
+        Ok(Self { scenario, published, ours, confirmed, exact, cities: layout(settings, form, seed)?.cities })
     }
 
     /// A network whose agents all know their exact distances, which costs no fit.
@@ -64,7 +67,7 @@ impl Network {
     pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
         let [published, ours, confirmed, exact] = std::array::from_fn(|_| exact(&scenario));
-        Ok(Self { scenario, published, ours, confirmed, exact })
+        Ok(Self { scenario, published, ours, confirmed, exact, cities: Vec::new() })
     }
 
     /// The scenario of one cell.
@@ -73,6 +76,37 @@ impl Network {
         scenario.agent_bytes_per_s = point.access_mbit * 1e6 / 8.0;
         scenario.web.mean_bytes = f64::from(point.page_kb) * 1024.0;
         scenario
+    }
+}
+
+impl Network {
+    /// The agents that a strategy without distances chooses: each is the only one whose distance to
+    /// its sites is known, so that it is the nearest.
+    pub(super) fn chosen(&self, strategy: Strategy, seed: u64) -> anyhow::Result<Survey> {
+        let position = |name: &str| {
+            let city = self.cities.iter().find(|city| city.name == name)?;
+            Position::try_new(city.latitude, city.longitude).ok()
+        };
+        let home = |agent: &AgentNode| AgentLocation {
+            direction: position(&agent.city).map(Direction::from),
+            ..AgentLocation::default()
+        };
+        let agents = self.scenario.agents.iter().enumerate();
+        let agents: Vec<Candidate> = agents
+            .map(|(index, agent)| Candidate { home: home(agent), ..Candidate::new(agent_id(index), 1) })
+            .collect();
+        let near = Rtt::try_new(Duration::from_millis(1))?;
+        let known = |(number, node): (u64, &SiteNode)| {
+            let site = Site { host: &node.host, position: position(&node.city), ..Site::default() };
+            let choice = choose(strategy, &site, &agents, spread(seed.rotate_left(32) ^ number))?;
+            let one = |agent: &Candidate| Candidate {
+                measured: (agent.agent == choice.agent).then_some(near),
+                ..Candidate::new(agent.agent, 1)
+            };
+            choice.fallback.is_none().then(|| agents.iter().map(one).collect())
+        };
+        let known = (0..).zip(&self.scenario.sites).map(known).collect::<Option<_>>();
+        Ok(Survey::given(known.with_context(|| format!("the layout lacks what {strategy} needs"))?))
     }
 }
 
@@ -106,14 +140,19 @@ fn samples(link: &Link, settings: &Settings, rng: &mut ChaCha8Rng) -> Vec<Durati
     (0..settings.samples).map(late).collect()
 }
 
-/// The paper's layout with drawn access delays, and with a factor of its own for every path.
-fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Scenario> {
+fn layout(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Layout> {
     let mut layout = Layout::parse(PAPER, "paper.toml")?;
     layout.seed = seed;
     layout.path.jitter_ms = settings.jitter_ms;
     if let Some(agents) = &form.agents {
         layout.agents.clone_from(agents);
     }
+    Ok(layout)
+}
+
+/// The paper's layout with drawn access delays, and with a factor of its own for every path.
+fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Scenario> {
+    let layout = layout(settings, form, seed)?;
     let usual = layout.path.agent_access_ms;
     let mut scenario = layout.scenario(None, Some(settings.sites))?;
     scenario.web.mean_pages = f64::from(u32::try_from(PAGES)?);
@@ -206,6 +245,30 @@ mod tests {
             mean_ms += scenario.paths.iter().map(|row| row[site].rtt_ms).sum::<f64>() / 30.0;
         }
         assert!(chosen_ms < 0.7 * mean_ms, "{chosen_ms} {mean_ms}");
+    }
+
+    #[test]
+    fn strategies_without_distances_choose_by_name_or_by_the_globe() {
+        let settings = Settings { sites: 60, ..Settings::committed().unwrap() };
+        let mut network = Network::with_exact_distances(&settings, &settings.layouts[0], 1).unwrap();
+        let refused = network.chosen(Strategy::Geographic, 1).unwrap_err().to_string();
+        assert_eq!(refused, "the layout lacks what geographic needs");
+        network.cities = layout(&settings, &settings.layouts[0], 1).unwrap().cities;
+        let agent_of = |survey: &Survey, site| {
+            let known = survey.candidates(site).iter().filter(|one| one.measured.is_some());
+            let known: Vec<usize> = known.filter_map(|one| agent_index(one.agent)).collect();
+            assert_eq!(known.len(), 1);
+            known[0]
+        };
+        let geographic = network.chosen(Strategy::Geographic, 1).unwrap();
+        let hash = network.chosen(Strategy::Hash, 1).unwrap();
+        let agents: std::collections::BTreeSet<usize> = (0..60).map(|site| agent_of(&hash, site)).collect();
+        assert!(agents.len() > 15, "{agents:?}");
+        let at_home = ["Beijing", "Shanghai", "Guangzhou", "Harbin"];
+        let home = |site: &usize| at_home.contains(&network.scenario.sites[*site].city.as_str());
+        for site in (0..60).filter(home) {
+            assert_eq!(network.scenario.agents[agent_of(&geographic, site)].city, network.scenario.sites[site].city);
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(super) struct Settings {
     pub(super) jitter_ms: f64,
     pub(super) published: Vec<Strategy>,
     pub(super) ours: Vec<Strategy>,
+    pub(super) others: Vec<Strategy>,
     /// Each landmark is the first agent of its city and carrier.
     pub(super) landmarks: Vec<LandmarkPlace>,
     pub(super) layouts: Vec<LayoutForm>,
@@ -106,6 +107,8 @@ pub(super) enum Contender {
     Published(Strategy),
     /// A strategy by Landfall's map.
     Ours(Strategy),
+    /// A strategy without distances.
+    Other(Strategy),
     /// The agent that is nearest in fact: no choice by distance is faster unless links are full.
     Nearest,
 }
@@ -113,7 +116,7 @@ pub(super) enum Contender {
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Published(strategy) | Self::Ours(strategy) => strategy.fmt(f),
+            Self::Published(strategy) | Self::Ours(strategy) | Self::Other(strategy) => strategy.fmt(f),
             Self::Nearest => f.pad("nearest in fact"),
         }
     }
@@ -143,6 +146,7 @@ impl Settings {
             ("seeds", self.seeds.len()),
             ("published", self.published.len()),
             ("ours", self.ours.len()),
+            ("others", self.others.len()),
             ("layouts", self.layouts.len()),
             ("factors.access_mbit", access_mbit.len()),
             ("factors.page_kb", page_kb.len()),
@@ -198,10 +202,23 @@ impl Settings {
         self.product().into_iter().filter(|point| differ(point) <= 1).collect()
     }
 
+    /// The fastest links, the smallest pages and the quickest servers: where distance counts most.
+    pub(super) fn where_distance_counts(&self) -> Point {
+        let Factors { access_mbit, page_kb, server_ms, .. } = &self.factors;
+        Point {
+            access_mbit: access_mbit.iter().copied().fold(self.centre.access_mbit, f64::max),
+            page_kb: page_kb.iter().copied().fold(self.centre.page_kb, u32::min),
+            server_ms: server_ms.iter().copied().fold(self.centre.server_ms, u64::min),
+            connection: Connection::PerRequest,
+        }
+    }
+
     /// The contenders of every cell.
     pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> {
         let published = self.published.iter().copied().map(Contender::Published);
-        published.chain(self.ours.iter().copied().map(Contender::Ours)).chain([Contender::Nearest])
+        let ours = self.ours.iter().copied().map(Contender::Ours);
+        let others = self.others.iter().copied().map(Contender::Other);
+        published.chain(ours).chain(others).chain([Contender::Nearest])
     }
 }
 
