@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=ops/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
-# The core, relative to the repository. A folder stands for everything in it.
+# The core, relative to the repository. A folder means all files in it.
 core=(
     scheduler/src/model.rs
     scheduler/src/model

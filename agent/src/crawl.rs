@@ -54,8 +54,8 @@ mod walk;
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Maximum rest. If a policy spaces requests farther apart than this, an early request hardly
-/// burdens the server, and another crawl can use the slot.
+/// Maximum time that a crawl rests after its last request. If the policy's interval is longer, the
+/// next crawl's request comes early. That hardly burdens the server, and frees the slot sooner.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -153,7 +153,7 @@ struct Crawl {
     deadline: Instant,
     origin: Option<Origin>,
     /// When the search for the site's origin ended, with or without a result. While there is no
-    /// fetcher, the crawl uses it as the time of the last request.
+    /// fetcher, this counts as the time of the last request.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -245,7 +245,8 @@ impl Crawl {
         .await
     }
 
-    /// The state from which another agent can resume; `None` if there is none.
+    /// The state from which another agent can resume; `None` if the crawl has not begun, or its
+    /// pages are not stored in time.
     async fn snapshot(&mut self) -> Option<CrawlSnapshot> {
         if self.frontier.is_new() {
             return None;

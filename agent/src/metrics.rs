@@ -198,7 +198,7 @@ impl Metrics {
         self.connected.set(1);
     }
 
-    /// Counts the end of a session. The reason is absent if the agent is stopping.
+    /// Counts the end of a session. `failure` is `None` if the agent is stopping.
     pub(crate) fn session_ended(&self, failure: Option<SessionFailure>) {
         self.connected.set(0);
         if let Some(failure) = failure {

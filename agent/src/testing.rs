@@ -298,7 +298,7 @@ impl RequestLog {
     }
 }
 
-/// A name server. The test decides its answers, and it counts the queries.
+/// A name server whose answers the test decides. It counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,

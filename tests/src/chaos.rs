@@ -42,8 +42,8 @@ pub mod twins;
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Number of sites that an agent crawls at the same time.
 const CAPACITY: u32 = 5;
-/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s in one of 10 × 5
-/// slots; half as much again is added for lost work.
+/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
+/// 5 slots each, which gives 30 ms per site. Half as much again is added for lost work.
 const A_SITE: Duration = Duration::from_millis(45);
 /// Minimum mean time between the beginnings of two faults. If it is shorter, none of the ten agents
 /// works.

@@ -236,8 +236,8 @@ impl Fetcher {
         }
     }
 
-    /// Records that the newest body is incomplete, and the error. A decoding error means a faulty
-    /// page, not an overloaded site.
+    /// Records the error that made the newest body incomplete. A decoding error does not affect the
+    /// pace, because it means a faulty page, not an overloaded site.
     pub(super) fn broke_off(&mut self, error: &FetchError) {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);

@@ -52,7 +52,7 @@ pub(super) struct QueueEntry {
 pub(super) struct Frontier {
     known: KnownPaths,
     queue: Queue,
-    /// The moments that a checkpoint can represent.
+    /// The moments of the crawl whose state a checkpoint can have.
     log_points: LogPoints,
     /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
     /// yet.
@@ -74,8 +74,8 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths: a frame does not contain the path whose visit it
-        // records.
+        // Keep the lengths of the queued paths, because a frame does not contain the path whose
+        // visit it records.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
@@ -152,7 +152,8 @@ impl Frontier {
         Ok(None)
     }
 
-    /// Marks the previous path as visited. All paths found since then belong to this visit.
+    /// Marks the earliest path that `next` returned and that is not visited yet as visited. All
+    /// paths offered since the previous step belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;

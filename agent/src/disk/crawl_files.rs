@@ -16,7 +16,7 @@ use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
-/// The folder is locked: two agents that shared it would resume each other's crawls.
+/// The folder is locked because two agents that shared it would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
@@ -101,7 +101,8 @@ impl CrawlFiles {
         }
     }
 
-    /// Removes the task's tokens older than this one from the index, and returns them.
+    /// Removes the task's tokens that are older than the token of `key` from the index, and returns
+    /// them.
     fn take_older(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };

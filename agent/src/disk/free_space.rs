@@ -91,7 +91,7 @@ impl LimitedDisk {
         self.check.begin();
     }
 
-    /// Waits for the end of the current read; forever if there is none. Cancel-safe.
+    /// Waits for the end of the current read. If there is none, waits forever. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         self.check.ended().await;
     }
@@ -104,7 +104,8 @@ impl LimitedDisk {
         }
     }
 
-    /// Why the agent should take no lease, according to the last read.
+    /// Why the agent should take no lease, according to the last read; `None` if it may take
+    /// leases.
     pub(crate) fn paused(&mut self) -> Option<String> {
         let folder = self.check.folder.display();
         match self.check.free() {

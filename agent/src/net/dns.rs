@@ -21,8 +21,8 @@ use crate::metrics::{LookupResult, METRICS};
 
 /// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of cached answers, of which a name needs two. Enough for the sites that an agent
-/// crawls at the same time.
+/// Maximum number of cached answers. A name needs two answers. The maximum is enough for the sites
+/// that an agent crawls at the same time.
 const CACHED_ANSWERS: u64 = 1024;
 /// Maximum time for which an address is cached, whatever its TTL. It is limited because a site may
 /// move during a crawl of many hours.

@@ -5,7 +5,7 @@
 //! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
 //! address, the prober reports that address and sends nothing to it. The scheduler orders the site
 //! again when the lock of that address is free. Without locks, a machine with many names could get
-//! one request a second for each of them. If another order on this agent is using the address, an
+//! one request a second for each name. If another order on this agent is using the address, an
 //! order waits for a few seconds, and then reports the address in the same way.
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub struct OrderResult {
 #[derive(Debug)]
 pub enum OrderOutcome {
     /// The site was measured. If a measurement could have been shared, the flag tells whether the
-    /// two agree.
+    /// two measurements agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
         /// The measurement: this site's origin with the other site's samples.

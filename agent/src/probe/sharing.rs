@@ -23,8 +23,8 @@ use crate::net::origin::Scheme;
 /// sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
-/// Each has a standard error of 2 % (`stopping`), so two correct measurements differ by more only
-/// about once in some thousand cases.
+/// Each measurement has a standard error of 2 % (`stopping`), so two correct measurements exceed
+/// this difference only about once in some thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference up to this is always tolerated, because even at a nearby server the response times
 /// of pages differ by this much.

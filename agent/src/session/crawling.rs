@@ -23,8 +23,8 @@ pub(super) struct LeaseCrawl {
 
 impl LeaseCrawl {
     /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the scheduler has
-    /// already ended the lease. After `closing` is cancelled, an outcome that cannot be written is
-    /// no longer retried.
+    /// already ended the lease. After `closing` is cancelled, a failed write of the outcome is no
+    /// longer retried.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { crawl, crawler, writer, traces } = self;
         let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());

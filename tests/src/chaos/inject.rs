@@ -324,7 +324,7 @@ impl Injector {
         Ok(())
     }
 
-    /// From its next start, gives an agent the URLs of at most `most` schedulers.
+    /// Gives an agent the URLs of at most `most` schedulers, from its next start on.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
         let mut urls = prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);

@@ -114,7 +114,7 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // An agent may complete a lease that was taken from it until the task is granted again. So the
+    // An agent that has lost a lease may still complete it until the task is granted again. So the
     // crawler may differ from the agent of the newest assignment.
     let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
     let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {

@@ -13,10 +13,10 @@ const RIGHT_MS: f64 = 2.0;
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Number of runs, of which at least one must measure accurately. If other processes briefly occupy
-/// the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network cannot
-/// detect this. An error in Landfall would occur in every run, so more runs would only delay the
-/// failure.
+/// Maximum number of runs. At least one of them must measure accurately. If other processes briefly
+/// occupy the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network
+/// cannot detect this. An error in Landfall would occur in every run, so more runs would only delay
+/// the failure.
 const RUNS: usize = 3;
 
 /// Counts of right, wrong and unanswered measurements.

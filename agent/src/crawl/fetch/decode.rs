@@ -31,7 +31,7 @@ const MAX_BROTLI_WINDOW: usize = 16 << 20;
 /// very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
-/// after each byte sends ten bytes per byte.
+/// after each byte sends ten encoded bytes per decoded byte.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -199,7 +199,7 @@ impl Decoder {
         Ok(step)
     }
 
-    /// Checks the ratio of output to input, of which `left` bytes are not decoded yet.
+    /// Checks the ratio of output to input. The last `left` bytes of the input are not decoded yet.
     fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
         let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
         if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {

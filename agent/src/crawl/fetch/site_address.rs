@@ -1,5 +1,5 @@
-//! The address to which a crawl sends its requests: the one of the site's addresses for which the
-//! crawl has a permit.
+//! The address to which a crawl sends its requests: the address of the site for which the crawl has
+//! a permit.
 //!
 //! The scheduler limits the requests to each address over all agents and all sites there. So a
 //! crawl requests a permit before it connects to an address, and then stays with that address. It
@@ -55,7 +55,7 @@ pub struct AddressPermits {
 }
 
 impl AddressPermits {
-    /// Permits that the scheduler grants through `ask`.
+    /// Permits that the scheduler grants through `source`.
     pub const fn from_scheduler(source: PermitSource, silence: SchedulerSilence) -> Self {
         Self { source: Some(source), silence }
     }

@@ -120,7 +120,7 @@ impl StateWriter {
     }
 
     /// Whether to report to the scheduler now. Reports are due once a minute, and also when a pause
-    /// begins, because a paused crawl sends none.
+    /// begins, because a paused crawl sends no reports.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;

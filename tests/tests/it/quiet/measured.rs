@@ -163,8 +163,8 @@ async fn sites_share_measurements() -> Vec<String> {
     // samples.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine samples vary, so agents take more of them. The expected number is an
-    // eighth; the limit is half.
+    // On a busy machine samples vary, so agents take more of them. The expected number is an eighth
+    // of `naive`; the limit is half of it.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
     // Each agent measures one of the eight sites on a machine. Of the others it measures one in
     // fifty as a check, and all of them after a check that failed.

@@ -22,8 +22,8 @@ const MAX_BYTES: usize = 8 << 20;
 /// Approximate size in bytes of an entry without its rules. It limits the number of entries even if
 /// all files are empty.
 const ENTRY_BYTES: usize = 256;
-/// A file above this size is large; fewer than one in a thousand are. Two thousand crawls with
-/// smaller files take at most 128 MiB.
+/// A file above this size counts as large. Fewer than one file in a thousand is large. Two thousand
+/// crawls with smaller files take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
 /// Maximum total bytes of the large files in use.
 const LARGE_BYTES: usize = 32 << 20;
