@@ -47,7 +47,7 @@ make_root() { # RELEASE INCLUDED...
     fi
 }
 
-# Mounts a root whose changes are temporary on top of a permanent root.
+# Mounts a root file system over a permanent one, which stays unchanged.
 mount_root() { # RELEASE PLACE
     mkdir -p "$work/$2"/{changes,own,root}
     mount -t overlay overlay -o "lowerdir=$roots/$1,upperdir=$work/$2/changes,workdir=$work/$2/own" "$work/$2/root"

@@ -3,7 +3,7 @@
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
 //! `crawl` crawls sites, `warc` stores fetched pages, and `disk` stores the state that must survive
 //! a restart. `session` communicates with the scheduler and starts measurements and crawls.
-//! `beacon` answers requests of other agents, which so measure their round trip to this agent.
+//! `beacon` answers the requests by which other agents measure their round trip to this agent.
 //! `metrics` counts events for Prometheus. `listener` is the HTTP server of both `beacon` and
 //! `metrics`.
 

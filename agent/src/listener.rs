@@ -155,8 +155,8 @@ impl Connections {
 
 impl ConnectionTable {
     /// Chooses the connection to close for a new one: the one idle for longest among those of the
-    /// peer with the most connections. If that peer also made the new connection, only an idle
-    /// connection may be closed.
+    /// peer with the most connections. Unless this peer has at least two connections more than the
+    /// new one's peer, only an idle connection may be closed.
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {

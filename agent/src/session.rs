@@ -227,7 +227,7 @@ impl ActiveSession {
         }
     }
 
-    /// Handles messages and events of the work until the agent must stop. The stream stays open.
+    /// Handles messages and work events until the agent must stop. The stream stays open.
     async fn serve(
         &mut self,
         mut inbound: Streaming<SessionResponse>,

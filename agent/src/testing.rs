@@ -351,7 +351,7 @@ impl TestNames {
         names
     }
 
-    /// A context that may connect to these networks, and whose name server is this one.
+    /// A context that may connect to these networks and uses this name server.
     pub(crate) fn context(&self, allow_net: &[&str]) -> RequestContext {
         RequestContext { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
     }

@@ -45,8 +45,8 @@ const CAPACITY: u32 = 5;
 /// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
 /// 5 slots each, which gives 30 ms per site. Half as much again is added for lost work.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. If it is shorter, none of the ten agents
-/// works.
+/// Minimum mean time between the beginnings of two faults. If it were shorter, the faults would
+/// stop all ten agents.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the sites of the first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);

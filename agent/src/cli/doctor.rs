@@ -1,7 +1,7 @@
 //! `landfall-agent doctor`: checks everything that an agent needs. For each item it reports whether
 //! the item works, and if not, how to fix it.
 //!
-//! The command changes nothing, and may run beside the agent.
+//! The command changes nothing, and can run while the agent runs.
 
 use std::fmt;
 use std::io::ErrorKind;

@@ -139,7 +139,7 @@ impl Frontier {
     }
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before you offer
-    /// paths found on this one.
+    /// paths found on the returned one.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
@@ -152,8 +152,8 @@ impl Frontier {
         Ok(None)
     }
 
-    /// Marks the earliest path that `next` returned and that is not visited yet as visited. All
-    /// paths offered since the previous step belong to this visit.
+    /// Marks a path as visited: of the paths that `next` returned, the earliest one not marked yet.
+    /// All paths offered since the previous step belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
@@ -201,7 +201,7 @@ impl Frontier {
     }
 
     /// The state after the last step, for another agent. The visited pages are synced to the disk
-    /// first: no agent fetches them again, so a crash of this machine must not lose them.
+    /// first, because no agent fetches them again, even after a crash of this machine.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {

@@ -117,8 +117,8 @@ impl Walk<'_> {
             }
             self.check_pause()?;
             self.renew_rules().await?;
-            // Check the path again: the rules may have changed since it was queued, perhaps by
-            // another agent.
+            // Check the path again, because the rules may have changed since it was queued, perhaps
+            // by another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {

@@ -36,8 +36,7 @@ pub struct CrawlFiles {
 
 #[derive(Debug)]
 struct FileIndex {
-    /// For each task, the tokens of its leases that have files, or whose crawls may have created
-    /// files.
+    /// For each task, the tokens of its leases that have files, or may have them.
     tokens: HashMap<i64, BTreeSet<i64>>,
     swept_at: Instant,
 }

@@ -15,7 +15,7 @@ const RESUME_AT: u64 = 2;
 /// Time limit for reading the free space. A disk that takes longer counts as unusable.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Reads the free bytes on a folder's disk, on a thread that may block.
+/// Reads the free bytes on a folder's disk, on a thread for blocking tasks.
 #[derive(Debug)]
 struct FreeSpaceCheck {
     folder: PathBuf,
@@ -141,7 +141,7 @@ impl DiskSpace {
     }
 }
 
-/// Finds the fullest of the file systems of several folders, on a thread that may block.
+/// Finds the fullest of the file systems of several folders, on a thread for blocking tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct FullestDisk {
     folders: Arc<[PathBuf]>,

@@ -61,8 +61,8 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// The product token of crawls whose policy sets no other name. robots.txt names the crawler by
-    /// it.
+    /// The product token of crawls whose policy sets no other name. Site owners use it in
+    /// robots.txt.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {

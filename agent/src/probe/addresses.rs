@@ -1,5 +1,5 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
-//! decides whether its measurement also holds for other sites at the address.
+//! decides whether the order's measurement also holds for other sites at the address.
 //!
 //! The scheduler gives the lock of an address to only one order at a time, over all agents, and the
 //! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
@@ -212,8 +212,7 @@ mod tests {
         ("both.example.com", HERE),
         ("both.example.com", THERE),
     ];
-    /// The number of an order that shares measurements. The other number belongs to an order that
-    /// checks them.
+    /// The number of an order for which [`draw`] leads to sharing, not to a check.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -6,8 +6,8 @@
 //! resolves to different addresses in different places.
 //!
 //! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
-//! of the sites that could share a measurement is measured anyway, and the two are compared. If
-//! they disagree, nothing at this address is shared for `OFF_FOR`.
+//! of the sites that could share a measurement is measured anyway, and the two measurements are
+//! compared. If they disagree, nothing at this address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

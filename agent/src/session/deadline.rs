@@ -9,8 +9,8 @@ use crate::session::clock::{BootTime, passed};
 /// heartbeat interval is at most half of a lease's lifetime, and varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
-/// The deadline of all leases. There is none before the first welcome, and none after it has
-/// passed.
+/// The deadline of all leases. There is none before the first welcome, and none after the deadline
+/// has passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,

@@ -29,7 +29,8 @@ pub(super) enum WorkEvent {
 }
 
 impl WorkEvent {
-    /// The lease that this event ends without an outcome; `None` if the event ends no lease so.
+    /// The lease that this event ends without an outcome; `None` if the event ends no lease in this
+    /// way.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

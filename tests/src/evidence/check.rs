@@ -1,8 +1,8 @@
 //! Checks a finished batch: the database must be consistent, and must agree with the sites' access
 //! log.
 //!
-//! This module is pure. Each check returns sentences that say what is wrong. It returns none if
-//! nothing is wrong.
+//! This module is pure. Each check returns a list of sentences that say what is wrong. The list is
+//! empty if nothing is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

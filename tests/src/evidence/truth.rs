@@ -35,8 +35,8 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Compares measurements with the true values. `None` stands for a measurement without an
-    /// answer, or without a true value in the scenario.
+    /// Compares measurements with the true values. An item is `None` if the measurement has no
+    /// answer, or the scenario has no true value for it.
     pub fn of(measured_and_true_ms: impl IntoIterator<Item = Option<(f64, f64)>>) -> Self {
         let all: Vec<_> = measured_and_true_ms.into_iter().collect();
         let mut errors: Vec<(f64, f64)> =

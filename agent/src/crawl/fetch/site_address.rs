@@ -176,8 +176,8 @@ impl SiteAddress {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the site's host. robots.txt may redirect to another host, which has another
-    /// address.
+    /// Whether `host` is the site's host. robots.txt may redirect to another host, which has
+    /// another address.
     pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }

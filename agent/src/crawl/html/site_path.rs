@@ -14,7 +14,7 @@ use url::{Position, Url};
 use super::normal_form::normal_form;
 use crate::net::origin::Origin;
 
-/// Maximum length of a path and query in bytes. Longer ones belong to traps, not to pages.
+/// Maximum length of a path and query in bytes. Longer paths belong to traps, not to pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
