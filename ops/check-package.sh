@@ -6,7 +6,7 @@
 # Prints the duration of the steps.
 #
 # Everything runs in new namespaces (network, processes, mounts), which disappear when the script
-# ends. debootstrap makes the roots once, in target/roots; it downloads some 150 MB and takes two
+# ends. debootstrap makes the roots once, in target/roots. It downloads about 150 MB and takes two
 # minutes. Everything else takes a minute. Run as root.
 #
 #   ops/check-package.sh

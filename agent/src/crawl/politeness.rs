@@ -326,8 +326,8 @@ impl Politeness {
     }
 }
 
-/// The pause that a `Retry-After` header requires. The header has seconds or a date, which is
-/// compared with `now`; `None` if it is invalid (RFC 9110, 10.2.3).
+/// The pause that a `Retry-After` header requires. The header contains a number of seconds, or a
+/// date, which is compared with `now`. `None` if the header is invalid (RFC 9110, 10.2.3).
 pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {

@@ -24,7 +24,7 @@ use crate::net::origin::Scheme;
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
 /// Each measurement has a standard error of 2 % (`stopping`), so two correct measurements exceed
-/// this difference only about once in some thousand cases.
+/// this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference up to this is always tolerated, because even at a nearby server the response times
 /// of pages differ by this much.

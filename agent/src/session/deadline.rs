@@ -5,7 +5,7 @@ use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
 /// Fraction of the time to the deadline after which crawls count as disconnected. While the
-/// connection works, the next heartbeat is sent earlier, after at most 0.6 of that time: a
+/// connection works, the next heartbeat is sent earlier, after at most 0.6 of that time. A
 /// heartbeat interval is at most half of a lease's lifetime, and varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 

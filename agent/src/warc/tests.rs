@@ -1,4 +1,4 @@
-//! Tests stores in temporary folders. Their files are read with `read`.
+//! Tests [`Store`]s in temporary folders, and reads their files with the module `read`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy)]
 pub struct RequestLimit {
-    /// Minimum time from the start of one request of a crawl to the start of the next.
+    /// Minimum time between the starts of two consecutive requests of a crawl.
     pub interval: Duration,
     /// Maximum difference between the transit times of two requests. It is needed because the limit
     /// applies to sending, but logs contain arrivals.

@@ -2,10 +2,10 @@
 //!
 //! This module is pure. The decoder never copies its input, and its output comes in pieces of
 //! bounded size, however much the input expands. A decoder holds at most the window of its
-//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli,
-//! which is the format's limit (the large windows of up to a gigabyte are not part of HTTP and are
-//! refused). A window takes memory only as it fills. [`Decoder::window`] returns the size of a
-//! large window; all crawls share one memory budget for these.
+//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli.
+//! Brotli's large windows of up to a gigabyte are not part of HTTP and are refused. A window takes
+//! memory only as it fills. [`Decoder::window`] returns the size of a large window; all crawls
+//! share one memory budget for these.
 //!
 //! The decoder is lenient where this is safe. A body that is labelled gzip or zstd but is not
 //! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may

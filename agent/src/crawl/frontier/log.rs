@@ -6,7 +6,7 @@
 //! left an incomplete frame at the end, this frame is cut off. Frames that are not written yet are
 //! read from memory, so reads and writes never wait for each other.
 //!
-//! All functions block, so call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread for
+//! [`FrontierLog::open`] and the functions of [`LogReader`] block, so call them on a thread for
 //! blocking tasks.
 
 use std::fs::{File, OpenOptions};

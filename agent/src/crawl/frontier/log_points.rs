@@ -12,10 +12,9 @@ use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 /// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
-/// could take much memory: every path takes about 50 bytes in memory, but an empty path only two
-/// bytes in the checkpoint, before these compress to a thousandth. Real queues hardly ever reach
-/// the limit, because a checkpoint with so many paths has room for only one and a half bytes per
-/// path.
+/// could take much memory. Each path takes about 50 bytes of memory, but an empty path takes only
+/// two bytes in the checkpoint, which compress to a thousandth. Real queues hardly ever reach the
+/// limit, because a checkpoint with so many paths has room for only one and a half bytes per path.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
 /// Maximum number of fingerprints in a checkpoint. This number of fingerprints alone would fill it.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;

@@ -2,9 +2,9 @@
 //! removed.
 //!
 //! This module is pure. The set is a hash table with open addressing and linear probing. It is
-//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint, and 72
-//! to 90 percent of the slots are taken, so a path takes 17.9 to 22.4 bytes if there are at least a
-//! few thousand paths. A table that doubles would take up to 39 bytes per path, and half as much
+//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint. In a
+//! set of at least a few thousand paths, 72 to 90 percent of the slots are taken, so a path takes
+//! 17.9 to 22.4 bytes. A table that doubles would take up to 39 bytes per path, and half as much
 //! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
 //! pieces that one part frees when it grows. When each part was one piece, the process needed
 //! additional memory of a tenth of the set's size. Fingerprints are halves of a cryptographic

@@ -30,8 +30,8 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
@@ -141,8 +141,8 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
@@ -256,8 +256,8 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();
