@@ -246,7 +246,7 @@ impl Crawl {
     }
 
     /// The state from which another agent can resume; `None` if the crawl has not begun, or its
-    /// pages are not stored in time.
+    /// pages cannot be stored in time.
     async fn snapshot(&mut self) -> Option<CrawlSnapshot> {
         if self.frontier.is_new() {
             return None;

@@ -56,7 +56,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 /// The first delay between two attempts to connect, before it is randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Maximum delay between two attempts to connect. All agents reconnect to a restarted scheduler
-/// within this delay, because it must grant leases within ten seconds. With this delay, a thousand
+/// within this time, so that it can grant leases within ten seconds. With this delay, a thousand
 /// disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
 /// The delay after an error that only the operator can remove. It is short in tests.

@@ -299,7 +299,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended. Gives up if no task ends for too long a time.
+/// Waits until all tasks have ended. Gives up if no task ends for a long time.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,

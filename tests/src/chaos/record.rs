@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! Each time, it reads the proxies and logs first and the database last, so that the database
-//! contains every task to which they refer.
+//! Each time, the recorder reads the proxies and logs first and the database last, so that the
+//! database contains every task to which they refer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};

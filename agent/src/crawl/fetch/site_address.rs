@@ -1,5 +1,5 @@
-//! The address to which a crawl sends its requests: the address of the site for which the crawl has
-//! a permit.
+//! The address to which a crawl sends its requests: one of the site's addresses, for which the
+//! crawl has a permit.
 //!
 //! The scheduler limits the requests to each address over all agents and all sites there. So a
 //! crawl requests a permit before it connects to an address, and then stays with that address. It

@@ -12,7 +12,7 @@ use super::history::{Event, History};
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// The 99th percentiles of the recovery times, in seconds; `None` if there was no such kill.
+/// The 99th percentiles of the recovery times, in seconds. `None` if there are no recovery times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
     /// The time from the kill of an agent to the next grant of each of its tasks.
