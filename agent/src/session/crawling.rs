@@ -94,7 +94,8 @@ fn result_of(end: &CrawlEnd) -> CrawlResult {
             OutcomeKind::Blocked(_) => CrawlResult::Blocked,
             OutcomeKind::Unreachable => CrawlResult::Unreachable,
         },
-        // The scheduler refused a permit for the site's address, and has ended the lease.
+        // `NotPermitted`: the scheduler refused a permit for the site's address, and has ended the
+        // lease.
         CrawlEnd::Stopped(_) | CrawlEnd::NotPermitted => CrawlResult::HandedBack,
         CrawlEnd::Paused(..) => CrawlResult::Paused,
         CrawlEnd::Crashed(_) => CrawlResult::Crashed,

@@ -69,7 +69,7 @@ pub struct StoppingTrial {
     pub far_off: f64,
 }
 
-/// Error above which the wrong agent may be chosen, as a fraction of the distance.
+/// An error above this fraction of the distance may lead to the choice of the wrong agent.
 pub const FAR_OFF: f64 = 0.2;
 /// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), 10, and
 /// `SAMPLES`, as in the other trials.
