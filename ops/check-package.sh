@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Tests the packages in target/package as an operator would use them, in fresh Debian roots without
-# systemd: the scheduler's in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls local
-# sites, and removes the agent's package during a crawl, after which its leases must be returned.
-# Then installs the package again, resumes the crawls, upgrades, and purges both packages. Prints
-# the duration of the steps.
+# systemd: the scheduler's package in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls
+# local sites, and removes the agent's package during a crawl, after which its leases must be
+# returned. Then installs the package again, resumes the crawls, upgrades, and purges both packages.
+# Prints the duration of the steps.
 #
 # Everything runs in new namespaces (network, processes, mounts), which disappear when the script
-# ends. debootstrap makes the roots once, in target/roots; it downloads some 150 MB and takes two
+# ends. debootstrap makes the roots once, in target/roots. It downloads about 150 MB and takes two
 # minutes. Everything else takes a minute. Run as root.
 #
 #   ops/check-package.sh
@@ -17,8 +17,8 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 packages=$target/package
 roots=$target/roots
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-# The number of sites, the scheduler's address, and the name by which agents resolve the address. It
-# is not a loopback address, so the scheduler uses TLS.
+# The number of sites, the scheduler's address, and the name by which agents resolve the address.
+# The address is not loopback, so the scheduler uses TLS.
 sites=4
 address=198.51.100.1
 name=scheduler.test
@@ -47,7 +47,7 @@ make_root() { # RELEASE INCLUDED...
     fi
 }
 
-# Mounts a root whose changes are temporary on top of a permanent root.
+# Mounts a root file system over a permanent one, which stays unchanged.
 mount_root() { # RELEASE PLACE
     mkdir -p "$work/$2"/{changes,own,root}
     mount -t overlay overlay -o "lowerdir=$roots/$1,upperdir=$work/$2/changes,workdir=$work/$2/own" "$work/$2/root"
@@ -102,7 +102,7 @@ ThreadingHTTPServer(("0.0.0.0", 8080), Site).serve_forever()
 END
 }
 
-# The number of a batch's tasks that are in a state.
+# Prints the number of a batch's tasks that are in the given state.
 count_of() { # BATCH STATE
     scheduler_root landfall batches show "$1" --format json | python3 -c '
 import json, sys

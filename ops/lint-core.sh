@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment,
-# files, or a module outside the core. Comments and tests may mention them.
+# files, or a module outside the core. Comments and tests are not checked.
 #
 #   ops/lint-core.sh              check this repository
 #   ops/lint-core.sh --self-test  show that every rule can fail
@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=ops/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
-# The core, relative to the repository. A folder stands for everything in it.
+# The core, relative to the repository. A folder means all files in it.
 core=(
     scheduler/src/model.rs
     scheduler/src/model

@@ -13,7 +13,8 @@ set -euo pipefail
 max_lines=400
 sources=(proto/src scheduler/src agent/src tests/src)
 
-# Names of variables that contain sentences for people, and the ways to compare them in SQL or Rust.
+# Names of variables that contain sentences written for people, and the ways to compare them in SQL
+# or Rust.
 said='(reason|note|said|message|unmeasured_detail)'
 wording="(where|and|or|when|on|not|[(]) *([a-z_]+[.])?$said *(=|<>|!=) *'|$said( not)? i?like |$said([.]as_deref[(][)])? *[=!]= *[\"S]|$said([.]as_str[(][)])?[.](starts_with|ends_with|contains)[(]"
 

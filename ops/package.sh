@@ -45,7 +45,7 @@ most_agent_bytes=$((20 << 20))
 find_version() {
     local number commit='' changed
     number=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
-    # Compare the folders: an unpacked archive may be inside another repository.
+    # Compare the folders, because an unpacked archive may be inside another repository.
     if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$PWD" ]; then
         commit=$(git rev-parse --short=8 HEAD)
         epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}

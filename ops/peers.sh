@@ -47,8 +47,8 @@ say() {
     [ "$dry_run" = no ]
 }
 
-# If one crawler cannot be installed, the others still are. The benchmark then says in the crawler's
-# row that it is missing.
+# If one crawler cannot be installed, the others are installed anyway. The benchmark then says in
+# the crawler's row that it is missing.
 failed=0
 
 if wanted spider && { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then

@@ -1,4 +1,4 @@
-//! The beacon: a small HTTP server at which other agents measure their round trip to this one. It
+//! The beacon: a small HTTP server at which other agents measure their round trip to this agent. It
 //! answers HEAD and GET with 204, without a body.
 
 use http_body_util::Full;

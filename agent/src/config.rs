@@ -1,8 +1,8 @@
 //! The agent's configuration, read from `agent.toml` and checked once. `landfall-agent enrol`
 //! writes the file.
 //!
-//! Unknown keys are errors. Relative paths start at the file's folder, unless the caller gives
-//! another folder.
+//! Unknown keys are errors. Relative paths are resolved against the file's folder, unless the
+//! caller gives another folder.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -197,12 +197,12 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks a file; relative paths start at its folder.
+    /// Reads and checks a file. Relative paths are resolved against the file's folder.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_from(path, path.parent().unwrap_or(Path::new(".")))
     }
 
-    /// Reads and checks a file; relative paths start at `folder`.
+    /// Reads and checks a file. Relative paths are resolved against `folder`.
     pub fn load_from(path: &Path, folder: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
@@ -232,7 +232,8 @@ impl Config {
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(text, &error) })
     }
 
-    /// Replaces the command that crawls sites. A relative `exec.folder` starts at `folder`.
+    /// Replaces the command that crawls sites. A relative `exec.folder` is resolved against
+    /// `folder`.
     pub fn crawl_with(&mut self, command: Vec<String>, folder: &Path) {
         match &mut self.exec {
             Some(exec) => exec.command = command,

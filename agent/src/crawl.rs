@@ -54,8 +54,8 @@ mod walk;
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Maximum rest. If a policy spaces requests farther apart than this, an early request hardly
-/// burdens the server, and another crawl can use the slot.
+/// Maximum time that a crawl rests after its last request. Then another crawl can use its slot. At
+/// longer request intervals, one early request hardly burdens the server.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -153,7 +153,7 @@ struct Crawl {
     deadline: Instant,
     origin: Option<Origin>,
     /// When the search for the site's origin ended, with or without a result. While there is no
-    /// fetcher, the crawl uses it as the time of the last request.
+    /// fetcher, this counts as the time of the last request.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -245,7 +245,8 @@ impl Crawl {
         .await
     }
 
-    /// The state from which another agent can resume; `None` if there is none.
+    /// The state from which another agent can resume; `None` if the crawl has not begun, or its
+    /// pages cannot be stored in time.
     async fn snapshot(&mut self) -> Option<CrawlSnapshot> {
         if self.frontier.is_new() {
             return None;
@@ -257,8 +258,8 @@ impl Crawl {
         Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// Until when the crawl rests before it returns its lease, so that the site's next crawl may
-    /// send a request at once. `None` if the crawl has sent no request, or has no scheduler.
+    /// The time until which the crawl rests before it returns its lease. The site's next crawl may
+    /// then send a request at once. `None` if the crawl has sent no request, or has no scheduler.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);

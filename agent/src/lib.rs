@@ -3,8 +3,9 @@
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
 //! `crawl` crawls sites, `warc` stores fetched pages, and `disk` stores the state that must survive
 //! a restart. `session` communicates with the scheduler and starts measurements and crawls.
-//! `beacon` answers other agents, so that they can measure their round trip to this one. `metrics`
-//! counts events for Prometheus. `listener` is the HTTP server of both `beacon` and `metrics`.
+//! `beacon` answers the requests by which other agents measure their round trip to this agent.
+//! `metrics` counts events for Prometheus. `listener` is the HTTP server of both `beacon` and
+//! `metrics`.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -37,8 +38,9 @@ mod session;
 mod testing;
 pub mod warc;
 
-/// The version, with the commit if the build knows it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
-/// the commit. If the build read it from git, every commit would cause a new build.
+/// The version, followed by the commit if it was passed to the build: `0.1.0+f2acb2d8`.
+/// `ops/package.sh` passes the commit. A build that read the commit from git would rebuild after
+/// every commit.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

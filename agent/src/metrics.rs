@@ -1,8 +1,8 @@
-//! The agent's metrics for Prometheus. They are counted where events happen, and read when
-//! Prometheus scrapes them.
+//! The agent's metrics for Prometheus. Events are counted where they happen. The counts are read
+//! when Prometheus scrapes them.
 //!
 //! The values of labels are words from the lists below, never names of hosts. A scrape prints every
-//! value of a label, also with the count 0. The metrics are global to the process, so that code
+//! value of a label, even if its count is 0. The metrics are global to the process, so that code
 //! that sends a request can count it without access to the agent.
 
 use std::marker::PhantomData;
@@ -198,7 +198,7 @@ impl Metrics {
         self.connected.set(1);
     }
 
-    /// Counts the end of a session. The reason is absent if the agent is stopping.
+    /// Counts the end of a session. `failure` is `None` if the agent is stopping.
     pub(crate) fn session_ended(&self, failure: Option<SessionFailure>) {
         self.connected.set(0);
         if let Some(failure) = failure {

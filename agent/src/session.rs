@@ -1,4 +1,4 @@
-//! The agent's side of sessions: connects, registers, serves, drains, and reconnects after a break.
+//! The agent's side of sessions: connects, registers, handles messages, drains and reconnects.
 //!
 //! One task owns the stream and the [`Work`], which outlives sessions. While the scheduler is
 //! unreachable, crawls continue until the deadline, which is counted from the time at which the
@@ -49,17 +49,17 @@ pub mod work;
 
 /// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// Maximum random deviation of the heartbeat interval, as a fraction of it, in either direction.
+/// Maximum random deviation of the heartbeat interval, up or down, as a fraction of the interval.
 const JITTER: f64 = 0.2;
-/// Time limit of a stopping agent for its crawls to end and its outcomes to be acknowledged.
+/// How long a stopping agent waits for its crawls to end and its outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 /// The first delay between two attempts to connect, before it is randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
-/// Maximum delay between two attempts to connect. It is also the time until the last agent has
-/// reconnected to a restarted scheduler, which must grant leases within ten seconds. With this
-/// delay, a thousand agents make 270 attempts a second.
+/// Maximum delay between two attempts to connect. All agents reconnect to a restarted scheduler
+/// within this time, so that it can grant leases within ten seconds. With this delay, a thousand
+/// disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay if only the operator can remove the error. It is short in tests.
+/// The delay after an error that only the operator can remove. It is short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// The settings for connecting to the scheduler, and what the agent reports about itself.
@@ -133,8 +133,8 @@ pub async fn run(
         // Only the operator can remove these two errors, so retry slowly.
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        // The events in between need no report. Outcomes are in the outbox, and the next session
-        // does not claim the leases of crawls that ended without an outcome.
+        // The events during this wait need no report. Outcomes are in the outbox, and the next
+        // session does not claim the leases of crawls that ended without an outcome.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }
@@ -190,8 +190,8 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages that wait for room in the transport, so that the agent can still read. Otherwise
-    /// both sides would deadlock when both directions are full.
+    /// Messages that wait for room in the transport. While they wait, the agent can still read.
+    /// Otherwise the agent and the scheduler would deadlock when both directions are full.
     pending: OutgoingQueue,
     interval: Duration,
     life: Duration,
@@ -227,7 +227,7 @@ impl ActiveSession {
         }
     }
 
-    /// Serves until the agent must stop. The stream stays open.
+    /// Handles messages and work events until the agent must stop. The stream stays open.
     async fn serve(
         &mut self,
         mut inbound: Streaming<SessionResponse>,
@@ -309,7 +309,7 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint before the lease is returned: no report is allowed afterwards.
+    /// Sends the checkpoint first, because no report on a returned lease is allowed.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -333,8 +333,8 @@ impl ActiveSession {
         self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
-    /// Renews the deadline. It counts from when the heartbeat was sent, so it is earlier than the
-    /// scheduler's.
+    /// Renews the deadline. It is counted from the time at which the heartbeat was sent, so it is
+    /// earlier than the scheduler's deadline.
     fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();

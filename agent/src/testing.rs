@@ -298,7 +298,7 @@ impl RequestLog {
     }
 }
 
-/// A name server. The test decides its answers, and it counts the queries.
+/// A name server whose answers the test decides. It counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
@@ -351,7 +351,7 @@ impl TestNames {
         names
     }
 
-    /// A context that may connect to these networks, and whose name server is this one.
+    /// A context that may connect to these networks and uses this name server.
     pub(crate) fn context(&self, allow_net: &[&str]) -> RequestContext {
         RequestContext { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
     }

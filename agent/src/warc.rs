@@ -130,7 +130,7 @@ impl Recorder {
             return;
         }
         let mut paused = self.store.paused.clone();
-        // An error means that there is no writer. Then there is nothing to wait for.
+        // An error means that the writer has ended, so there is nothing to wait for.
         let _writer_gone = paused.wait_for(Option::is_none).await;
     }
 

@@ -26,7 +26,7 @@ fi
 code=$?
 
 # Count the columns from the end of the line, because a URL may contain commas. The status is the
-# 9th from the end, the decompressed size the 5th.
+# 9th column from the end, the decompressed size the 5th.
 if [ -e "$requests" ]; then
     awk -F, -v robots=",${LANDFALL_URL}robots.txt," '
         NR == 1 || index($0, robots) { next }

@@ -169,8 +169,9 @@ impl Serialize for Why {
     }
 }
 
-/// Prints a choice. Each candidate has its rank, counted from 1, and a flag that tells whether it
-/// was chosen. The seed is printed as text, because JSON numbers are not exact with so many digits.
+/// Prints the choice of an agent. Each candidate has its rank, counted from 1, and a flag that
+/// tells whether it was chosen. The seed is printed as text, because JSON numbers are not exact
+/// with so many digits.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

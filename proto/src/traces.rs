@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-/// Maximum number of spans that wait to be sent. Each takes some hundred bytes.
+/// Maximum number of spans that wait to be sent. Each takes a few hundred bytes.
 const QUEUE: usize = 8192;
 /// Maximum number of spans in a request.
 const AT_ONCE: usize = 512;
@@ -29,10 +29,10 @@ const AT_ONCE: usize = 512;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time limit of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of a response in bytes. A collector responds with some ten bytes, or with the text
-/// of an error.
+/// Maximum size of a response in bytes. A collector responds with a few bytes, or with the text of
+/// an error.
 const MOST_ANSWERED: usize = 64 << 10;
-/// Time in which the last spans are sent when the process stops.
+/// Time limit for sending the last spans when the process stops.
 const LAST: Duration = Duration::from_secs(2);
 /// OTLP's numbers for the span kind "internal" and the status "error".
 const INTERNAL: u8 = 1;

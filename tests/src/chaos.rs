@@ -42,11 +42,11 @@ pub mod twins;
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Number of sites that an agent crawls at the same time.
 const CAPACITY: u32 = 5;
-/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s in one of 10 × 5
-/// slots; half as much again is added for lost work.
+/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
+/// 5 slots each, which gives 30 ms per site. Half as much again is added for lost work.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. If it is shorter, none of the ten agents
-/// works.
+/// Minimum mean time between the beginnings of two faults. If it were shorter, the faults would
+/// stop all ten agents.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the sites of the first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
@@ -299,7 +299,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended. Gives up if no task ends for too long a time.
+/// Waits until all tasks have ended. Gives up if no task ends for a long time.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,

@@ -30,9 +30,8 @@ mod verdict;
 const BATCH: &str = "demo";
 /// Number of sites that an agent crawls at the same time.
 const CAPACITY: u32 = 32;
-/// The scheduler's configuration. It differs from the defaults in two ways: agents measure each
-/// other more slowly, because they all share one machine; and the dashboard can be read without
-/// signing in.
+/// The scheduler's configuration. Agents measure each other more slowly than by default, because
+/// they all share one machine. The dashboard can be read without signing in.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
 /// Time between two requests of a crawl to a site. It may be this short only because the lab owns
 /// the sites.
@@ -41,7 +40,7 @@ const REQUEST_INTERVAL: &str = "250ms";
 const MAX_DEPTH: u32 = 8;
 /// Minimum time between two probes of a site, which is the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of agents with which the demo has landmarks.
+/// Minimum number of agents for which the demo elects landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
@@ -175,7 +174,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for Ctrl-C, so that people can look at the dashboard.
+/// Waits for Ctrl-C, so that the user can look at the dashboard.
 async fn keep(cluster: &Cluster) {
     let scheduler = &cluster.schedulers[0];
     println!("Dashboard: http://{}", scheduler.address());

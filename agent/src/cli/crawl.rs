@@ -84,8 +84,7 @@ pub(super) struct CrawlArgs {
 }
 
 impl CrawlArgs {
-    /// The settings: those of the command line first, then those of the policy file, then the
-    /// defaults.
+    /// The settings. The command line overrides the policy file, which overrides the defaults.
     fn settings(&self) -> anyhow::Result<CrawlSettings> {
         let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {

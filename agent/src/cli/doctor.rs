@@ -1,7 +1,7 @@
 //! `landfall-agent doctor`: checks everything that an agent needs. For each item it reports whether
 //! the item works, and if not, how to fix it.
 //!
-//! The command changes nothing, and may run beside the agent.
+//! The command changes nothing, and can run while the agent runs.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -28,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum difference between this machine's clock and the scheduler's. The clock must be right
 /// because certificates have a validity period and stored pages have timestamps.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// A name about which every name server has an answer, even if the answer is that it has no
-/// address. Tests use an address instead, so that they need no name server.
+/// A name about which every name server has an answer, even if that answer says that the name has
+/// no address. Tests use an address instead, so that they need no name server.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 

@@ -236,8 +236,8 @@ impl Fetcher {
         }
     }
 
-    /// Records that the newest body is incomplete, and the error. A decoding error means a faulty
-    /// page, not an overloaded site.
+    /// Records the error that made the newest body incomplete. A decoding error does not affect the
+    /// pace, because it means a faulty page, not an overloaded site.
     pub(super) fn broke_off(&mut self, error: &FetchError) {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);
@@ -289,8 +289,8 @@ impl Fetcher {
         self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
-    /// Notes the round trip of a request on a warm connection. A request is warm if it uses the
-    /// same connection, identified by its local port, as the previous request.
+    /// Notes the round trip of a request on a warm connection. The connection is warm if the
+    /// previous request used it too. A connection is identified by its local port.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
         self.connect_delay.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);

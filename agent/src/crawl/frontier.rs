@@ -52,7 +52,7 @@ pub(super) struct QueueEntry {
 pub(super) struct Frontier {
     known: KnownPaths,
     queue: Queue,
-    /// The moments that a checkpoint can represent.
+    /// The moments of the crawl whose state a checkpoint can have.
     log_points: LogPoints,
     /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
     /// yet.
@@ -74,8 +74,8 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths: a frame does not contain the path whose visit it
-        // records.
+        // Keep the lengths of the queued paths, because a frame does not contain the path whose
+        // visit it records.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
@@ -139,7 +139,7 @@ impl Frontier {
     }
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before you offer
-    /// paths found on this one.
+    /// paths found on the returned one.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
@@ -152,7 +152,8 @@ impl Frontier {
         Ok(None)
     }
 
-    /// Marks the previous path as visited. All paths found since then belong to this visit.
+    /// Marks a path as visited: of the paths that `next` returned, the earliest one not marked yet.
+    /// All paths offered since the previous step belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
@@ -200,7 +201,7 @@ impl Frontier {
     }
 
     /// The state after the last step, for another agent. The visited pages are synced to the disk
-    /// first: no agent fetches them again, so a crash of this machine must not lose them.
+    /// first, because no agent fetches them again, even after a crash of this machine.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {

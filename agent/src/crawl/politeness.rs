@@ -48,7 +48,7 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// The resolution of the window, which is also its inaccuracy.
+/// The resolution of the time window. The length of the window is inexact by up to this time.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Number of consecutive errors that opens the breaker.
@@ -326,8 +326,8 @@ impl Politeness {
     }
 }
 
-/// The pause that a `Retry-After` header requires. The header has seconds or a date, which is
-/// compared with `now`; `None` if it is invalid (RFC 9110, 10.2.3).
+/// The pause that a `Retry-After` header requires. The header contains a number of seconds, or a
+/// date, which is compared with `now`. `None` if the header is invalid (RFC 9110, 10.2.3).
 pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {

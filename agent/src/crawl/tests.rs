@@ -103,7 +103,7 @@ async fn crawl(site: &TestServer) -> Outcome {
     TestCrawl::of(site).outcome().await
 }
 
-/// A site of `pages` pages, each of which links to the next.
+/// A site of `pages` pages. Each page links to the next.
 fn chain(path: &str, pages: u32) -> Reply {
     let number = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
     match number {

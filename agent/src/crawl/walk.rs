@@ -1,8 +1,8 @@
 //! Visits the pages of a site in breadth-first order: sends requests, follows redirects, receives
 //! pages and queues their links.
 //!
-//! A failed request is counted in the ledger, and the crawl continues. Before the frontier is
-//! empty, only an exhausted budget or an unreachable start page ends a crawl.
+//! A failed request is counted in the ledger, and the crawl continues. [`WalkEnd`] lists what ends
+//! a crawl before its frontier is empty.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -117,8 +117,8 @@ impl Walk<'_> {
             }
             self.check_pause()?;
             self.renew_rules().await?;
-            // Check the path again: the rules may have changed since it was queued, perhaps by
-            // another agent.
+            // Check the path again, because the rules may have changed since it was queued, perhaps
+            // by another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {

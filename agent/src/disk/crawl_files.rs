@@ -16,7 +16,7 @@ use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
-/// The folder is locked: two agents that shared it would resume each other's crawls.
+/// The folder is locked because two agents that shared it would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
@@ -36,8 +36,7 @@ pub struct CrawlFiles {
 
 #[derive(Debug)]
 struct FileIndex {
-    /// For each task, the tokens of its leases that have files, or whose crawls may have created
-    /// files.
+    /// For each task, the tokens of its leases that have files, or may have them.
     tokens: HashMap<i64, BTreeSet<i64>>,
     swept_at: Instant,
 }
@@ -101,7 +100,8 @@ impl CrawlFiles {
         }
     }
 
-    /// Removes the task's tokens older than this one from the index, and returns them.
+    /// Removes the task's tokens that are older than the token of `key` from the index, and returns
+    /// them.
     fn take_older(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };

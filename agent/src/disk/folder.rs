@@ -30,8 +30,8 @@ fn default_of(machine: &Path, user: Uid) -> PathBuf {
     home.join(".local/share/landfall-agent")
 }
 
-/// The user who owns the folder and so runs its agent; `None` unless this process is root and the
-/// owner is another user.
+/// The user who owns the folder and so runs its agent. `None` if this user is root, or if this
+/// process does not run as root.
 pub fn other_owner(dir: &Path) -> Option<User> {
     if !nix::unistd::geteuid().is_root() {
         return None;

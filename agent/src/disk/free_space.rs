@@ -15,7 +15,7 @@ const RESUME_AT: u64 = 2;
 /// Time limit for reading the free space. A disk that takes longer counts as unusable.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Reads the free bytes on a folder's disk, on a thread that may block.
+/// Reads the free bytes on a folder's disk, on a thread for blocking tasks.
 #[derive(Debug)]
 struct FreeSpaceCheck {
     folder: PathBuf,
@@ -91,7 +91,7 @@ impl LimitedDisk {
         self.check.begin();
     }
 
-    /// Waits for the end of the current read; forever if there is none. Cancel-safe.
+    /// Waits for the end of the current read. If there is none, waits forever. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         self.check.ended().await;
     }
@@ -104,7 +104,8 @@ impl LimitedDisk {
         }
     }
 
-    /// Why the agent should take no lease, according to the last read.
+    /// Why the agent should take no lease, according to the last read; `None` if it may take
+    /// leases.
     pub(crate) fn paused(&mut self) -> Option<String> {
         let folder = self.check.folder.display();
         match self.check.free() {
@@ -140,7 +141,7 @@ impl DiskSpace {
     }
 }
 
-/// Finds the fullest of the file systems of several folders, on a thread that may block.
+/// Finds the fullest of the file systems of several folders, on a thread for blocking tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct FullestDisk {
     folders: Arc<[PathBuf]>,

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 
-/// The folder is locked: two agents that shared it would remove each other's folders.
+/// The folder is locked because two agents that shared it would remove each other's folders.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawlers' output", otherwise: "set exec.folder" };
 
 /// A handle on the folders. Cheap to clone.

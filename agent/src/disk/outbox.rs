@@ -4,7 +4,7 @@
 //! scheduler has acknowledged it. So it survives lost sessions, restarts and a `kill -9`, and every
 //! session reports it again. The agent takes no lease while too many outcomes are unacknowledged,
 //! so a scheduler that grants leases but never acknowledges outcomes cannot fill the memory or the
-//! disk. Nor does the agent take leases while the disk is full ([`Outbox::paused`]). The outbox
+//! disk. While the disk is full, the agent takes no lease either ([`Outbox::paused`]). The outbox
 //! never waits for the disk, so heartbeats continue even if the disk hangs.
 
 use std::collections::BTreeMap;
@@ -117,7 +117,8 @@ impl Outbox {
         self.disk.begin();
     }
 
-    /// Waits for the end of the current check of the disk; forever if there is none. Cancel-safe.
+    /// Waits for the end of the current check of the disk. If there is none, waits forever.
+    /// Cancel-safe.
     pub async fn space_checked(&mut self) {
         self.disk.ended().await;
     }

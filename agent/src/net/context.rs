@@ -33,8 +33,8 @@ impl RequestContext {
     }
 }
 
-/// The parts of a [`RequestContext`] without the user agent, which the scheduler may send when a
-/// session opens.
+/// The parts of a [`RequestContext`] that are known before a session opens. The final user agent is
+/// not, because the scheduler may send one.
 #[derive(Debug, Clone)]
 pub struct RequestBase {
     pub guard: Guard,

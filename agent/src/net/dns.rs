@@ -21,11 +21,11 @@ use crate::metrics::{LookupResult, METRICS};
 
 /// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of cached answers, of which a name needs two. Enough for the sites that an agent
-/// crawls at the same time.
+/// Maximum number of cached answers. A name needs two answers. The maximum is enough for the sites
+/// that an agent crawls at the same time.
 const CACHED_ANSWERS: u64 = 1024;
 /// Maximum time for which an address is cached, whatever its TTL. It is limited because a site may
-/// move during a crawl of many hours.
+/// move to another address during a crawl of many hours.
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
 /// Maximum time for which a negative answer is cached. It is short so that a repaired name works
 /// within minutes.
@@ -33,8 +33,8 @@ const LONGEST_MISSED: Duration = Duration::from_secs(300);
 /// Minimum time for which a negative answer is cached. Some servers set no TTL. Without this
 /// minimum, every connection to a site without IPv6 would cause a query for its IPv6 address.
 const SHORTEST_MISSED: Duration = Duration::from_secs(10);
-/// Maximum number of a host's addresses to use. A name may have hundreds, and each may cost a
-/// connection attempt.
+/// Maximum number of a host's addresses to use. A name can have hundreds of addresses, and each may
+/// cost a connection attempt.
 const MAX_ADDRESSES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -80,8 +80,8 @@ impl Resolver {
         )
     }
 
-    /// Makes a resolver that sends a query for every lookup. [`crate::config::Config::dns_cache`]
-    /// chooses it.
+    /// Makes a resolver that sends a query for every lookup. It is used if
+    /// [`crate::config::Config::dns_cache`] is false.
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(
             server,

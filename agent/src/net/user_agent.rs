@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 
-/// Maximum length of a product token in bytes, then of a version. Both are limited because every
+/// Maximum lengths of a product token and of a version, in bytes. Both are limited because every
 /// request sends them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
@@ -61,7 +61,8 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// The product token, used in robots.txt, of crawls whose policy sets no other name.
+    /// The product token of crawls whose policy sets no other name. Site owners use it in
+    /// robots.txt.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {

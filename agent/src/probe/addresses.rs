@@ -1,11 +1,11 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
-//! decides whether its measurement also holds for other sites at the address.
+//! decides whether the order's measurement also holds for other sites at the address.
 //!
 //! The scheduler gives the lock of an address to only one order at a time, over all agents, and the
 //! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
 //! address, the prober reports that address and sends nothing to it. The scheduler orders the site
 //! again when the lock of that address is free. Without locks, a machine with many names could get
-//! one request a second for each of them. If another order on this agent is using the address, an
+//! one request a second for each name. If another order on this agent is using the address, an
 //! order waits for a few seconds, and then reports the address in the same way.
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub struct OrderResult {
 #[derive(Debug)]
 pub enum OrderOutcome {
     /// The site was measured. If a measurement could have been shared, the flag tells whether the
-    /// two agree.
+    /// two measurements agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
         /// The measurement: this site's origin with the other site's samples.
@@ -212,8 +212,7 @@ mod tests {
         ("both.example.com", HERE),
         ("both.example.com", THERE),
     ];
-    /// The number of an order that shares measurements. The other number belongs to an order that
-    /// checks them.
+    /// The number of an order for which [`draw`] leads to sharing, not to a check.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 

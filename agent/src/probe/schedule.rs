@@ -6,7 +6,7 @@
 //! is ever warm. If this becomes clear before any sample was answered, the first request of each
 //! connection is the sample instead. The handshakes are still timed separately.
 
-/// Number of closed connections during one sample from which the sample counts as lost.
+/// A sample counts as lost after this number of connections were closed during it.
 const CLOSURES_A_SAMPLE: u32 = 2;
 /// Number of lost samples after which the prober gives up if no sample was answered.
 const HOPELESS: u32 = 3;

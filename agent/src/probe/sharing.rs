@@ -6,8 +6,8 @@
 //! resolves to different addresses in different places.
 //!
 //! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
-//! of the sites that could share a measurement is measured anyway, and the two are compared. If
-//! they disagree, nothing at this address is shared for `OFF_FOR`.
+//! of the sites that could share a measurement is measured anyway, and the two measurements are
+//! compared. If they disagree, nothing at this address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ use crate::net::origin::Scheme;
 /// sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
-/// Each has a standard error of 2 % (`stopping`), so two correct measurements differ by more only
-/// about once in some thousand cases.
+/// Each measurement has a standard error of 2 % (`stopping`), so two correct measurements exceed
+/// this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference up to this is always tolerated, because even at a nearby server the response times
 /// of pages differ by this much.

@@ -4,8 +4,9 @@
 //! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
 //! that of the median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD
 //! and n the number of samples within 3 s of the median. For few samples the weighted mean is the
-//! median; for many it is more exact. Spikes increase the MAD, so a host gets more requests if its
-//! samples disagree. If its first samples agree, they suffice, because two spikes seldom agree.
+//! median; for many samples it is more exact than the median. Spikes increase the MAD, so a host
+//! gets more requests if its samples disagree. If its first samples agree, they suffice, because
+//! two spikes seldom agree.
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
 //! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`
@@ -17,7 +18,7 @@ use super::weighted_mean::weighted_mean;
 
 /// The relative standard error at which to stop. It suffices because the map has a median error of
 /// 5 %, and the errors of several probers average out. In the trial, halving this error took 80 %
-/// more samples, and did not change the share of results within 5 %.
+/// more samples, and did not change the share of results with an error within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
 /// The absolute standard error at which to stop. Smaller differences do not matter when an agent is
 /// chosen, and timers in user space are not more exact.

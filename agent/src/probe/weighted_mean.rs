@@ -6,10 +6,11 @@
 //! most frequent bin contains a spike. Therefore samples outside the median ± 3 scaled MAD are
 //! dropped first. If there are too few samples for bins, the result is the median.
 //!
-//! The bin width is that of Freedman and Diaconis, twice the interquartile range divided by the
-//! cube root of the number of samples. It hardly changes if a fifth of the samples are spikes. All
-//! values are integer nanoseconds. Among equally frequent bins, the one nearest to the median ranks
-//! first, then the smaller one. So the result does not depend on the order of the samples.
+//! The bin width follows the rule of Freedman and Diaconis: twice the interquartile range, divided
+//! by the cube root of the number of samples. It hardly changes if a fifth of the samples are
+//! spikes. All values are integer nanoseconds. Among equally frequent bins, the one nearest to the
+//! median ranks first, then the smaller one. So the result does not depend on the order of the
+//! samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The delay before the next attempt. This module is pure.
+//! The delay before the next attempt to connect. This module is pure.
 //!
 //! The delay doubles with each attempt, from a floor up to a ceiling. The actual delay is random,
-//! between half of it and all of it. So agents that were disconnected at the same moment do not
-//! reconnect at the same moment.
+//! between half of this value and the whole value. So agents that were disconnected at the same
+//! moment do not reconnect at the same moment.
 
 use std::time::Duration;
 

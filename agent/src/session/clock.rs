@@ -25,7 +25,7 @@ impl BootTime {
         Self(self.0.saturating_add(duration))
     }
 
-    /// The time from `now` until this time; zero if it has passed.
+    /// The time from `now` until this time; zero if this time has passed.
     pub fn remaining(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0)
     }
@@ -36,7 +36,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Waits until the deadline has passed; forever if there is none.
+/// Waits until the deadline has passed. With `None`, waits forever.
 pub async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     loop {

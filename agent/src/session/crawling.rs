@@ -23,8 +23,8 @@ pub(super) struct LeaseCrawl {
 
 impl LeaseCrawl {
     /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the scheduler has
-    /// already ended the lease. After `closing` is cancelled, an outcome that cannot be written is
-    /// no longer retried.
+    /// already ended the lease. After `closing` is cancelled, a failed write of the outcome is no
+    /// longer retried.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { crawl, crawler, writer, traces } = self;
         let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());
@@ -94,7 +94,8 @@ fn result_of(end: &CrawlEnd) -> CrawlResult {
             OutcomeKind::Blocked(_) => CrawlResult::Blocked,
             OutcomeKind::Unreachable => CrawlResult::Unreachable,
         },
-        // The scheduler refused a permit for the site's address, and has ended the lease.
+        // `NotPermitted`: the scheduler refused a permit for the site's address, and has ended the
+        // lease.
         CrawlEnd::Stopped(_) | CrawlEnd::NotPermitted => CrawlResult::HandedBack,
         CrawlEnd::Paused(..) => CrawlResult::Paused,
         CrawlEnd::Crashed(_) => CrawlResult::Crashed,

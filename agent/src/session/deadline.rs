@@ -1,16 +1,16 @@
-//! The deadline at which all leases of an agent end unless another heartbeat is acknowledged.
-//! Crawls count as disconnected, and slow down, some time before it.
+//! The deadline at which all leases of an agent end unless another heartbeat is acknowledged. Some
+//! time before the deadline, crawls count as disconnected from the scheduler, and slow down.
 
 use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
-/// Fraction of the time to the deadline after which crawls count as disconnected. If the connection
-/// works, the next heartbeat is sent earlier, within 0.6 of that time: a lease lives for at least
-/// two heartbeat intervals, and an interval varies by a fifth.
+/// Fraction of the time to the deadline after which crawls count as disconnected. While the
+/// connection works, the next heartbeat is sent earlier, after at most 0.6 of that time. A
+/// heartbeat interval is at most half of a lease's lifetime, and varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
-/// The deadline of all leases. There is none before the first welcome, and none after it has
-/// passed.
+/// The deadline of all leases. There is none before the first welcome, and none after the deadline
+/// has passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,

@@ -3,7 +3,7 @@
 //! The scheduler has its own certificate authority, which the agent does not know yet. So the
 //! operator passes the authority's fingerprint together with the token. In a first handshake the
 //! agent only reads the certificates that the scheduler presents; it trusts none of them and sends
-//! nothing. The certificate with this fingerprint (SHA-256) is that of the authority, and the
+//! nothing. The certificate with the operator's fingerprint (SHA-256) is the authority's, and the
 //! second connection trusts only this authority.
 
 use std::io::Write;
@@ -74,7 +74,7 @@ pub enum EnrolError {
     Enrolled(PathBuf),
     #[error("write {path}")]
     Write { path: PathBuf, source: std::io::Error },
-    /// The existing and the new settings together are no valid configuration.
+    /// The existing and the new settings together form an invalid configuration.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
 }
@@ -103,7 +103,8 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     })?;
     let response = match response {
         Ok(response) => response.into_inner(),
-        // An error with a source was made by this side, because the connection broke.
+        // A status with a source was not sent by the scheduler. The client made it because the
+        // connection broke.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let reason = unreached::why_broken(scheduler, &status).await;
             return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });

@@ -13,7 +13,7 @@ pub(super) enum WorkEvent {
     Outcome(OutcomeReport),
     /// A crawl was stopped. Contains its last checkpoint.
     Unfinished(LeaseKey, Option<CrawlCheckpoint>),
-    /// A site requires a pause of this length. Contains the crawl's last checkpoint.
+    /// A site requires a pause of the given duration. Contains the crawl's last checkpoint.
     Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
     /// A new checkpoint of a running crawl.
     Checkpoint(CrawlCheckpoint),
@@ -29,7 +29,8 @@ pub(super) enum WorkEvent {
 }
 
 impl WorkEvent {
-    /// The lease that ends with this event without an outcome; `None` if none does.
+    /// The lease that this event ends without an outcome; `None` if the event ends no lease in this
+    /// way.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

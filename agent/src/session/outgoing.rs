@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::opening::SessionEnd;
 
-/// Maximum number of queued messages. It is more than an agent with maximum capacity can have to
-/// send, so only a scheduler that sends orders but never reads exceeds it.
+/// Maximum number of queued messages. Even an agent with maximum capacity has fewer messages to
+/// send. The queue exceeds this limit only if a scheduler sends orders but never reads.
 const MOST_MESSAGES: usize = 32_768;
 /// Maximum bytes of all queued checkpoints when the checkpoint of a running crawl is added.
 const MOST_BYTES: usize = 8 << 20;

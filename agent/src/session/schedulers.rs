@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{BadSchedulerUrl, SchedulerUrl};
 
-/// Maximum number of reported URLs to keep. One database cannot serve as many schedulers.
+/// Maximum number of reported URLs to keep. One database cannot serve this many schedulers.
 const MOST: usize = 32;
 
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Schedulers {
     }
 
     /// Replaces the unconfigured URLs by those that the current scheduler reports. Ignores invalid
-    /// URLs, and URLs whose use of TLS differs from the current one's.
+    /// URLs, and URLs that differ from the current URL in whether they use TLS.
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);

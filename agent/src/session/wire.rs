@@ -23,10 +23,10 @@ use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeEr
 const MAX_SAMPLES: u32 = 1000;
 /// Time limit for one sample if the order sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum interval and time limit of an order. Longer ones would only waste a slot.
+/// Maximum interval and time limit of an order. Longer values would only waste a slot.
 const LONGEST: Duration = Duration::from_secs(86_400);
 /// Maximum length of a message in a report, in bytes. It is limited because sites influence
-/// messages: for example, a redirect target may have 64 KiB.
+/// messages: for example, a redirect target may be 64 KiB long.
 const MAX_SENTENCE: usize = 500;
 
 /// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this one.
@@ -67,7 +67,7 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, ProbeOrder), I
         None => return Err(InvalidOrder("the order has no target".to_owned())),
     };
     let target = target.map_err(|error| InvalidOrder(error.to_string()))?;
-    // The interval is required, because an absent one must not be read as zero.
+    // The interval is required, because an absent interval must not be read as zero.
     let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
     let interval = interval.ok_or_else(|| InvalidOrder(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
@@ -189,7 +189,7 @@ pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
 }
 
-/// The message that returns a lease because its site requires a pause of this length.
+/// The message that returns a lease because its site requires the given pause.
 pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
     let not_before = to_wire(pause);
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })

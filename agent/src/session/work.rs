@@ -1,9 +1,9 @@
 //! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
 //! outlives sessions.
 //!
-//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once, and of a task's
-//! leases only the newest is crawled. The number of outcomes is limited. Every crawl is stopped
-//! when the deadline passes.
+//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once. If a task had
+//! several leases, only the newest is crawled. The number of outcomes is limited. Every crawl is
+//! stopped when the deadline passes.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -44,8 +44,8 @@ const SITE_ORDERS: usize = 512;
 /// Maximum number of concurrent orders to measure beacons. It is small because concurrent
 /// measurements disturb each other.
 const BEACON_ORDERS: usize = 4;
-/// Maximum number of unacknowledged outcomes beyond one per slot. Some are needed because the
-/// scheduler grants the next leases before the agent gets the acknowledgements.
+/// Maximum number of unacknowledged outcomes in addition to one per slot. These are needed because
+/// the scheduler grants the next leases before the agent gets the acknowledgements.
 const SPARE_OUTCOMES: usize = 64;
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
 /// full, a checkpoint is dropped, and the crawl makes another a minute later.
@@ -74,7 +74,7 @@ pub struct Work {
     beacon_places: Arc<Semaphore>,
     /// The reasons for refused beacons that were already logged as warnings.
     warned: HashSet<&'static str>,
-    /// The addresses that orders measure. Orders of later sessions use them too.
+    /// The addresses that orders measure. They are kept for the orders of later sessions.
     addresses: Arc<Addresses>,
     pub(super) outbox: Outbox,
     /// The files from which crawls can resume.
@@ -85,13 +85,13 @@ pub struct Work {
     traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) claims: AddressClaims,
-    /// Why the agent takes no lease, according to the last check of the disk.
+    /// Why the agent takes no lease, by the last check of the disk; `None` if it takes leases.
     paused: Option<String>,
     /// The disk of the external crawler's output.
     output_disk: Option<LimitedDisk>,
     /// The fullest disk of the outbox and the store. Heartbeats report it.
     disk: FullestDisk,
-    /// Cancelled when the agent stops. From then on, an outcome that cannot be written is no longer
+    /// Cancelled when the agent stops. From then on, a failed write of an outcome is no longer
     /// retried.
     closing: CancellationToken,
     pub(super) deadline: LeaseDeadline,
@@ -150,7 +150,7 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Additional time that a stopped crawl may need to end, beyond the end of its requests.
+    /// Time that a stopped crawl may need to end, in addition to the time for its requests.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }
@@ -269,7 +269,7 @@ impl Work {
     }
 
     /// Starts to check whether outcomes and pages can be stored, without waiting for the disk.
-    /// Returns `true` if a change is already known. Later changes come from [`Work::next`].
+    /// Returns `true` if a change is already known. [`Work::next`] reports later changes.
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
         self.output_disk.iter_mut().for_each(LimitedDisk::begin);

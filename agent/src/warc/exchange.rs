@@ -76,7 +76,7 @@ pub(super) type EndedExchanges = Mutex<VecDeque<Box<Exchange>>>;
 
 #[derive(Debug, Clone, Copy)]
 enum RecordingState {
-    /// The crawl is waiting for the next piece, at most until its deadline, which is this time.
+    /// The crawl is waiting for the next piece, at most until this deadline.
     Waiting(Instant),
     /// The crawl is not waiting for a piece.
     Idle,

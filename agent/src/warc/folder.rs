@@ -15,7 +15,7 @@ use crate::disk::folder::{FolderError, FolderPurpose};
 /// hundred bytes.
 const TAIL: u64 = 1 << 20;
 
-/// The folder is locked: two agents that shared it would write to each other's files.
+/// The folder is locked because two agents that shared it would write to each other's files.
 pub(super) const FOLDER: FolderPurpose = FolderPurpose { what: "WARC files", otherwise: "use another folder" };
 
 /// Locks the folder until the returned file is dropped, and completes the files that an earlier
@@ -32,8 +32,8 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     Ok(lock)
 }
 
-/// Completes a file whose writer crashed. Removes everything after the file's last whole record,
-/// incomplete lines, and lines whose record is missing.
+/// Completes a file whose writer crashed. Removes incomplete lines, lines whose record is missing,
+/// and everything after the file's last whole record.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     let [open, closed, lines] =
         [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
@@ -68,7 +68,8 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
 }
 
 /// The position of the last whole line, and its content if valid. Cuts off everything after this
-/// line. If the line is longer than [`TAIL`], only its end is read, which is not valid.
+/// line. If the line is longer than [`TAIL`], only its end is read, and the content counts as
+/// invalid.
 fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     let length = lines.metadata()?.len();
     let from = length.saturating_sub(TAIL);

@@ -1,4 +1,4 @@
-//! Tests stores in temporary folders. Their files are read with `read`.
+//! Tests [`Store`]s in temporary folders, and reads their files with the module `read`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -327,7 +327,7 @@ async fn a_full_disk_pauses_crawls_from_the_start() {
     let recorder = store.recorder("a.cn", None);
     let ready = tokio::time::timeout(Duration::from_millis(50), recorder.ready()).await;
     assert!(ready.is_err(), "no request may be sent");
-    // An exchange that began before is still stored.
+    // An exchange that has already begun is still stored.
     record(&recorder, answered("http://a.cn/"), b"x").await;
     recorder.synced().await.unwrap();
     assert_eq!(lines(folder.path()).len(), 1);

@@ -21,7 +21,8 @@ use crate::net::user_agent::UserAgent;
 
 /// Number of bytes of gzip members to collect before they are written.
 const AT_ONCE: usize = 1 << 20;
-/// Maximum number of characters of a media type to store, because a header may have kilobytes.
+/// Maximum number of characters of a media type to store. It is limited because a header may be
+/// several kilobytes long.
 const MAX_TYPE: usize = 200;
 
 /// The line that describes a response. Every line has all fields, so that programs need to handle

@@ -1,5 +1,5 @@
-//! Writes the exchanges of all crawls one after another. The writes run on threads that may block
-//! on the disk.
+//! Writes the exchanges of all crawls one after another. The writes run on tokio's threads for
+//! blocking tasks.
 //!
 //! While writes fail, or the disk has too little free space, crawls pause. The writer keeps the
 //! exchanges and retries.
@@ -148,7 +148,7 @@ impl VolumeSeries {
     }
 }
 
-/// Receives exchanges from crawls, and has them written on threads that may block.
+/// Receives exchanges from crawls, and writes them on tokio's threads for blocking tasks.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) series: VolumeSeries,
@@ -222,7 +222,8 @@ impl Writer {
     }
 }
 
-/// Takes further waiting messages. If no crawl awaits a reply, first waits a moment for them.
+/// Adds further waiting messages to `batch`. If no crawl awaits a reply, waits up to [`LINGER`] for
+/// more.
 async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Message>) {
     let mut lingered = pin!(sleep(LINGER));
     while !batch.is_empty() && batch.len() < BATCH {

@@ -42,7 +42,7 @@ const RENAMED: [(&str, &str); 17] = [
     ("ThroughputResponse.sites_per_minute", "sites_per_min"),
 ];
 
-/// Fields that a function of `src/json.rs` prints.
+/// Fields that a function of `src/json.rs` prints, with the name of this function.
 const PRINTED_BY: [(&str, &str); 30] = [
     ("Agent.capacity", "some"),
     ("Agent.tags", "joined"),

@@ -129,7 +129,7 @@ impl Page<'_> {
         }
     }
 
-    /// A list item: what the element is, then its comment.
+    /// Writes a list item: the text `what`, followed by the element's comment.
     fn bullet(&mut self, indent: &str, what: &str, path: &[i32]) {
         let comment = self.comments.paragraphs(path).join(" ");
         let text = wrapped(&format!("- {what}: {comment}"), &format!("{indent}  "));

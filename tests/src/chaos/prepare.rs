@@ -106,7 +106,7 @@ pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
 }
 
 /// Makes the wall clocks of agents shiftable: of every agent if this fault was requested by name,
-/// otherwise of every third.
+/// otherwise of every third agent.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -133,7 +133,8 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The requested grade. If none was requested: real packets if this machine supports them.
+    /// The requested grade. If none was requested, the grade with real packets if this machine
+    /// supports it.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {

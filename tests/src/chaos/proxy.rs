@@ -151,8 +151,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Start forwarding before the session is opened: the scheduler answers only after the
-        // agent's first message, which this proxy may hold.
+        // Start forwarding before the session is opened, because the scheduler answers only after
+        // the agent's first message, which this proxy may hold.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;

@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! Each read takes the proxies and logs first and the database last, so that the database contains
-//! every task to which they refer.
+//! Each time, the recorder reads the proxies and logs first and the database last, so that the
+//! database contains every task to which they refer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub struct Recorder {
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// The transaction id below which all transactions have ended and their events have been read.
+    /// All transactions with an id below this one have ended, and their events have been read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,

@@ -43,7 +43,7 @@ impl AgentCopies {
 }
 
 /// Copies the credential and the configuration, but without the beacon, because the original agent
-/// uses its port.
+/// uses the beacon's port.
 fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(original)? {

@@ -120,10 +120,10 @@ pub async fn interrupted() {
     }
 }
 
-/// Polls until `poll` returns a result.
+/// Calls `look` repeatedly until it returns a result.
 ///
 /// # Errors
-/// Returns an error if polling fails, or `patience` is over without a result. The message contains
+/// Returns an error if `look` fails, or `patience` is over without a result. The message contains
 /// `awaited`.
 pub async fn until<T>(
     awaited: &str,

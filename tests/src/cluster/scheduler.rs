@@ -107,7 +107,7 @@ impl SchedulerNode {
         use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires that only its user can enter the directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
-        // By this file the scheduler recognises the directory as its data directory.
+        // The scheduler recognises its data directory by this file.
         std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;

@@ -1,8 +1,8 @@
 //! Checks a finished batch: the database must be consistent, and must agree with the sites' access
 //! log.
 //!
-//! This module is pure. Each check returns sentences that say what is wrong. It returns none if
-//! nothing is wrong.
+//! This module is pure. Each check returns a list of sentences that say what is wrong. The list is
+//! empty if nothing is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -114,7 +114,7 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // An agent may complete a lease that was taken from it until the task is granted again. So the
+    // An agent that has lost a lease may still complete it until the task is granted again. So the
     // crawler may differ from the agent of the newest assignment.
     let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
     let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {

@@ -117,8 +117,9 @@ impl Figures {
     }
 }
 
-/// The predictions by which the scheduler chose: by the refined map, fitted again to the recorded
-/// measurements, or by the points of the recorded map if the fit fails.
+/// The predictions by which the scheduler chose. They come from the refined map, which is fitted
+/// again to the recorded measurements. If the fit fails, they come from the points of the recorded
+/// map.
 fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
     let Some(map) = &record.embedding else { return Vec::new() };
     let names: Vec<&String> = map.agents.keys().collect();

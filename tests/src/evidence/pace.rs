@@ -1,14 +1,14 @@
 //! Checks in the servers' logs whether requests kept the rate limits. This module is pure.
 //!
-//! A host may have one crawl at a time, and this crawl sends one request per interval. An address
-//! may have a limited number of concurrent crawls. So a window from one request to a later one
-//! contains at most crawls × (window / interval + 1) requests.
+//! At most one crawl of a host may run at a time, and it sends one request per interval. At an
+//! address, a limited number of crawls may run at the same time. So a window from one request to a
+//! later one contains at most crawls × (window / interval + 1) requests.
 
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy)]
 pub struct RequestLimit {
-    /// Minimum time from the start of one request of a crawl to the start of the next.
+    /// Minimum time between the starts of two consecutive requests of a crawl.
     pub interval: Duration,
     /// Maximum difference between the transit times of two requests. It is needed because the limit
     /// applies to sending, but logs contain arrivals.
@@ -34,8 +34,9 @@ impl FullestWindow {
 }
 
 impl RequestLimit {
-    /// Finds the fullest window of an address's log. The address may have `crawls` concurrent
-    /// crawls. `arrivals` must be in ascending order. `None` if there are fewer than two requests.
+    /// Finds the fullest window of an address's log. At most `crawls` crawls may run at the address
+    /// at the same time. `arrivals` must be in ascending order. `None` if there are fewer than two
+    /// requests.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));

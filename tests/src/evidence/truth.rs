@@ -13,10 +13,10 @@ const RIGHT_MS: f64 = 2.0;
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Number of runs, of which at least one must measure accurately. If other processes briefly occupy
-/// the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network cannot
-/// detect this. An error in Landfall would occur in every run, so more runs would only delay the
-/// failure.
+/// Maximum number of runs. At least one of them must measure accurately. If other processes briefly
+/// occupy the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network
+/// cannot detect this. An error in Landfall would occur in every run, so more runs would only delay
+/// the failure.
 const RUNS: usize = 3;
 
 /// Counts of right, wrong and unanswered measurements.
@@ -35,8 +35,8 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Compares measurements with the true values. `None` stands for a measurement without an
-    /// answer, or without a true value in the scenario.
+    /// Compares measurements with the true values. An item is `None` if the measurement has no
+    /// answer, or the scenario has no true value for it.
     pub fn of(measured_and_true_ms: impl IntoIterator<Item = Option<(f64, f64)>>) -> Self {
         let all: Vec<_> = measured_and_true_ms.into_iter().collect();
         let mut errors: Vec<(f64, f64)> =

@@ -1,4 +1,4 @@
-//! Reads the state of a finished batch from the database, with SQL of the lab's own.
+//! Reads the state of a finished batch from the database, with the lab's own SQL.
 //!
 //! It uses none of the scheduler's queries, because a wrong query could hide its own error.
 

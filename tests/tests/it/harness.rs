@@ -27,7 +27,7 @@ pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Locks the machine for a test that may run in parallel with others of its kind.
+/// Locks the machine for a test that may run in parallel with other such tests.
 pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }

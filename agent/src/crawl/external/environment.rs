@@ -17,7 +17,7 @@ pub(super) struct LeaseFiles {
     /// The folder in which the crawler runs, and stores what it fetches.
     pub(super) output: PathBuf,
     pub(super) statistics: PathBuf,
-    /// The site's address, in the format of /etc/hosts; empty if the site has no name.
+    /// The file with the site's address in the format of /etc/hosts; empty if the site has no name.
     pub(super) hosts: PathBuf,
     pub(super) log: PathBuf,
 }

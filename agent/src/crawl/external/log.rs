@@ -1,5 +1,5 @@
-//! Copies what an external crawler prints to its log file. The file has the beginning and the end
-//! of a long output, because errors are usually at the end.
+//! Copies the output of an external crawler to its log file. Of a long output, the file has only
+//! the beginning and the end, because errors are usually at the end.
 
 use std::collections::VecDeque;
 use std::io;

@@ -2,10 +2,10 @@
 //!
 //! This module is pure. The decoder never copies its input, and its output comes in pieces of
 //! bounded size, however much the input expands. A decoder holds at most the window of its
-//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli,
-//! which is the format's limit (the large windows of up to a gigabyte are not part of HTTP and are
-//! refused). A window takes memory only as it fills. [`Decoder::window`] returns the size of a
-//! large window; all crawls share one memory budget for these.
+//! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli.
+//! Brotli's large windows of up to a gigabyte are not part of HTTP and are refused. A window takes
+//! memory only as it fills. [`Decoder::window`] returns the size of a large window; all crawls
+//! share one memory budget for these.
 //!
 //! The decoder is lenient where this is safe. A body that is labelled gzip or zstd but is not
 //! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may
@@ -27,11 +27,11 @@ const MAX_PIECE: usize = 32 << 10;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Number of decoded bytes from which the limits of expansion and window apply. A small page may be
-/// very repetitive.
+/// Number of decoded bytes from which the limits of expansion and window apply. They do not apply
+/// to smaller pages, which can be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
-/// after each byte sends ten bytes per byte.
+/// after each byte sends ten encoded bytes per decoded byte.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -199,7 +199,7 @@ impl Decoder {
         Ok(step)
     }
 
-    /// Checks the ratio of output to input, of which `left` bytes are not decoded yet.
+    /// Checks the ratio of output to input. The last `left` bytes of the input are not decoded yet.
     fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
         let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
         if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {

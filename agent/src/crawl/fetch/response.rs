@@ -33,8 +33,8 @@ const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// Memory budget in [`UNIT`]s for the decoding windows of the whole process, without the first
-/// megabyte of each. A body waits until it gets its permits.
+/// Memory budget in [`UNIT`]s for the decoding windows of the whole process, not counting the first
+/// megabyte of each window. A body waits until it gets its permits.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// Number of bytes of memory per permit.
 const UNIT: usize = 1 << 20;

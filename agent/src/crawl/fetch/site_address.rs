@@ -1,4 +1,4 @@
-//! The address to which a crawl sends its requests: the one of the site's addresses for which the
+//! The address to which a crawl sends its requests: one of the site's addresses, for which the
 //! crawl has a permit.
 //!
 //! The scheduler limits the requests to each address over all agents and all sites there. So a
@@ -55,7 +55,7 @@ pub struct AddressPermits {
 }
 
 impl AddressPermits {
-    /// Permits that the scheduler grants through `ask`.
+    /// Permits that the scheduler grants through `source`.
     pub const fn from_scheduler(source: PermitSource, silence: SchedulerSilence) -> Self {
         Self { source: Some(source), silence }
     }
@@ -176,8 +176,8 @@ impl SiteAddress {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the site's host. robots.txt may redirect to another host, which has another
-    /// address.
+    /// Whether `host` is the site's host. robots.txt may redirect to another host, which has
+    /// another address.
     pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }

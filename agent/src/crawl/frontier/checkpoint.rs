@@ -1,14 +1,14 @@
-//! The checkpoint of a crawl: its state, in a form small enough to send. From it another agent
-//! resumes where this one stopped.
+//! The checkpoint of a crawl: its state, in a form small enough to send. Another agent resumes the
+//! crawl from it.
 //!
 //! This module is pure, except for the log reader that it receives. A checkpoint is one deflated
-//! frame with the queued paths and the fingerprints of paths that need not be fetched again. It
-//! takes at most [`MAX_BYTES`]. If the fingerprints do not fit, the oldest are omitted, and their
-//! pages may be fetched again. If the queue does not fit, the checkpoint has the state at an
-//! *earlier* moment, when the queue did fit. Pages visited after that moment are visited again, and
-//! their links are found again. So no page is skipped; in the worst case the crawl starts from the
-//! beginning. The cost depends on the checkpoint's content, not on the crawl's duration, because
-//! `log_points` knows where in the log to start.
+//! frame with the queued paths and the fingerprints of paths that need not be fetched again. A
+//! checkpoint takes at most [`MAX_BYTES`]. If the fingerprints do not fit, the oldest are omitted,
+//! and their pages may be fetched again. If the queue does not fit, the checkpoint has the state at
+//! an *earlier* moment, when the queue did fit. Pages visited after that moment are visited again,
+//! and their links are found again. So no page is skipped; in the worst case the crawl starts from
+//! the beginning. The cost depends on the checkpoint's content, not on the crawl's duration,
+//! because `log_points` knows where in the log to start.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -33,7 +33,7 @@ const SLACK: usize = 4 << 10;
 /// the fingerprints.
 const MOST_INFLATED: usize = 16 << 20;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
-/// agent sends a tenth of the fingerprints that it may store, plus those found on one page.
+/// agent sends at most a tenth of the fingerprints that it may store, plus those found on one page.
 const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;

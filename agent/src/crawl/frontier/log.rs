@@ -3,11 +3,11 @@
 //!
 //! The file starts with a line that names its owner. After that line, frames are only appended.
 //! Each frame records what one visit found and spent, and has a length and a checksum. If a crash
-//! left an incomplete frame at the end, it is cut off. Frames that are not written yet are read
-//! from memory, so reads and writes never wait for each other.
+//! left an incomplete frame at the end, this frame is cut off. Frames that are not written yet are
+//! read from memory, so reads and writes never wait for each other.
 //!
-//! All functions block, so call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that
-//! may block.
+//! [`FrontierLog::open`] and the functions of [`LogReader`] block, so call them on a thread for
+//! blocking tasks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

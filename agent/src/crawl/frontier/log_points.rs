@@ -11,12 +11,12 @@ use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 
 /// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Maximum number of queued paths in a checkpoint. Without this limit a small checkpoint could take
-/// much memory: a path takes about 50 bytes when the checkpoint is read, but an empty path only two
-/// bytes in the checkpoint, which compress to a thousandth. The limit excludes hardly any real
-/// queue: at this number, one and a half bytes are left for each path.
+/// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
+/// could take much memory. Each path takes about 50 bytes of memory, but an empty path takes only
+/// two bytes in the checkpoint, which compress to a thousandth. Real queues hardly ever reach the
+/// limit, because a checkpoint with so many paths has room for only one and a half bytes per path.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints. This many alone would fill a checkpoint.
+/// Maximum number of fingerprints in a checkpoint. This number of fingerprints alone would fill it.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
 /// The number of size classes of queues. Each class permits half as many bytes as the previous one.
@@ -37,8 +37,7 @@ pub(super) struct LogPoint {
     pub(super) totals: CrawlTotals,
 }
 
-/// Maps the number of a path, counted in queue order, to the frame at `offset`, whose first path it
-/// is.
+/// The position of a frame in the log, and the number of its first path, counted in queue order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogMark {
     pub(super) offset: LogOffset,

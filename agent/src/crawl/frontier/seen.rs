@@ -2,14 +2,14 @@
 //! removed.
 //!
 //! This module is pure. The set is a hash table with open addressing and linear probing. It is
-//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint, and 72
-//! to 90 percent of the slots are taken, so a path takes 17.9 to 22.4 bytes if there are at least a
-//! few thousand paths. A table that doubles would take up to 39 bytes per path, and half as much
+//! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint. In a
+//! set of at least a few thousand paths, 72 to 90 percent of the slots are taken, so a path takes
+//! 17.9 to 22.4 bytes. A table that doubles would take up to 39 bytes per path, and half as much
 //! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
-//! pieces that one part frees when it grows. With one piece per part, the process needed another
-//! tenth of the set's size. Fingerprints are halves of a cryptographic digest, so their bits serve
-//! as the hash. The probability that any two of ten million paths have the same fingerprint is 1.5
-//! × 10^-25.
+//! pieces that one part frees when it grows. When each part was one piece, the process needed
+//! additional memory of a tenth of the set's size. Fingerprints are halves of a cryptographic
+//! digest, so their bits serve as the hash. The probability that any two of ten million paths have
+//! the same fingerprint is 1.5 × 10^-25.
 
 /// Number of parts of a set. Only one part grows at a time, so at most a 64th of the set is in
 /// memory twice.
@@ -25,8 +25,8 @@ pub struct SeenPaths {
     parts: Vec<Part>,
 }
 
-/// A part of the set. Fingerprint 0 marks a free slot. Should a path have fingerprint 0 (no such
-/// path is known), it is stored as fingerprint 1.
+/// A part of the set. Fingerprint 0 marks a free slot. A path with fingerprint 0 (none is known) is
+/// stored as fingerprint 1.
 #[derive(Debug, Default)]
 struct Part {
     slots: Slots,
@@ -143,7 +143,7 @@ impl Part {
 
     fn insert(&mut self, key: u128) -> bool {
         let Err(mut free) = self.find(key) else { return false };
-        // Grow before the part is full: a search ends only at a free slot.
+        // Grow before the part is full, because a search ends only at a free slot.
         if (self.taken + 1) * 10 > self.slots.len * 9 {
             self.grow();
             free = self.find(key).unwrap_or_else(|free| free);

@@ -120,7 +120,7 @@ impl StateWriter {
     }
 
     /// Whether to report to the scheduler now. Reports are due once a minute, and also when a pause
-    /// begins, because a paused crawl sends none.
+    /// begins, because a paused crawl sends no reports.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;
@@ -162,8 +162,8 @@ fn open_blocking(
             .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
-    // A local frontier without fetched pages is kept too, unless it is new: it may contain a pause
-    // that the site requires.
+    // A local frontier without fetched pages is kept too, unless it is new, because it may contain
+    // a pause that the site requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {

@@ -71,7 +71,7 @@ fn in_a_row(segments: &[&str], group: usize) -> usize {
 
 /// The calendar to which a page belongs: its path and query without the date. `None` if neither the
 /// query nor the end of the path has a date. An article (`/2021/05/17/title`) belongs to no
-/// calendar: there are only as many articles as somebody wrote, so an archive is not endless.
+/// calendar, because a site has a limited number of articles.
 fn calendar(path: &str, query: &str) -> Option<String> {
     let in_query = query.split('&').any(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

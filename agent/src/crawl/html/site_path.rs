@@ -14,7 +14,7 @@ use url::{Position, Url};
 use super::normal_form::normal_form;
 use crate::net::origin::Origin;
 
-/// Maximum length of a path and query in bytes. Longer ones belong to traps, not to pages.
+/// Maximum length of a path and query in bytes. Longer paths belong to traps, not to pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Only `u128` keys are used. This keeps the hasher correct for other keys.
+        // All keys are `u128`, so this method is never called. It would be correct for other keys
+        // too.
         self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 

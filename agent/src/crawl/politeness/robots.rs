@@ -1,9 +1,10 @@
-//! Fetches a site's robots.txt before any page, and decides by its rules (RFC 9309).
+//! Fetches a site's robots.txt before any page, and decides by its rules which paths may be
+//! requested (RFC 9309).
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
-//! everything, because its rules are unknown. Redirects are followed, even to other hosts; each of
-//! these requests is vetted and paced like any other. All crawls of the agent use the rules for a
-//! day; a longer crawl fetches them again.
+//! everything, because its rules are unknown. Redirects are followed, even to other hosts. These
+//! requests are vetted and paced like all others. All crawls of the agent use the rules for a day;
+//! a longer crawl fetches them again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use super::hostile::HTML;
 use super::*;
 
-/// Number of pages of the site. When crawls did not yet wait for the previous connection, one
-/// request in thirty made a new connection.
+/// Number of pages of the site. Before crawls waited for the previous connection, one request in
+/// thirty made a new connection.
 const PAGES: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -115,8 +115,8 @@ async fn a_silent_scheduler_doubles_the_time_between_requests() {
     assert!(apart >= MS(370), "{apart:?}");
 }
 
-/// Time from the last request of a crawl of a one-page site to the end of the crawl, with permits
-/// from a scheduler.
+/// Crawls a one-page site with permits from a scheduler. Returns the time from the last request to
+/// the end of the crawl.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
     let permits = AddressPermits::from_scheduler(Arc::new(|_| Box::pin(async { Ok(()) })), SchedulerSilence::default());

@@ -97,8 +97,8 @@ proptest! {
         }
         let whole = sitemap(&text, text.len());
         let again = sitemap(&text, piece);
-        // When damage is detected may depend on the pieces, but a damaged file never counts as
-        // complete.
+        // The point at which damage is detected may depend on the pieces, but a damaged file never
+        // counts as complete.
         prop_assert_eq!(again.cut, whole.cut);
         if !whole.cut {
             prop_assert_eq!(again, whole);

@@ -54,8 +54,8 @@ impl UnreadPage {
     }
 }
 
-/// The state that a step updates. The fetcher is not part of it, because it may be sending a
-/// request at the same time.
+/// The state that a step updates. The fetcher is not part of this state, because it may be sending
+/// a request at the same time.
 pub(super) struct StepState<'a> {
     pub(super) rules: &'a RobotsRules,
     pub(super) policy: &'a Policy,
@@ -145,9 +145,8 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run both concurrently. While the request waits for the writer of stored pages, it may
-        // hold a place in the writer's queue, which must not stay reserved while this page is
-        // stored.
+        // Run both concurrently. The request may have reserved a place in the queue of the pages'
+        // writer. While this page waits for a place, the request must be able to use its own.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

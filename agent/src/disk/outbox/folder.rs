@@ -10,7 +10,7 @@ use prost::Message as _;
 use super::LeaseKey;
 use crate::disk::folder::{self, FolderError, FolderPurpose};
 
-/// The folder is locked: two agents that shared it would report each other's outcomes.
+/// The folder is locked because two agents that shared it would report each other's outcomes.
 const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";

@@ -2,8 +2,8 @@
 //!
 //! This module is pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20
 //! samples around it with normal jitter of 2 %. With probability one fifth, a sample gets an
-//! additional 200 to 3,000 ms. Because the number of such spikes is random, the trial is harder
-//! than one with exactly a fifth: sometimes half of the samples are spikes.
+//! additional 200 to 3,000 ms. The number of these spikes is random. So the trial is harder than
+//! one with a fixed number of spikes: sometimes half of the samples are spikes.
 
 use std::fmt;
 use std::time::Duration;
@@ -69,10 +69,10 @@ pub struct StoppingTrial {
     pub far_off: f64,
 }
 
-/// Error above which the wrong agent may be chosen, as a fraction of the distance.
+/// An error above this fraction of the distance may lead to the choice of the wrong agent.
 pub const FAR_OFF: f64 = 0.2;
-/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), 10, and the
-/// number of the other trials.
+/// The maximum numbers of samples tried with the stopping rule: 5 (too few for bins), 10, and
+/// `SAMPLES`, as in the other trials.
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
 /// Runs `n` trials with and `n` trials without the stopping rule, for each maximum in `MOST`.
@@ -98,8 +98,8 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
     StoppingTrial { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
-/// Draws a prober's samples of a host `distance` seconds away. There are `most` samples; if `early`
-/// is set, there are fewer if the samples become stable earlier.
+/// Draws a prober's samples of a host `distance` seconds away. Draws `most` samples. If `early` is
+/// set, stops as soon as the samples are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {

@@ -29,8 +29,8 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // The agent must ignore the first order, because it does not hold that lease. The third is a
-    // repetition.
+    // The agent must ignore the first order, because the agent does not hold that lease. The third
+    // order repeats the second.
     session.send(preempt(LEASE.token - 1)).await;
     session.send(preempt(LEASE.token)).await;
     session.send(preempt(LEASE.token)).await;

@@ -13,7 +13,7 @@ use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;
 
-/// The report on an order. If the guard refused a beacon's address, also that address.
+/// The report on an order, and the address of a beacon if the guard refused it.
 pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 
 impl Work {

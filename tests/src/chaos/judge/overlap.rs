@@ -6,7 +6,7 @@ use super::history::{Event, History, Request};
 use super::{Rule, Violation};
 
 /// Number of requests of a stopped crawl that may arrive after the next agent has begun. A crawl
-/// sends one request at a time, so only its last one may be in flight.
+/// sends one request at a time, so only its last request may be in flight.
 const IN_FLIGHT: usize = 1;
 
 /// The grants and requests of one site.

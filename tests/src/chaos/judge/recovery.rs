@@ -1,6 +1,6 @@
-//! The recovery times of a run. After the kill of an agent, each of its tasks has one: the time to
-//! its next grant. After the kill of a scheduler, there is one: the time to the next grant of any
-//! task.
+//! The recovery times of a run. After the kill of an agent, each of its tasks has a recovery time,
+//! which ends at the task's next grant. After the kill of a scheduler, there is one recovery time,
+//! which ends at the next grant of any task.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::history::{Event, History};
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// The 99th percentiles of the recovery times, in seconds; `None` if there was no such fault.
+/// The 99th percentiles of the recovery times, in seconds. `None` if there are no recovery times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
     /// The time from the kill of an agent to the next grant of each of its tasks.

@@ -95,7 +95,7 @@ async fn a_killed_agent_leaves_no_crawler_and_its_sites_go_to_others() {
     let mut cluster = small(2, SITES, CAPACITY).await;
     let crawler = "sleep 1000 & echo $! > child; echo $$ > first; wait";
     cluster.crawl_with(0, &["sh", "-c", crawler]).await.unwrap();
-    // Only the agent with the external command may crawl, because it will be killed.
+    // Only the agent with the external command may crawl, because the test kills this agent.
     let other = cluster.agent_names()[1].clone();
     cluster.operate(&["agents", "drain", &other, "--wait"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "random"]).await;

@@ -1,5 +1,5 @@
-//! Tests the judge with records of runs with planted bugs. It must find each bug, by the rule that
-//! is for this bug.
+//! Tests the judge with records of runs with planted bugs. The judge must find each bug by a rule
+//! that the bug's patch names.
 //!
 //! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
 //! with each bug, written by `ops/mutants.sh --record`. `make chaos` makes new runs with the

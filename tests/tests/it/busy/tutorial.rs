@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::harness::blocking_beside;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorial.md");
-/// The address that the page uses, and an address on the page that must stay as it is. It has port
+/// The address that the page uses, which the test replaces. `ANY_PORT` is not replaced: its port is
 /// 0, so it cannot collide.
 const LOOPBACK: &str = "127.0.0.1";
 const ANY_PORT: &str = "127.0.0.1:0";

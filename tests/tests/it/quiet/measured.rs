@@ -30,8 +30,8 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
@@ -141,8 +141,8 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
@@ -163,8 +163,8 @@ async fn sites_share_measurements() -> Vec<String> {
     // samples.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine samples vary, so agents take more of them. The expected number is an
-    // eighth; the limit is half.
+    // On a busy machine samples vary, so agents take more of them. The expected number is an eighth
+    // of `naive`; the limit is half of it.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
     // Each agent measures one of the eight sites on a machine. Of the others it measures one in
     // fifty as a check, and all of them after a check that failed.
@@ -256,8 +256,8 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Asserts everything except that measurements are accurate. Returns what is wrong with the
-/// measurements.
+/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
+/// the measurements.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();

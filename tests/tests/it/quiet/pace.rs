@@ -111,8 +111,8 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
         );
         assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
     }
-    // Show that the check can fail: under a limit of one crawl at a time, the same log is a
-    // violation.
+    // Show that the check can fail: with a limit of one crawl at a time, it finds violations in the
+    // same log.
     let strict = addresses(&cluster, &log, limit, |_| 1);
     assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
     cluster.stop().await.unwrap();

@@ -16,7 +16,7 @@ use crate::harness::alone;
 const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Settings with ten agents, twenty small sites, and 20 requests per second to each site. With
-/// them, the request interval limits the crawls, and not the machine.
+/// these settings, the crawls are limited by the request interval, not by the machine.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),

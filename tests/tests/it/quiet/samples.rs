@@ -18,7 +18,7 @@ const SITES: usize = 8;
 /// Number of probers that run at the same time. More of them would delay each other.
 const AT_ONCE: usize = 4;
 
-/// Writes the configuration of a prober whose source address is that of an agent.
+/// Writes the configuration of a prober that uses an agent's address as its source address.
 fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let (bind, dns, net) = (world.wan.lane().agent(agent), world.names(), world.wan.lane().network());

@@ -1,9 +1,9 @@
-//! Caches the robots.txt of sites for a day, so that other crawls of a site, and resumed ones, need
+//! Caches the robots.txt of sites for a day, so that other crawls and resumed crawls of a site need
 //! not fetch it again.
 //!
 //! The total memory for files is limited, even if many sites send files of the maximum size. Small
-//! files are cached, up to [`MAX_BYTES`]. A large file is kept only while its crawl runs, and the
-//! crawl must first get a permit from a budget of [`LARGE_BYTES`].
+//! files are cached, up to a total of [`MAX_BYTES`]. A large file is kept only while its crawl
+//! runs, and the crawl must first get a permit from a budget of [`LARGE_BYTES`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::net::origin::Origin;
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
-/// Approximate size in bytes of an entry without its rules. It limits the number of entries even if
-/// all files are empty.
+/// Approximate size in bytes of an entry without its rules. Because it counts too, the number of
+/// entries is limited even if all files are empty.
 const ENTRY_BYTES: usize = 256;
-/// A file above this size is large; fewer than one in a thousand are. Two thousand crawls with
-/// smaller files take at most 128 MiB.
+/// A file above this size counts as large. Fewer than one file in a thousand is large. Two thousand
+/// crawls with smaller files take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
 /// Maximum total bytes of the large files in use.
 const LARGE_BYTES: usize = 32 << 20;
@@ -81,7 +81,8 @@ impl RobotsCache {
         }
     }
 
-    /// Waits for the memory permit for a large file. A small file needs none, and gets `None`.
+    /// Waits for the memory permit for a large file. Returns `None` for a small file, which needs
+    /// none.
     pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
         if !is_large(file) {
             return None;

@@ -79,8 +79,8 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The groups of rules for a crawler: the groups that name its product token; if there are
-    /// none, the groups for the default name, landfall-agent; otherwise the groups for all
+    /// The groups of rules for a crawler, which are those that name its product token. If there are
+    /// none, falls back to those for the default name, landfall-agent, and then to those for all
     /// crawlers.
     pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
