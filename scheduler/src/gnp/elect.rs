@@ -62,7 +62,7 @@ pub enum ElectError {
     /// There are fewer agents than landmarks.
     #[error("an election of {asked} landmarks needs as many agents, but there are {there}")]
     TooFewAgents { asked: usize, there: usize },
-    /// Fewer agents were measured by two others than landmarks are to be elected.
+    /// There are fewer agents that two others measured than landmarks to elect.
     #[error(
         "an election of {asked} landmarks needs as many agents that two others reached, but only {reached} of {there} \
          were"
@@ -284,8 +284,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups among the chosen nominees. They are few, so comparing all
-    /// pairs is fastest.
+    /// The number of groups among the chosen nominees. The chosen nominees are few, so comparing
+    /// all pairs is fastest.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);

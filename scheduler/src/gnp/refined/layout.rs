@@ -1,4 +1,4 @@
-//! Places the agents in one number of dimensions: minimises the robust log error over the whole
+//! Places the agents in a given number of dimensions: minimises the robust log error over the whole
 //! mesh by Gauss–Newton.
 //!
 //! The method moves one agent at a time while the others are fixed, as the plain fit does, but by
@@ -47,7 +47,7 @@ pub(super) struct LaidOut<'a> {
     pub(super) seed: u64,
 }
 
-/// Agents placed in one number of dimensions.
+/// Agents placed in a given number of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
     /// Without the height.

@@ -1,5 +1,5 @@
-//! Claims: round trips to a site reported by agents that are not landmarks. Because of a short
-//! claim, the agent may get the site.
+//! Claims: round trips to a site reported by agents that are not landmarks. An agent with a short
+//! claim may get the site.
 //!
 //! An agent that claims one millisecond for every site would be chosen for every site. So a claim
 //! is checked against the speed of light, and against the refined map's prediction from the

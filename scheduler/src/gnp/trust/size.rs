@@ -86,7 +86,7 @@ impl ReportBias {
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// Removes from the bias the part that the control has too. The spread stays.
+    /// Subtracts from the bias the part that the control also has. The spread does not change.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
@@ -120,8 +120,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations. These combine the deviation among trusted agents' biases
-    /// with the standard error of this agent's bias.
+    /// The bias in standard deviations. The standard deviation combines the deviation among trusted
+    /// agents' biases with the standard error of this agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
