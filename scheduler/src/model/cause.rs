@@ -206,7 +206,7 @@ pub enum ChoiceCause {
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },
-    /// The agent may be nearer than the best known agent.
+    /// The agent may be nearer than the agent that seems nearest.
     Explores,
     /// The site probably has several locations, so the near agent with the most free slots was
     /// chosen.

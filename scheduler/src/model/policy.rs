@@ -1,4 +1,4 @@
-//! The crawl policy of a batch: the limits and the manner of its crawls.
+//! The crawl policy of a batch: the limits and other settings of its crawls.
 //!
 //! A policy has a value for every field. A request has values for some fields, each within
 //! its bounds. A macro generates both from one list of fields; [`PolicyRequest::checked`]

@@ -36,8 +36,8 @@ pub const CRAWL_SPREAD: f64 = 0.1;
 /// (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map cannot show. Near the best
-/// agent, where the choice is made, half of the predictions are off by more than 13 % while the
-/// map's spread is 9 %, and a quarter by more than 40 %. Such a prediction must not outweigh a
+/// agent, where the choice is made, half of the predictions are off by more than 13 %, and a
+/// quarter by more than 40 %, while the map's spread is 9 %. Such a prediction must not outweigh a
 /// crawl. Varying this value by half changes the result less than another seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
@@ -165,9 +165,9 @@ pub struct CrawlObservation {
     pub weight: f64,
 }
 
-/// Returns a site's round trips by crawls, one for each agent that is not in `measured`. The map
-/// also uses these round trips to locate the site. So if an agent turned out to be farther than
-/// predicted, the predictions for its neighbours rise too.
+/// Returns a site's round trips that crawls observed, one for each agent that is not in `measured`.
+/// The map also uses these round trips to locate the site. So if an agent turned out to be farther
+/// than predicted, the predictions for its neighbours rise too.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -184,8 +184,9 @@ pub fn measured_by_crawls(
 }
 
 /// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
-/// gets a measured distance; the predictions of the others are corrected. `crawls` are of this
-/// site. `near` are of similar sites, from [`LearnedCorrections::near`] of the same `residuals`.
+/// gets a measured distance; the predictions of the others are corrected. `crawls` are crawls of
+/// this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`] of the same
+/// `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,

@@ -29,9 +29,9 @@ pub fn unsure(candidates: &[Candidate]) -> bool {
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
 }
 
-/// The duration of a confirmation by `agents` agents, each with `samples` samples and one request
-/// to warm up the connection. It is usually an upper bound, because fewer agents measure most
-/// sites. A site that waits at least this long anyway loses no time.
+/// The estimated duration of a confirmation by `agents` agents, each with `samples` samples and one
+/// request to warm up the connection. Most confirmations end sooner, because fewer agents measure
+/// most sites. A site that waits at least this long anyway loses no time.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

@@ -26,8 +26,8 @@ pub const ENOUGH: i32 = 2;
 /// often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// The number of contradictions that a crawl counts for: 0 if it agrees, [`ENOUGH`] if it
-/// suffices alone.
+/// The number of contradictions for which a crawl counts: 0 if the crawl agrees, [`ENOUGH`] if this
+/// crawl alone suffices.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

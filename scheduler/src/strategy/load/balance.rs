@@ -3,8 +3,8 @@
 //! The agent is chosen when a task is located, but loads change later. No task should wait while a
 //! candidate has a free slot. So a task that is assigned but has not begun moves
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there. It
-//!    begins at once, so it ends sooner unless the candidate is very slow.
+//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there.
+//!    The task begins at once, so it ends sooner unless the candidate is very slow.
 //! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
 //!    would then wait there, the task must also end within three quarters of the time. So a fast
 //!    agent has its next task ready when it ends one. Long queues are levelled by time, not by
@@ -76,8 +76,8 @@ pub struct TaskMove {
 /// work, with their distances to the site.
 ///
 /// For `random`, every agent is a candidate. For `gnp-confirmed`, only agents as near as the best
-/// are. Strategies that use only the site's name have no other candidates. Newcomers must be
-/// nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
+/// are candidates. Strategies that use only the site's name have no other candidates. Newcomers
+/// must be nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);

@@ -6,8 +6,8 @@
 //! distances are measured.
 //!
 //! The less certain the distances are, the more load decides: the logarithm of the ratio is shrunk
-//! towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean: Gelman et
-//! al., "Bayesian data analysis", 2013, 2.5).
+//! towards zero by its variance relative to the variance of [`DIFFER`] (a conjugate normal mean:
+//! Gelman et al., "Bayesian data analysis", 2013, 2.5).
 //!
 //! While any of the [`NEAREST`] agents has a free slot, full agents have weight 0. If all are full,
 //! the task goes to the agent where it ends first.
