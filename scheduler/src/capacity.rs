@@ -181,15 +181,15 @@ struct Fleet<'a> {
     map: Embedding,
 }
 
-/// Sums over a part of the sites: the round trips, and for each agent of the fleet the number of
-/// sites and the seconds.
+/// Sums over a part of the sites: the round trips in milliseconds, and for each agent of the fleet
+/// its number of sites and its seconds of crawling.
 struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
-    /// The fleet without the agents that have the change `without`; `None` if no agent remains.
+    /// The fleet without the agents whose change is `without`; `None` if no agent remains.
     fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
@@ -226,7 +226,7 @@ impl<'a> Fleet<'a> {
         AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// Gives every agent an even share of every site, using the results of [`of_all_sites`].
+    /// Splits every site evenly among all agents, using the results of [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -238,7 +238,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// Gives the `most` nearest agents of a site an even share of it, for every site.
+    /// Splits every site evenly among its `most` nearest agents.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();

@@ -5,10 +5,9 @@
 //! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
 //! functions", 1978).
 //!
-//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with
-//! the agents as the first centres, so that candidates are at sites far from all agents and
-//! other candidates. Drawing and picking use a sample of the sites; a pick's gain is computed
-//! over all sites.
+//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
+//! agents as the first centres, so candidates are at sites far from the agents and from each other.
+//! Drawing and picking use a sample of the sites; a pick's gain is computed over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -56,8 +55,8 @@ pub struct Suggestions {
 /// infinitely far.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents, after the changes to the fleet. Equal seeds give
-/// equal suggestions.
+/// Suggests the best locations for new agents in the changed fleet. Equal seeds give equal
+/// suggestions.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -141,7 +140,8 @@ fn square(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The index of the place with the greatest positive worth; the first of equal ones.
+/// The index of the place with the greatest worth, the first if several are equal. `None` if no
+/// worth is positive.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);

@@ -260,7 +260,7 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// Prepares an agent for printing. The number of slots is known only after the first session.
+/// Sets the number of slots to 0 until the agent's first session, because it is unknown until then.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }

@@ -19,8 +19,8 @@ use crate::app::exit::{self, print, sentence, usage};
 
 /// The interval between two requests if none is given, in seconds.
 const USUAL: &str = "2";
-/// Minimum and maximum interval, in seconds. A tenth repaints faster than a person can read, and
-/// more than a day is probably a mistake.
+/// Minimum and maximum interval, in seconds. A tenth of a second is faster than a person can read,
+/// and more than a day is probably a mistake.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 86_400.0;
 /// Maximum time for an answer. After this time, the scheduler is reported as lost.

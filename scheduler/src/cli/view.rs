@@ -20,7 +20,7 @@ const FEWEST_COLUMNS: usize = 60;
 const GAP: &str = "  ";
 /// In the first stage of shrinking a table, columns of texts (`~`) are cut down to this width.
 const SHORTEST_TEXT: usize = 24;
-/// Then other columns are cut down to this width, the first column last.
+/// In the later stages, other columns are cut down to this width, the first column last.
 const SHORTEST_CELL: usize = 8;
 /// Maximum width of the label at the start of a line, including the blanks after it.
 const LONGEST_LABEL: usize = 24;

@@ -97,7 +97,7 @@ impl<'a> Draw<'a> {
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// The measurements of a site by these agents, which are the true round trips, if known.
+    /// The measurements of a site by these agents: the true round trips, where known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;

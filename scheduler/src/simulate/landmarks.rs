@@ -45,7 +45,8 @@ pub(super) fn landmarks(
 }
 
 /// Chooses the agent farthest from any other, then repeatedly the agent farthest from its nearest
-/// chosen agent. Unmeasured distances are ignored. If none is measured, zero is used.
+/// chosen agent. Unmeasured distances are ignored. If an agent has no measured distance, zero is
+/// used.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();

@@ -91,8 +91,8 @@ pub struct Estimate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
     pub name: String,
-    /// The mean over sites of the true round trip to the chosen agent, in milliseconds. For an even
-    /// draw, the expected round trip is used.
+    /// The mean over sites of the true round trip to the chosen agent, in milliseconds. If agents
+    /// are drawn with equal probability, the mean over all that could be drawn is used.
     pub mean_rtt_ms: Option<f64>,
     /// `mean_rtt_ms` divided by the oracle's mean round trip.
     pub stretch: Option<f64>,

@@ -206,7 +206,7 @@ fn key(hash: &SecretHash) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
 }
 
-/// The name of the cookie. Browsers accept a cookie with the prefix only by TLS, and only
+/// The name of the cookie. Browsers accept a cookie with the prefix `__Host-` only by TLS, and only
 /// for this host.
 const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
