@@ -1,9 +1,10 @@
 //! Capacity planning: predicts the mean round trip and the load of each agent for a changed fleet.
 //!
 //! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
-//! third to each of the three nearest), so averages are sums over sites. Distances are those
-//! between points of one embedding. Corrections of single pairs by probes and crawls are left out,
-//! because they are unknown for a planned agent. Every site is assumed to be crawled once.
+//! third to each of the three nearest), so averages are sums over sites. Distances are computed
+//! from the coordinates of one embedding. Corrections that probes and crawls give for single pairs
+//! are left out, because they are unknown for a planned agent. Every site is assumed to be crawled
+//! once.
 //!
 //! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
 //! sums of the parts are added in order, so results do not depend on the number of threads.
@@ -28,7 +29,7 @@ pub use suggest::{Suggestions, suggest};
 const PART: usize = 8_192;
 /// Maximum K of a plan for `gnp-topK`.
 const TOP: usize = 3;
-/// Maximum predicted time, in seconds. Longer times are equally bad.
+/// Maximum predicted time, in seconds. Differences between longer times do not matter.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
 /// How a strategy splits a site among agents, on average over its draws.

@@ -115,7 +115,7 @@ macro_rules! tasks {
             activity: Arc<LastSignal>,
             /// Locked only to read or change the map, and never across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-            /// The URLs of the other schedulers, published to those who watch them.
+            /// The URLs of the other schedulers. Receivers of this channel are notified of changes.
             others: watch::Sender<Vec<String>>,
         }
 

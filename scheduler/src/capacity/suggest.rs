@@ -36,7 +36,7 @@ pub struct Suggestion {
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
     /// The share of all sites that the agent would get after the earlier picks, 0 to 1. Later picks
-    /// may lower it.
+    /// may lower this share.
     pub share: f64,
 }
 
@@ -122,7 +122,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
             left -= weight;
             *weight > 0.0 && left <= 0.0
         });
-        // Rounding may leave a remainder; then the last site with a weight is drawn.
+        // If rounding leaves a remainder, the last site with a weight is drawn.
         let Some(drawn) = drawn.or_else(|| apart.iter().rposition(|weight| *weight > 0.0)) else { break };
         let place = sites.coordinate(sample[drawn]);
         for (weight, site) in apart.iter_mut().zip(sample) {

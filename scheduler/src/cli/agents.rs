@@ -303,8 +303,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The numbers that the agent itself reports. They differ from the scheduler's while messages
-/// are in transit.
+/// The numbers that the agent itself reports. They differ from the scheduler's numbers while
+/// messages are in transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();

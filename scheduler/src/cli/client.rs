@@ -113,8 +113,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the scheduler. If several are known, connects to the first one that answers and
-    /// can use its database.
+    /// Connects to the scheduler. If several schedulers are known, connects to the first one that
+    /// answers and can use its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
@@ -238,8 +238,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects to a scheduler. If other schedulers are known, first checks that this one can serve
-/// requests, so that no command has to be sent to a second scheduler.
+/// Connects to a scheduler. If other schedulers are known, first checks that the scheduler at `url`
+/// can serve requests, so that no command has to be sent to a second scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));

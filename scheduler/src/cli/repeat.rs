@@ -216,7 +216,7 @@ impl Display {
     }
 }
 
-/// Writes a page over the preceding one. One write avoids flicker.
+/// Writes a page over the preceding one. The output is flushed only once, to avoid flicker.
 fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
     if !painted {
         terminal.clear_screen()?;
@@ -228,7 +228,7 @@ fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
 }
 
 /// A page that fits the screen: a line with the state of the watch, and the lines of the answer.
-/// The last row is left to the cursor.
+/// The last row is left free for the cursor.
 fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     let room = rows.saturating_sub(3).max(1);
     let lines: Vec<&str> = text.lines().collect();

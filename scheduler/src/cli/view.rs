@@ -330,7 +330,7 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words. All parts but the first are indented.
+/// Breaks a line between words. All parts except the first are indented.
 fn fold_line(line: &str, most: usize, indent: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";

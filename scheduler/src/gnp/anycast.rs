@@ -38,8 +38,8 @@ use places::DrawnPlaces;
 /// Minimum number of measurements for a verdict by the map, because three distances fit too many
 /// explanations.
 const FEWEST_MEASURED: usize = 4;
-/// Minimum number of agents for a verdict by the map, because fewer do not show which
-/// scores are normal.
+/// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
+/// are normal.
 const FEWEST_AGENTS: usize = 8;
 /// Bound of the log odds of several locations. Greater values depend on the tails of the model, not
 /// on the host.
@@ -49,9 +49,9 @@ const PAIR_WEIGHT: f64 = 5.0;
 /// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit for ordinary hosts, in standard deviations above the agents' mean score. 3 to 5 % of
-/// ordinary hosts exceed it, not 2 %, because the upper tail is longer than that of a normal
-/// distribution.
+/// The limit for ordinary hosts, in standard deviations above the agents' mean score. It is
+/// exceeded by 3 to 5 % of ordinary hosts, not by the 2 % of a normal distribution, because the
+/// upper tail is longer.
 const DEVIATIONS: f64 = 2.0;
 /// Minimum of the limit for ordinary hosts. At this score, several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;

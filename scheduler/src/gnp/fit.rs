@@ -42,9 +42,9 @@ const LAST_ROUND: usize = 11;
 /// The simplex's step length in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// Another start is preferred to the former embedding if its cost ends lower by at least this
-/// share. When an unchanged network is measured again, the median agent moves by 1.7 ms with the
-/// former embedding as a start, and by 6 ms without this start (docs/accuracy.md).
+/// Another start is preferred to the former embedding if it ends with a cost that is lower by at
+/// least this share. When an unchanged network is measured again, the median agent moves by 1.7 ms
+/// with the former embedding as a start, and by 6 ms without this start (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum FitError {
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: `landmarks` jointly, then all agents that the mesh connects to them. Other
+/// Fits an embedding: first the `landmarks`, then all agents that the mesh connects to them. Other
 /// agents get no placement. The same arguments give the same embedding.
 pub fn fit(
     epoch: EmbeddingEpoch,

@@ -52,8 +52,8 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// Returns a copy without the measurements by these agents. Other agents' measurements
-    /// of them stay.
+    /// Returns a copy without the measurements by these agents. Measurements of these agents by
+    /// other agents stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }

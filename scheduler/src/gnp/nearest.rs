@@ -36,7 +36,7 @@ impl Nearest {
 #[error("{there} components are no whole number of coordinates of {each}")]
 pub struct RaggedCoordinates {
     pub(super) there: usize,
-    /// Components of one coordinate.
+    /// Number of components of one coordinate.
     pub(super) each: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The place of one site in a map of either tier: a point (plain) or a cloud (refined).
+//! The place of one site: a point on the plain map, or a cloud of points on the refined map.
 
 use crate::model::{AgentId, Rtt};
 

@@ -16,8 +16,8 @@ const STANDS_OUT: f64 = 3.0;
 /// Minimum median error of a suspect. In a map that fits well, three times the median is
 /// still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
-/// Minimum number of distances for judging an agent. With fewer, the agent's median error depends
-/// more on the other agents' errors than on its own.
+/// Minimum number of distances for judging an agent. With fewer distances, the agent's median error
+/// depends more on the other agents' errors than on its own.
 const FEWEST_TO_JUDGE: usize = 4;
 
 /// A measured pair and its prediction.

@@ -54,7 +54,7 @@ const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent. The median over these is precise enough, and
 /// each site must be located once per landmark.
 const MOST_SITES: usize = 40;
-/// Maximum number of fits of the map in one judgement. Each may set one more agent aside.
+/// Maximum number of fits of the map in one judgement. Each fit may set one more agent aside.
 const MOST_FITS: usize = 6;
 
 /// The epoch of maps that are fitted only for a judgement.
@@ -352,7 +352,7 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
-    /// All agents except this one and the agents set aside.
+    /// All agents except `agent` and the agents set aside.
     fn others(&self, agent: AgentId) -> impl Iterator<Item = AgentId> {
         self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
     }

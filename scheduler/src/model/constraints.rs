@@ -362,7 +362,7 @@ impl Constraints {
     }
 
     /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Only fetched
-    /// bytes count here, because these tasks are the unfinished ones.
+    /// bytes count here, because the assigned tasks are themselves the unfinished ones.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }

@@ -23,7 +23,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum recrawl interval. Shorter rounds would cost too much: each round measures the site,
 /// chooses an agent and is stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// Maximum recrawl interval. For a longer one, an operator can submit the batch again.
+/// Maximum recrawl interval. For a longer interval, an operator can submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of patterns in a list, and maximum length of a pattern in bytes, because an agent
 /// compares each link with each pattern.

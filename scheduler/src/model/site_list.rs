@@ -66,7 +66,7 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites in the order of the list, without duplicates.
     pub sites: Vec<SiteName>,
-    /// The positions of the sites for which the list contains one.
+    /// The positions of the sites, where the list gives one.
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,
@@ -178,8 +178,8 @@ impl SiteName {
         }
     }
 
-    /// All spellings that may mean the same site, most likely first, beginning with this one. A
-    /// bare host may also mean its two origins, and an origin with its scheme's default port may
+    /// All spellings that may mean the same site, most likely first, beginning with this spelling.
+    /// A bare host may also mean its two origins, and an origin with its scheme's default port may
     /// mean the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];

@@ -107,7 +107,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The geometric mean of both directions, or the only known one.
+/// The geometric mean of both directions, or the only known direction.
 fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
     match (matrix.millis(a, b), matrix.millis(b, a)) {
         (Some(there), Some(back)) => Some((there * back).sqrt()),

@@ -54,7 +54,7 @@ pub struct Report {
     pub pairs: usize,
     /// Number of such pairs with a known round trip but without a prediction.
     pub pairs_without_estimate: usize,
-    /// Number of seeds without a map, because the landmarks' mesh did not suffice.
+    /// Number of seeds without a map, because the landmarks' mesh did not suffice to fit one.
     pub seeds_without_map: usize,
     /// The strategies that were not judged.
     pub left_out: Vec<LeftOut>,

@@ -442,8 +442,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
     // The result is not compared with random choices. A quarter of the sites is on a carrier with
-    // only one agent, so even the three truly nearest agents are at 0.61 to 0.67 of random,
-    // whatever the map.
+    // only one agent, so even the mean round trip to the three truly nearest agents is 0.61 to 0.67
+    // of the mean to a random agent, whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -7,11 +7,12 @@
 //! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the prior
 //! never loses all its weight.
 //!
-//! If the map errs for an agent's crawled sites, it probably errs alike for the agent's other
-//! sites, most of all for similar ones. So two corrections are made. The mean crawl residual of an
-//! agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's other
-//! predictions. Then the crawl residuals of similar sites correct them further (`alike`). Pages
-//! take longer than probes by a factor common to all pairs; this factor is removed first.
+//! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
+//! other sites, most of all for similar ones. So two corrections are made. The mean crawl residual
+//! of an agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's
+//! other predictions. Then the crawl residuals of similar sites correct these predictions further
+//! (`alike`). Pages take longer than probes by a factor common to all pairs; this factor is removed
+//! first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -32,8 +33,8 @@ pub use alike::SimilarCrawls;
 /// The spread of a single crawl's round trip, as a standard deviation of its logarithm. Repeated
 /// medians over a crawl's pages differ by about ten per cent, and servers vary from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// Spread assumed for a prediction without one: the 90th percentile of errors in measured networks
-/// (docs/accuracy.md).
+/// Spread assumed for a prediction without a spread: the 90th percentile of errors in measured
+/// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map cannot show. Near the best
 /// agent, where the choice is made, half of the predictions are off by more than 13 %, and a

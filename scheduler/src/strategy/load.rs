@@ -1,7 +1,7 @@
 //! Load levels: how full an agent is, and which candidate gets a task if some candidates are full.
 //!
 //! The level is defined as in paper 003 (1.4.1), with blocks of one task: waiting tasks minus free
-//! slots. If negative, the agent has free slots; if positive, it is the number of waiting tasks.
+//! slots. A negative level means free slots; a positive level is the number of waiting tasks.
 //! Queues of different agents are compared by the time until their last task would end. This time
 //! is the number of crawls per slot, computed from the level, times the agent's *pace*, the usual
 //! duration of a crawl.

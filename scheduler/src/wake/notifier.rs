@@ -25,7 +25,7 @@ use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
 
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
-/// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20.
+/// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
 const MOST_NAMED: usize = 256;
 /// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
 /// intervals of polling.

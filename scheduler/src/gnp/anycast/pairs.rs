@@ -1,9 +1,9 @@
 //! The sum rule: finds pairs of landmarks that see a host nearer than they see each other.
 //!
 //! The plain rule (the sum of some pair's round trips is below the pair's distance) flags most
-//! hosts of a real network, because a landmark whose round trip to the host is wrong violates it
-//! with every other landmark. So each landmark counts in one pair only. Pairs are matched greedily,
-//! the shortest first, and the logarithms of their shortfalls are summed.
+//! hosts of a real network, because a landmark with one wrong round trip violates the rule with
+//! every other landmark. So each landmark counts in one pair only. Pairs are matched greedily, the
+//! shortest first, and the logarithms of their shortfalls are summed.
 
 use crate::model::{AgentId, Rtt};
 

@@ -53,10 +53,10 @@ pub struct Diversity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandmarkWorth {
     pub landmark: AgentId,
-    /// Number of other agents for which it is the nearest landmark.
+    /// Number of other agents for which this landmark is the nearest.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without this one: the mean over all agents
-    /// with a measured distance to another landmark.
+    /// How much farther the nearest landmark would be without this landmark: the mean over all
+    /// agents with a measured distance to another landmark.
     pub adds: Duration,
 }
 

@@ -320,8 +320,9 @@ impl<const N: usize> Host<'_, N> {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The `K` agents whose positions, with the height that fits best, explain the measurements
-    /// best; best first. If the embedding has fewer agents, the best one fills the other entries.
+    /// The positions of the `K` agents that explain the measurements best, each with its best
+    /// height, the best first. If the embedding has fewer agents, the best one fills the other
+    /// entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];

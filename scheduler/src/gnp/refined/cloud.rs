@@ -1,4 +1,4 @@
-//! The possible points of a site. They are drawn once per epoch for all sites, then weighted
+//! The possible points of a site. The points are drawn once per epoch for all sites, then weighted
 //! for each site.
 //!
 //! Hosts are roughly where agents are. So a point is an agent's place plus a normally distributed
@@ -22,9 +22,9 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// The mean of the exponential part of a point's height, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One point in this many is far from all agents. Its distance to every agent is mostly its height,
-/// as for a host behind a slow link. Without far points, no point would fit a host to which all
-/// landmarks measure seconds, and the prediction would be the edge of the map.
+/// One in this many points is far from all agents. Its distance to every agent is mostly its
+/// height, as for a host behind a slow link. Without far points, no point would fit a host to which
+/// all landmarks measure seconds, and the prediction would be the edge of the map.
 const ONE_FAR_IN: usize = 30;
 /// Least and greatest height of far points, as shares of the scale; drawn log-uniformly.
 /// Neighbouring heights differ by less than the precision of measurements.

@@ -19,7 +19,8 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A residual larger than this is treated as an outlier: its noise grows with its size.
+/// A residual larger than this is treated as an outlier: the noise assumed for it grows with its
+/// size.
 const ODD: f64 = 0.25;
 /// Maximum number of pairs used. If there are more, the seed draws this many, because the work
 /// grows with the cube of their number.
@@ -127,7 +128,7 @@ impl Kriging {
     }
 
     /// The factors with which one site's residuals towards the agents `from` correct its distance
-    /// to every agent: one row per agent. Two residuals of one site have the covariance `v K` of
+    /// to every agent: one row per agent. The covariance of two residuals of one site is `v K` of
     /// their agents; the variance of a residual also includes its noise.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;

@@ -3,10 +3,10 @@
 //!
 //! The agent with the shortest of many predictions is chosen, and the shortest prediction is
 //! usually too short (the winner's curse: Capen, Clapp and Campbell 1971). The nearest landmark's
-//! distance is measured and has no such error. The cost of such wrong choices depends on the
-//! network. The estimate of this cost uses agents held out as sites, for the present landmarks and
-//! for sets of landmarks drawn from the agents. The drawn sets add choices, so that the estimate
-//! depends less on chance.
+//! distance is measured and has no such error. The cost of choosing by a prediction that is too
+//! short depends on the network. The estimate of this cost uses agents held out as sites, for the
+//! present landmarks and for sets of landmarks drawn from the agents. The drawn sets add choices,
+//! so that the estimate depends less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;

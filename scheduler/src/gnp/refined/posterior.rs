@@ -45,7 +45,7 @@ pub struct Posterior<'a> {
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that have a considerable weight.
+/// The points of one layer that were not dropped, and their weights.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
     /// The sum of the weights is 1.
@@ -147,7 +147,7 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Selects in linear time instead of sorting: sorting took most of the time of a prediction.
+        // Selects in linear time, because sorting took most of the time of a prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));

@@ -11,8 +11,8 @@ use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// A claim is rejected if its logarithm is below the predicted one by more than this many
-/// standard deviations.
+/// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
+/// than this many standard deviations.
 const FAR: f64 = 6.0;
 /// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
 /// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured

@@ -31,7 +31,7 @@ pub fn unsure(candidates: &[Candidate]) -> bool {
 
 /// The estimated duration of a confirmation by `agents` agents, each with `samples` samples and one
 /// request to warm up the connection. Most confirmations end sooner, because fewer agents measure
-/// most sites. A site that waits at least this long anyway loses no time.
+/// most sites. A site that waits at least this long anyway loses no time by a confirmation.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

@@ -21,7 +21,7 @@
 //! back. Rule 3 makes the newcomer a candidate, so the rule does not apply to it again.
 //!
 //! Tasks are taken from the end of the queue that ends last, because the front of the queue will
-//! soon be leased. They move to where they end first.
+//! soon be leased. Each task moves to the agent where it ends first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// Number of waiting tasks per slot up to which a task moves if it ends sooner by a whole crawl.
-/// These are the next tasks of the slots.
+/// If at most this many tasks per slot then wait at the new agent, a task moves if it ends sooner
+/// by a whole crawl. These waiting tasks are the next tasks of the slots.
 const AHEAD: i64 = 1;
 /// With more waiting tasks, the time to the end must fall to at most this share. It is well below 1
 /// because an agent's pace is known to about 15 %, and two paces are compared.
@@ -44,7 +44,7 @@ const MUCH_SOONER: f64 = 0.75;
 /// distance. Nine in ten predictions err by less than a third (docs/accuracy.md), so the newcomer
 /// is then probably nearer in fact.
 const NEARER_SHARE: f64 = 0.67;
-/// Minimum improvement by a newcomer, because a smaller one has no effect on a crawl.
+/// Minimum improvement by a newcomer, because a smaller improvement has no effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may get a task that waits at another agent.
@@ -52,7 +52,7 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 pub struct BalanceTarget {
     pub agent: AgentId,
     /// Whether the agent became available after the choice and is clearly nearer than the chosen
-    /// one.
+    /// agent.
     pub nearer: bool,
 }
 

@@ -1,7 +1,7 @@
 //! `gnp-balanced`: draws one of the nearest agents, with weights for free slots and nearness.
 //!
-//! An agent's weight is its free share (free slots over all slots) times the ratio of the shortest
-//! distance to its own. Equally near agents thus get work in proportion to their free slots. Of two
+//! An agent's weight is the free share of its slots, times the shortest distance divided by the
+//! agent's own distance. Equally near agents thus get work in proportion to these shares. Of two
 //! equally free agents, one at a third of the distance gets three times as many sites, if the
 //! distances are measured.
 //!

@@ -2,10 +2,10 @@
 //! agent's rate is known.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
-//! doubled each round: RFC 6928), plus its bytes over the agent's rate, but at least the request
-//! interval. If answers take a second or more, the agent assumes trouble and requests at half the
-//! rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the round
-//! trips (which includes losses and slow servers), and the rate.
+//! doubled each round: RFC 6928), plus its bytes divided by the agent's rate, but at least the
+//! request interval. If answers take a second or more, the agent assumes trouble and requests at
+//! half the rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the
+//! round trips (which includes losses and slow servers), and the rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
