@@ -1,10 +1,10 @@
 //! Capacity planning: predicts the mean round trip and the load of each agent for a changed fleet.
 //!
-//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
-//! third to each of the three nearest), so averages are sums over sites. Distances are computed
-//! from the coordinates of one embedding. Corrections that probes and crawls give for single pairs
-//! are left out, because they are unknown for a planned agent. Every site is assumed to be crawled
-//! once.
+//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`:
+//! a third to each of the three nearest), so averages are sums over sites. Distances are computed
+//! from the coordinates of one embedding. Corrections that probes and crawls give for single
+//! pairs are left out, because they are unknown for a planned agent. Every site is assumed to be
+//! crawled once.
 //!
 //! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
 //! sums of the parts are added in order, so results do not depend on the number of threads.

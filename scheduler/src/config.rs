@@ -152,8 +152,8 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// The type of a setting that has bounds. The type reads a value from a file, and formats it for
-/// messages.
+/// The type of a setting that has bounds. The type reads a value from a file, and formats it
+/// for messages.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;

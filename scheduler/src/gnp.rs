@@ -10,8 +10,8 @@
 //!
 //! A coordinate has one component per dimension, followed by the *height*: the delay of the host's
 //! access link, which is part of every path to the host (Dabek et al., "Vivaldi", SIGCOMM 2004,
-//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module uses raw `f64`
-//! milliseconds.
+//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module uses raw
+//! `f64` milliseconds.
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No

@@ -259,8 +259,8 @@ impl Strategy {
     /// One of the three nearest agents at random, as in the paper.
     pub const GNP_TOP3: Self = Self::GnpTop(TopK(3));
 
-    /// The strategies that are shown in lists. Of `gnp-topK`, these are the two that the paper
-    /// uses.
+    /// The strategies that are shown in lists. Of `gnp-topK`, these are the two that the
+    /// paper uses.
     pub const ALL: &'static [Self] = &[
         Self::Random,
         Self::Hash,

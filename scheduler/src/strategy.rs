@@ -214,8 +214,8 @@ fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the reason why the strategy cannot
-/// choose.
+/// The chosen agent and the ranked candidates, best first; or the reason why the strategy
+/// cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
 /// A placeholder that is never stored, because without candidates there is no choice to store.

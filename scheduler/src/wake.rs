@@ -160,8 +160,8 @@ tasks! {
     Assign assign Plan,
     /// Sent when a session may have ended.
     Reap reap Reap,
-    /// Sent when a crawl has ended. No task waits for this signal; it only marks the scheduler as
-    /// active.
+    /// Sent when a crawl has ended. No task waits for this signal; it only marks the scheduler
+    /// as active.
     Crawls crawls Plan,
 }
 

@@ -55,8 +55,8 @@ pub struct Suggestions {
 /// infinitely far.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents in the changed fleet. Equal seeds give equal
-/// suggestions.
+/// Suggests the best locations for new agents in the changed fleet. Equal seeds give
+/// equal suggestions.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],

@@ -28,8 +28,8 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
-/// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000 enrolments
-/// fits.
+/// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000
+/// enrolments fits.
 const MOST_BYTES: usize = 32 << 20;
 /// Time limit for a scheduler's health check if several schedulers are known.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);

@@ -67,8 +67,8 @@ pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments. Equal identifiers have the same meaning in all
-/// commands.
+/// Adds completions of names to flags and arguments. Equal identifiers have the same meaning in
+/// all commands.
 fn with_names(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {

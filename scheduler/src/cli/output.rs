@@ -80,8 +80,8 @@ impl<R: PrintedRow> FormatArgs<R> {
     }
 
     /// Formats rows. If there are no rows, the text `none` replaces the table, unless `none` is
-    /// empty. `more` is the number of rows that a limit omitted; a line below the table states this
-    /// number.
+    /// empty. `more` is the number of rows that a limit omitted; a line below the table states
+    /// this number.
     pub(crate) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
         match self.format() {
             Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),

@@ -103,9 +103,9 @@ pub enum AnycastEvidence {
         /// The excess of the host's score over the limit, which is computed from the agents'
         /// scores.
         beyond: f64,
-        /// The pair of landmarks whose round trips to the host add up to the smallest share of the
-        /// pair's distance, with this sum and this distance. `None` if no sum is below its pair's
-        /// distance.
+        /// The pair of landmarks whose round trips to the host add up to the smallest share of
+        /// the pair's distance, with this sum and this distance. `None` if no sum is below its
+        /// pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose sum of round trips is below 0.8 of their
         /// distance.

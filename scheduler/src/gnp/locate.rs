@@ -104,9 +104,9 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// The coordinate and the fit error of a host, with any switches. `measured` pairs an agent's
-    /// index with a round trip in milliseconds. This general method is slower than
-    /// [`AnyAnchorage::place`].
+    /// The coordinate and the fit error of a host, with any switches. `measured` pairs an
+    /// agent's index with a round trip in milliseconds. This general method is slower
+    /// than [`AnyAnchorage::place`].
     fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
         let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
         let anchors: Vec<Anchor<'_>> =

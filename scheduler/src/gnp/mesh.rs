@@ -1,5 +1,5 @@
-//! The mesh: the round trips that agents measured to each other, and the distances computed from
-//! them.
+//! The mesh: the round trips that agents measured to each other, and the distances computed
+//! from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +32,8 @@ impl Mesh {
         self.rows.get(&prober)?.get(&target).copied()
     }
 
-    /// The distance of a pair: the geometric mean of both directions, or the only measured
-    /// direction.
+    /// The distance of a pair: the geometric mean of both directions, or the only
+    /// measured direction.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
             (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),

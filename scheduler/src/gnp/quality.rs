@@ -63,8 +63,8 @@ impl Quality {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Computes the errors of the pairs that `counts` accepts. `counts` gets the smaller identifier
-    /// first.
+    /// Computes the errors of the pairs that `counts` accepts. `counts` gets the smaller
+    /// identifier first.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =

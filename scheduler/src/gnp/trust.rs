@@ -295,9 +295,9 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// The errors of a landmark's measurements of sites, relative to the locations that the other
-    /// landmarks give the sites. The error of these locations, as the control shows it, is
-    /// subtracted.
+    /// The errors of a landmark's measurements of sites, relative to the locations that the
+    /// other landmarks give the sites. The error of these locations, as the control shows it,
+    /// is subtracted.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

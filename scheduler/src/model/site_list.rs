@@ -154,9 +154,9 @@ impl SiteName {
         }
     }
 
-    /// Whether the site may be crawled at `origin`. The origin's host must be the site's own, or
-    /// have the same registrable domain (public suffix list). An IP address has no registrable
-    /// domain.
+    /// Whether the site may be crawled at `origin`. The origin's host must be the site's own,
+    /// or have the same registrable domain (public suffix list). An IP address has no
+    /// registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;

@@ -11,8 +11,8 @@
 //! other sites, most of all for similar ones. So two corrections are made. The mean crawl residual
 //! of an agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's
 //! other predictions. Then the crawl residuals of similar sites correct these predictions further
-//! (`alike`). Pages take longer than probes by a factor common to all pairs; this factor is removed
-//! first.
+//! (`alike`). Pages take longer than probes by a factor common to all pairs; this factor is
+//! removed first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -184,10 +184,10 @@ pub fn measured_by_crawls(
     by_crawls
 }
 
-/// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
-/// gets a measured distance; the predictions of the others are corrected. `crawls` are crawls of
-/// this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`] of the same
-/// `residuals`.
+/// Applies the results of crawls to the candidates of one site. A candidate that crawled the
+/// site gets a measured distance; the predictions of the others are corrected. `crawls` are
+/// crawls of this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`] of
+/// the same `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,

@@ -16,8 +16,8 @@ const PRIOR_SHAPE: f64 = 1.3;
 const PRIOR_WEIGHT: f64 = 10.0;
 /// The range of shapes. Outside it, durations would be all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
-/// Number of bisection steps over the logarithm of the range [`SHAPES`], for a precision of a
-/// millionth.
+/// Number of bisection steps over the logarithm of the range [`SHAPES`], for a precision of
+/// a millionth.
 const HALVINGS: u32 = 24;
 /// Minimum duration, in seconds, which keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;

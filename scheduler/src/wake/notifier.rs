@@ -48,8 +48,8 @@ pub struct Notifier {
 struct Waiting {
     /// Whether any other scheduler exists that could receive notices.
     heard: bool,
-    /// The roles that this scheduler leads. Signals for tasks of these roles concern no other
-    /// scheduler.
+    /// The roles that this scheduler leads. Signals for tasks of these roles concern no
+    /// other scheduler.
     here: Vec<Role>,
     news: Signals,
 }

@@ -12,8 +12,8 @@ use super::super::{Mesh, millis, round_trip};
 /// A pair is reported in the evidence if the sum of its two round trips to the host is below this
 /// share of the pair's distance.
 const FAR_BELOW: f64 = 0.8;
-/// Milliseconds added to the sum and to the distance, so that two landmarks in one building give no
-/// evidence.
+/// Milliseconds added to the sum and to the distance, so that two landmarks in one building give
+/// no evidence.
 const SOFTENING_MS: f64 = 2.0;
 
 /// The evidence of all pairs.

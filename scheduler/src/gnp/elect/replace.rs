@@ -1,6 +1,6 @@
-//! Elects one landmark to replace a lost one while the others stay. The cost function is the same
-//! as in an election, so that after many replacements the landmarks still resemble newly elected
-//! ones.
+//! Elects one landmark to replace a lost one while the others stay. The cost function is the
+//! same as in an election, so that after many replacements the landmarks still resemble newly
+//! elected ones.
 
 use crate::model::AgentId;
 

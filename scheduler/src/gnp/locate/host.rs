@@ -111,8 +111,8 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its measurements: pairs of an agent's index and a round trip in
-    /// milliseconds.
+    /// Builds a host from its measurements: pairs of an agent's index and a round trip
+    /// in milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -321,8 +321,8 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// The positions of the `K` agents that explain the measurements best, each with its best
-    /// height, the best first. If the embedding has fewer agents, the best one fills the other
-    /// entries.
+    /// height, the best first. If the embedding has fewer agents, the best one fills the
+    /// other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -371,8 +371,8 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position, with the median of the unexplained parts of the distances as its
-    /// height.
+    /// An agent's position, with the median of the unexplained parts of the distances as
+    /// its height.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

@@ -19,8 +19,8 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A residual larger than this is treated as an outlier: the noise assumed for it grows with its
-/// size.
+/// A residual larger than this is treated as an outlier: the noise assumed for it grows with
+/// its size.
 const ODD: f64 = 0.25;
 /// Maximum number of pairs used. If there are more, the seed draws this many, because the work
 /// grows with the cube of their number.

@@ -30,8 +30,8 @@ const DISTURBANCE: f64 = 0.2;
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Maximum number of steps tried per agent and sweep, each with five times the damping of the step
-/// before.
+/// Maximum number of steps tried per agent and sweep, each with five times the damping of the
+/// step before.
 const STEP_TRIES: usize = 6;
 /// Places nearer than this, in milliseconds, count as equal: the direction between them
 /// is undefined.

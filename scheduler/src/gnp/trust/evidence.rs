@@ -22,8 +22,8 @@ pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
     ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
 }
 
-/// The agents from whose measurements the map of a judgement is fitted: the landmarks, and some
-/// others.
+/// The agents from whose measurements the map of a judgement is fitted: the landmarks, and
+/// some others.
 pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
     landmarks.iter().copied().chain(others).collect()

@@ -51,8 +51,8 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
-    /// Whether the agent became available after the choice and is clearly nearer than the chosen
-    /// agent.
+    /// Whether the agent became available after the choice and is clearly nearer than the
+    /// chosen agent.
     pub nearer: bool,
 }
 
