@@ -214,9 +214,9 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh
-/// all others. The softening is proportional to the scale, so that the result does not depend on
-/// how long the network's distances are.
+/// Milliseconds added to both distances of a log error, so that a round trip near zero cannot
+/// outweigh all others. The softening is proportional to the scale, so that it has the same effect
+/// in networks with long and with short distances.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub(super) struct Answers(BTreeMap<String, Vec<Value>>);
 
 impl Answers {
-    /// Sets the values of an answer, and replaces earlier ones. A command whose JSON differs from
+    /// Sets the values of an answer, and replaces earlier values. A command whose JSON differs from
     /// its rows calls this after its rows were recorded.
     pub(super) fn set(&mut self, name: &str, values: Vec<Value>) {
         self.0.insert(key(name), values);

@@ -158,8 +158,8 @@ impl View {
         }
     }
 
-    /// Breaks lines that are too long. The parts of a line after the first are aligned with the
-    /// value, which follows the label.
+    /// Breaks lines that are too long. In a line with a label and a value, the parts after the
+    /// first are aligned with the value.
     pub(crate) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {

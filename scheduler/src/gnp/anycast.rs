@@ -55,8 +55,8 @@ const PAIRED_LANDMARKS: f64 = 9.0;
 const DEVIATIONS: f64 = 2.0;
 /// Minimum of the limit for ordinary hosts. At this score, several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// The log odds of a host at the limit, and their increase per unit of score beyond it. Fitted to
-/// hosts beyond the limit on measured matrices, half of them planted anycast hosts.
+/// The log odds of a host at the limit, and their increase per unit of score beyond it. Both were
+/// fitted to hosts beyond the limit in measured matrices; half of these were planted anycast hosts.
 const AT_LIMIT: f64 = -1.15;
 const PER_UNIT: f64 = 0.5;
 

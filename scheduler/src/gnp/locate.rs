@@ -37,7 +37,7 @@ const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
 /// Maximum number of starts in a map that explains its own measurements well. A poor result in such
-/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need them.
+/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need so many.
 const EXACT_STARTS: usize = 8;
 /// The cost per measurement, in squared log errors, at or above which another start is tried: the
 /// cost of an error of about 20 %.

@@ -42,7 +42,8 @@ const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
 /// Milliseconds added before taking the logarithm of a distance, as a share of the scale. Without
-/// them, a few milliseconds of noise would change the logarithm of a short round trip too much.
+/// this softening, a few milliseconds of noise would change the logarithm of a short round trip
+/// too much.
 const SOFTENING: f64 = 0.02;
 /// Points per cloud. With four times as many, the median error changes by less than 2 %.
 const PARTICLES: usize = 3_000;

@@ -3,7 +3,8 @@
 //! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
 //! evidence distinguish a bad agent from an unusual path; each uses all reports of the agent:
 //!
-//! - *asymmetry*: the agent's measurements of other agents contradict their measurements of it;
+//! - *asymmetry*: the agent's measurements of other agents contradict those agents' measurements
+//!   of it;
 //! - *residual*: the agent's measurements of other agents contradict the map fitted without it, in
 //!   which it is located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;

@@ -54,7 +54,7 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// The limits and the manner of crawls. Policies are stored as JSON, which other
+        /// The limits and other settings of crawls. Policies are stored as JSON, which other
         /// programs read too.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {

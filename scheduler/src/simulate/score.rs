@@ -1,8 +1,8 @@
 //! Computes the figures of a simulation from the judged seeds.
 //!
-//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the
-//! results of `gnp-confirmed`, because the dump has no confirmers, and the spread of load of
-//! strategies that draw.
+//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the results
+//! of `gnp-confirmed`, because the dump has no confirmers, and, for strategies that draw, the
+//! spread of load.
 
 use std::collections::BTreeMap;
 

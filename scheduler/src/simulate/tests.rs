@@ -168,7 +168,7 @@ fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
         let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
         assert_eq!(first.len(), 1);
         if !site.located && site.measurements > 0 {
-            // Without a place on the map, the nearest by measurement is chosen, as in
+            // Without a place on the map, the agent that is nearest by measurement is chosen, as in
             // the scheduler.
             let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
             assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));

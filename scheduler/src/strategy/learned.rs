@@ -77,8 +77,8 @@ pub struct CrawlResidual {
     pub known: Rtt,
     /// Whether probes had measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction. Choosing the shortest predictions
-    /// biases them towards short round trips, which says nothing about the agent.
+    /// Whether the agent got the site because of its prediction. The shortest of many predictions
+    /// is usually too short, which says nothing about the agent.
     pub preferred: bool,
     /// The round trip of the crawl.
     pub crawled: Rtt,
@@ -149,8 +149,8 @@ impl LearnedCorrections {
         self.alike.near(measured, network)
     }
 
-    /// Estimates the round trip that probes would have measured: the crawl's, without the extra
-    /// time of pages.
+    /// Estimates the round trip that probes would have measured: the crawl's round trip, without
+    /// the extra time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }

@@ -3,7 +3,7 @@
 //! The plain rule (the sum of some pair's round trips is below the pair's distance) flags most
 //! hosts of a real network, because a landmark with one wrong round trip violates the rule with
 //! every other landmark. So each landmark counts in one pair only. Pairs are matched greedily, the
-//! shortest first, and the logarithms of their shortfalls are summed.
+//! smallest ratio of sum to distance first, and the absolute logarithms of these ratios are summed.
 
 use crate::model::{AgentId, Rtt};
 

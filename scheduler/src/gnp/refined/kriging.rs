@@ -127,9 +127,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The factors with which one site's residuals towards the agents `from` correct its distance
-    /// to every agent: one row per agent. The covariance of two residuals of one site is `v K` of
-    /// their agents; the variance of a residual also includes its noise.
+    /// The factors with which one site's residuals towards the agents `from` correct the site's
+    /// distance to every agent: one row per agent. The covariance of two residuals of one site is
+    /// `v K` of their agents; the variance of a residual also includes its noise.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);

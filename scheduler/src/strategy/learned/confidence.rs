@@ -21,8 +21,8 @@ pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether it is uncertain which agent is nearest: the distance of the first agent is only
-/// predicted, and its spread exceeds [`DIFFER`].
+/// Whether it is uncertain which agent is nearest. It is so if the distance of the agent that seems
+/// nearest is only predicted, with a spread greater than [`DIFFER`].
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));

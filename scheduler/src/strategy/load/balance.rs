@@ -6,10 +6,10 @@
 //! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there.
 //!    The task begins at once, so it ends sooner unless the candidate is very slow.
 //! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
-//!    would then wait there, the task must also end within three quarters of the time. So a fast
-//!    agent has its next task ready when it ends one. Long queues are levelled by time, not by
-//!    number, before any agent idles: otherwise a slow agent could end late with tasks that no
-//!    other agent may have.
+//!    would then wait there, the task must also end there in at most three quarters of its present
+//!    time. So a fast agent has its next task ready when it ends one. Long queues are levelled by
+//!    time, not by number, before any agent idles: otherwise a slow agent could end late with tasks
+//!    that no other agent may have.
 //! 3. to an agent that became available after the choice and is clearly nearer, if the task ends no
 //!    later there.
 //!
