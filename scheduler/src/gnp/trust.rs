@@ -3,8 +3,7 @@
 //! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
 //! evidence distinguish a bad agent from an unusual path; each uses all reports of the agent:
 //!
-//! - *asymmetry*: the agent's measurements of other agents contradict those agents' measurements
-//!   of it;
+//! - *asymmetry*: the agent's measurements of others contradict the others' measurements of it;
 //! - *residual*: the agent's measurements of other agents contradict the map fitted without it, in
 //!   which it is located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
@@ -296,9 +295,8 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// The errors of a landmark's measurements of sites, relative to the locations that the
-    /// other landmarks give the sites. The error of these locations, as the control shows it,
-    /// is subtracted.
+    /// The errors of a landmark's measurements of sites, relative to the other landmarks' locations
+    /// of these sites, minus the error of these locations that the control shows.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

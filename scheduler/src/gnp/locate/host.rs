@@ -111,8 +111,7 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its measurements: pairs of an agent's index and a round trip
-    /// in milliseconds.
+    /// Builds a host from its round trips: pairs of an agent's index and a time in milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -371,8 +370,7 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position, with the median of the unexplained parts of the distances as
-    /// its height.
+    /// An agent's position; the height is the median of the unexplained parts of the distances.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());
