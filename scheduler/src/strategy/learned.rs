@@ -2,10 +2,10 @@
 //!
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
 //! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
-//! and of the crawls. The weight of a prediction follows from its spread. The weight of a crawl
-//! follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et al.,
-//! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the prior
-//! never loses all its weight.
+//! and of the crawls' round trips. The weight of a prediction follows from its spread. The weight
+//! of a crawl follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et
+//! al., "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the
+//! prior never loses all its weight.
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
 //! other sites, most of all for similar ones. So two corrections are made. The mean crawl residual

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// A smaller factor is no contradiction: predictions err by up to 30 % in nine of ten cases, and
-/// pages take longer than HEAD requests.
+/// If a crawl's round trip and the known one differ by a smaller factor, the crawl is no
+/// contradiction: predictions err by up to 30 % in nine of ten cases, and pages take longer than
+/// HEAD requests.
 const CONTRADICTED_BY: f64 = 2.0;
-/// A single crawl with this factor is enough. Neither load nor slow pages change the median of a
-/// whole crawl so much, and nothing changes the probes' measurements so much.
+/// A single crawl that differs by this factor is enough. Neither load nor slow pages change the
+/// median of a whole crawl so much, and nothing changes the probes' measurements so much.
 const REFUTED_BY: f64 = 4.0;
 /// Differences up to this are no contradiction, because servers need some time per page at
 /// any distance.

@@ -37,8 +37,9 @@ use crate::strategy::{Candidate, LoadLevel};
 /// If at most this many tasks per slot then wait at the new agent, a task moves if it ends sooner
 /// by a whole crawl. These waiting tasks are the next tasks of the slots.
 const AHEAD: i64 = 1;
-/// With more waiting tasks, the time to the end must fall to at most this share. It is well below 1
-/// because an agent's pace is known to about 15 %, and two paces are compared.
+/// With more waiting tasks, a task moves only if the time to its end falls to at most this
+/// share. The share is well below 1 because an agent's pace is known to about 15 %, and two
+/// paces are compared.
 const MUCH_SOONER: f64 = 0.75;
 /// A newcomer is clearly nearer if its distance is below this share of the present agent's
 /// distance. Nine in ten predictions err by less than a third (docs/accuracy.md), so the newcomer
