@@ -1,9 +1,10 @@
 //! Capacity planning: predicts the mean round trip and the load of each agent for a changed fleet.
 //!
-//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
-//! third to each of the three nearest), so averages are sums over sites. Distances are those
-//! between points of one embedding. Corrections of single pairs by probes and crawls are left out,
-//! because they are unknown for a planned agent. Every site is assumed to be crawled once.
+//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`:
+//! a third to each of the three nearest), so averages are sums over sites. Distances are computed
+//! from the coordinates of one embedding. Corrections that probes and crawls give for single
+//! pairs are left out, because they are unknown for a planned agent. Every site is assumed to be
+//! crawled once.
 //!
 //! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
 //! sums of the parts are added in order, so results do not depend on the number of threads.
@@ -28,7 +29,7 @@ pub use suggest::{Suggestions, suggest};
 const PART: usize = 8_192;
 /// Maximum K of a plan for `gnp-topK`.
 const TOP: usize = 3;
-/// Maximum predicted time, in seconds. Longer times are equally bad.
+/// Maximum predicted time, in seconds. Differences between longer times do not matter.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
 /// How a strategy splits a site among agents, on average over its draws.
@@ -181,15 +182,15 @@ struct Fleet<'a> {
     map: Embedding,
 }
 
-/// Sums over a part of the sites: the round trips, and for each agent of the fleet the number of
-/// sites and the seconds.
+/// Sums over a part of the sites: the round trips in milliseconds, and for each agent of the fleet
+/// its number of sites and its seconds of crawling.
 struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
-    /// The fleet without the agents that have the change `without`; `None` if no agent remains.
+    /// The fleet without the agents whose change is `without`; `None` if no agent remains.
     fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
@@ -226,7 +227,7 @@ impl<'a> Fleet<'a> {
         AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// Gives every agent an even share of every site, using the results of [`of_all_sites`].
+    /// Splits every site evenly among all agents, using the results of [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -238,7 +239,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// Gives the `most` nearest agents of a site an even share of it, for every site.
+    /// Splits every site evenly among its `most` nearest agents.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();

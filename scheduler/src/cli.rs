@@ -278,8 +278,8 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// Reads the command line, and then again if the user has chosen defaults. These are in
-    /// client.toml, and only the first reading shows where this file is.
+    /// Parses the command line, and parses it again if the user chose defaults in client.toml. Only
+    /// the first parse shows where client.toml is.
     fn read() -> anyhow::Result<Self> {
         let mut matches = command().get_matches();
         let chosen = defaults::chosen(&matches)?;

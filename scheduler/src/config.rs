@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Minimum of every wait for a person or a site.
+/// A tenth of a second, the lower bound of several duration settings.
 const TENTH: Duration = Duration::from_millis(100);
 
 /// Why a configuration is invalid.
@@ -133,7 +133,7 @@ impl Config {
         self.keep.check_agreement(&self.lease, &self.measure)
     }
 
-    /// The duration of a confirmation. This is usually an upper bound.
+    /// An estimate of how long a confirmation takes. Most confirmations take no longer.
     pub const fn confirming(&self) -> Duration {
         confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
@@ -152,7 +152,8 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// The type of a setting with bounds: reads a value from a file, and formats it for messages.
+/// The type of a setting that has bounds. The type reads a value from a file, and formats it
+/// for messages.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;

@@ -1,4 +1,5 @@
-//! Global network positioning: hosts as points whose distance is the round trip between them.
+//! Global network positioning: places hosts as points in a space, so that the distance between two
+//! points predicts the round trip between the two hosts.
 //!
 //! A few landmarks measure each other and a site; all other distances are computed from these
 //! measurements (the paper 1.1 and 2.1, after Ng and Zhang, "Predicting Internet network distance
@@ -7,14 +8,14 @@
 //! [`Embedding::predict`] returns the predicted round trip between two hosts. `docs/gnp.md` has the
 //! mathematics and the measurements.
 //!
-//! A coordinate has one component per dimension, and as its last component the *height*: the delay
-//! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
-//! SIGCOMM 2004, section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module
-//! uses raw `f64` milliseconds.
+//! A coordinate has one component per dimension, followed by the *height*: the delay of the host's
+//! access link, which is part of every path to the host (Dabek et al., "Vivaldi", SIGCOMM 2004,
+//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module uses raw
+//! `f64` milliseconds.
 //!
-//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last of
-//! them non-negative. Every result depends only on the arguments and the seed. No public signature
-//! contains a type of argmin or nalgebra.
+//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
+//! last component is not negative. Every result depends only on the arguments and the seed. No
+//! public signature contains a type of argmin or nalgebra.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +59,8 @@ pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 /// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances do not
 /// even determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// A fleet of at most this many connected agents needs no landmarks. Without them, each of its
-/// agents measures every site.
+/// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
+/// measures every site.
 pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
 /// has (the paper, table 1).
@@ -86,7 +87,7 @@ pub struct Embedding {
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
     /// The median distance between the located agents, in milliseconds. All step lengths and
-    /// starting points are multiples of it.
+    /// starting points are multiples of this distance.
     scale: f64,
     switches: PlainSwitches,
 }
@@ -161,7 +162,7 @@ impl Embedding {
         self.epoch
     }
 
-    /// Number of dimensions without the height. A coordinate has one component more than this.
+    /// Number of dimensions without the height. A coordinate has one more component, the height.
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
@@ -204,7 +205,7 @@ pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
 }
 
-/// The median distance between located agents, in milliseconds; 1 with fewer than two agents.
+/// The median distance between located agents, in milliseconds; 1 if there are fewer than two.
 fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
     let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| objective::distance(a, b)));
@@ -213,9 +214,9 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh
-/// all others. The softening is proportional to the scale, so that the result does not depend on
-/// how long the network's distances are.
+/// Milliseconds added to both distances of a log error, so that a round trip near zero cannot
+/// outweigh all others. The softening is proportional to the scale, so that it has the same effect
+/// in networks with long and with short distances.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

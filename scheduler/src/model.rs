@@ -223,7 +223,7 @@ pub enum Strategy {
 pub struct TopK(u8);
 
 impl TopK {
-    /// Two digits: names stay short, and a draw among more agents is hardly one of near agents.
+    /// Two digits keep the names short. A draw among more agents would include distant ones.
     pub const MOST: u8 = 99;
 
     /// `None` for 0 and above [`Self::MOST`].
@@ -236,7 +236,7 @@ impl TopK {
     }
 }
 
-/// A name that is not a strategy's.
+/// A name that belongs to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownStrategy {
     #[error("unknown strategy '{name}': the strategies are {known}{question}")]
@@ -250,7 +250,7 @@ pub enum UnknownStrategy {
     TopK { name: String },
 }
 
-/// Before K in the names of [`Strategy::GnpTop`].
+/// The prefix of the names of [`Strategy::GnpTop`], before K.
 const GNP_TOP: &str = "gnp-top";
 
 impl Strategy {
@@ -259,7 +259,8 @@ impl Strategy {
     /// One of the three nearest agents at random, as in the paper.
     pub const GNP_TOP3: Self = Self::GnpTop(TopK(3));
 
-    /// The strategies that are listed: of `gnp-topK` the two of the paper.
+    /// The strategies that are shown in lists. Of `gnp-topK`, these are the two that the
+    /// paper uses.
     pub const ALL: &'static [Self] = &[
         Self::Random,
         Self::Hash,
@@ -274,7 +275,7 @@ impl Strategy {
         Self::EarliestFinish,
     ];
 
-    /// Every strategy, with every K.
+    /// Every strategy, including `gnp-topK` for every K.
     pub fn each() -> impl Iterator<Item = Self> {
         let named = Self::ALL.iter().copied().filter(|one| !matches!(one, Self::GnpTop(_)));
         named.chain((1..=TopK::MOST).filter_map(TopK::new).map(Self::GnpTop))
@@ -288,8 +289,8 @@ impl Strategy {
         }
     }
 
-    /// Whether the strategy gives some sites to an agent that may be nearer than the best known
-    /// agent. The strategies of the paper do not.
+    /// Whether the strategy gives some sites to an agent that may be nearer than the agent that
+    /// seems nearest. The paper's strategies never do.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
@@ -318,7 +319,7 @@ impl Strategy {
     }
 }
 
-/// `gnp-top3`.
+/// The default strategy is `gnp-top3`.
 impl Default for Strategy {
     fn default() -> Self {
         Self::GNP_TOP3
@@ -347,7 +348,7 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        // Only the digits that are printed: `gnp-top03` is no other name of `gnp-top3`.
+        // Accept K only as it is printed, so that `gnp-top03` is not a second name of `gnp-top3`.
         if let Some(k) = name.strip_prefix(GNP_TOP) {
             let top = k.parse().ok().and_then(TopK::new).map(Self::GnpTop);
             let top = top.filter(|top| top.to_string() == name);

@@ -1,4 +1,4 @@
-//! Whole pages, and plots as SVG inside them: lines over two axes, and bars. The page's style sheet
+//! Renders whole pages, and plots in them as SVG: line plots and bar charts. The page's style sheet
 //! defines the colours; `maud` escapes texts.
 
 use std::fmt::Write as _;

@@ -150,6 +150,6 @@ pub struct BatchStatus {
     pub estimate: Option<Estimate>,
 }
 
-/// Maximum number to which sites that no agent may crawl are counted. Counting all would take too
-/// long, because a batch may have a million.
+/// Sites that no agent may crawl are counted only up to this number. Counting all of them would
+/// take too long, because a batch may have a million sites.
 pub const UNMET_COUNTED: u64 = 10_000;

@@ -34,7 +34,7 @@ pub use schedule::work::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds,
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
     pub host: &'a str,
-    /// The address that a prober resolved.
+    /// The site's address, as resolved by a prober.
     pub address: Option<IpAddr>,
     /// The site's position, from the site list or a database of IP addresses.
     pub position: Option<Position>,
@@ -80,7 +80,7 @@ pub struct Candidate {
     /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
     /// The expected round trip, by which the agent ranks. It exceeds the prediction if the agent
-    /// may be far. `None` if the map gives only a point; then the agent ranks by the prediction.
+    /// may be far. `None` with the plain map, where the agent ranks by the prediction.
     pub expected: Option<Rtt>,
     /// The measured round trip to the site; `None` if the agent did not measure it.
     pub measured: Option<Rtt>,
@@ -123,8 +123,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the candidate with its distance to one site: predicted by the map and
-    /// measured by agents.
+    /// Sets the distances to one site: the one that the map predicts, and the one that this agent
+    /// measured, if it did.
     #[must_use]
     pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -214,7 +214,7 @@ fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the cause for which the strategy
+/// The chosen agent and the ranked candidates, best first; or the reason why the strategy
 /// cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
@@ -227,7 +227,7 @@ fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
 }
 
 /// The candidates without duplicates, sorted by agent. Sorted candidates are borrowed without a
-/// copy; callers on hot paths pass them sorted.
+/// copy; callers on hot paths pass sorted candidates.
 fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
     if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
         return Cow::Borrowed(candidates);

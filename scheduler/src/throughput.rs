@@ -26,8 +26,8 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// The sums of a time slice. The cost of computing them per crawl is bounded, however many slices
-/// the crawl spans.
+/// The sums of a time slice. Each crawl changes only a few of these sums, however many slices the
+/// crawl spans.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.

@@ -1,9 +1,9 @@
 //! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in this
 //! scheduler and in others.
 //!
-//! A signal carries no data. The woken task reads its work from Postgres. It also does this
-//! periodically, so a lost signal costs only time. The [`notifier`] collects the signals for other
-//! schedulers and sends them together.
+//! A signal carries no data. The woken task reads its work from Postgres. The task also reads
+//! Postgres periodically, so a lost signal only delays its work. The [`notifier`] collects the
+//! signals for other schedulers and sends them together.
 
 pub mod notifier;
 
@@ -115,7 +115,7 @@ macro_rules! tasks {
             activity: Arc<LastSignal>,
             /// Locked only to read or change the map, and never across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-            /// The URLs of the other schedulers, published to those who watch them.
+            /// The URLs of the other schedulers. Receivers of this channel are notified of changes.
             others: watch::Sender<Vec<String>>,
         }
 
@@ -146,21 +146,22 @@ macro_rules! tasks {
 }
 
 tasks! {
-    /// A site or beacon may have to be measured.
+    /// Sent when a site or beacon may have to be measured.
     Measure measure Plan,
-    /// The mesh or the landmarks changed.
+    /// Sent when the mesh or the landmarks changed.
     Fit fit Fit,
-    /// A landmark may have been lost.
+    /// Sent when a landmark may have been lost.
     Landmarks landmarks Fit,
-    /// A site's measurements or the embedding changed.
+    /// Sent when a site's measurements or the embedding changed.
     Locate locate Plan,
-    /// A located task may need a confirmation, or a confirmation may have progressed.
+    /// Sent when a located task may need a confirmation, or a confirmation may have progressed.
     Confirm confirm Plan,
-    /// A task may need an agent, and an agent may be available.
+    /// Sent when a task may need an agent and an agent may be available.
     Assign assign Plan,
-    /// A session may have ended.
+    /// Sent when a session may have ended.
     Reap reap Reap,
-    /// A crawl has ended. No task waits for this signal; it only marks the scheduler as active.
+    /// Sent when a crawl has ended. No task waits for this signal; it only marks the scheduler
+    /// as active.
     Crawls crawls Plan,
 }
 
@@ -210,7 +211,7 @@ impl Wakes {
         self.others.borrow().clone()
     }
 
-    /// The same URLs, as a channel that announces changes.
+    /// The URLs of [`Self::others`], as a channel that announces changes.
     pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
         self.others.subscribe()
     }

@@ -5,10 +5,9 @@
 //! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
 //! functions", 1978).
 //!
-//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with
-//! the agents as the first centres, so that candidates are at sites far from all agents and
-//! other candidates. Drawing and picking use a sample of the sites; a pick's gain is computed
-//! over all sites.
+//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
+//! agents as the first centres, so candidates are at sites far from the agents and from each other.
+//! Drawing and picking use a sample of the sites; a pick's gain is computed over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -37,7 +36,7 @@ pub struct Suggestion {
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
     /// The share of all sites that the agent would get after the earlier picks, 0 to 1. Later picks
-    /// may lower it.
+    /// may lower this share.
     pub share: f64,
 }
 
@@ -56,7 +55,7 @@ pub struct Suggestions {
 /// infinitely far.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents, after the changes to the fleet. Equal seeds give
+/// Suggests the best locations for new agents in the changed fleet. Equal seeds give
 /// equal suggestions.
 pub fn suggest(
     sites: &Sites,
@@ -123,7 +122,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
             left -= weight;
             *weight > 0.0 && left <= 0.0
         });
-        // Rounding may leave a remainder; then the last site with a weight is drawn.
+        // If rounding leaves a remainder, the last site with a weight is drawn.
         let Some(drawn) = drawn.or_else(|| apart.iter().rposition(|weight| *weight > 0.0)) else { break };
         let place = sites.coordinate(sample[drawn]);
         for (weight, site) in apart.iter_mut().zip(sample) {
@@ -141,7 +140,8 @@ fn square(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The index of the place with the greatest positive worth; the first of equal ones.
+/// The index of the place with the greatest worth, the first if several are equal. `None` if no
+/// worth is positive.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);

@@ -260,7 +260,7 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// Prepares an agent for printing. The number of slots is known only after the first session.
+/// Sets the number of slots to 0 until the agent's first session, because it is unknown until then.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
@@ -303,8 +303,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The numbers that the agent itself reports. They differ from the scheduler's while messages
-/// are in transit.
+/// The numbers that the agent itself reports. They differ from the scheduler's numbers while
+/// messages are in transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();

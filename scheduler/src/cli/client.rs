@@ -28,8 +28,8 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
-/// Maximum size of an answer in bytes. It suffices for an embedding of 100,000 agents, or
-/// 5,000 enrolments.
+/// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000
+/// enrolments fits.
 const MOST_BYTES: usize = 32 << 20;
 /// Time limit for a scheduler's health check if several schedulers are known.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
@@ -113,8 +113,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the scheduler. If several are known, connects to the first one that answers and
-    /// can use its database.
+    /// Connects to the scheduler. If several schedulers are known, connects to the first one that
+    /// answers and can use its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// Connects to any scheduler that answers now. Only for requests that can safely be repeated.
-    /// Keeps the connection if no scheduler answers or only one is known.
+    /// Keeps the present connection if no scheduler answers or only one is known.
     pub(super) async fn move_on(&mut self) {
         if self.known.len() > 1
             && let Ok(moved) = Self::reach_any(Arc::clone(&self.known), self.token.clone()).await
@@ -238,8 +238,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects to a scheduler. If other schedulers are known, first checks that this one can serve
-/// requests, so that no command has to be sent to a second scheduler.
+/// Connects to a scheduler. If other schedulers are known, first checks that the scheduler at `url`
+/// can serve requests, so that no command has to be sent to a second scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));
@@ -287,7 +287,7 @@ fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
     anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {stranger}")
 }
 
-/// The message of the innermost cause. The outer ones say only "transport error".
+/// The message of the innermost cause. Outer causes say only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {

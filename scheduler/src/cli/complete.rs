@@ -55,7 +55,7 @@ impl CompletionsArgs {
     }
 }
 
-/// If a shell's script requests completions, prints these and exits.
+/// If a shell's script requests completions, prints them and exits.
 pub(super) fn answer_shell() {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
@@ -67,7 +67,7 @@ pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments. These have the same identifiers in
+/// Adds completions of names to flags and arguments. Equal identifiers have the same meaning in
 /// all commands.
 fn with_names(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();

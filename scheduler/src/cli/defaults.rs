@@ -1,5 +1,5 @@
-//! Defaults for the output where no flag is given: environment variables, and then the section
-//! `[defaults]` of client.toml.
+//! Defaults of the output flags, from environment variables or else from the section `[defaults]`
+//! of client.toml.
 //!
 //! Both become default values of clap's flags, so that help and completions show them. A default
 //! that a command does not support, such as CSV for a single object, does not affect the command.

@@ -13,7 +13,8 @@ const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 /// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
 /// formula gets an apostrophe, by which spreadsheets recognise texts.
 pub(super) fn csv(text: String) -> anyhow::Result<String> {
-    // Most answers have no such cell, and parsing them again would take longer than producing them.
+    // Most answers have no cell to change, and parsing them again would take longer than
+    // producing them.
     if !is_suspicious(&text) {
         return Ok(text);
     }

@@ -204,8 +204,7 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // This answer does not contain the reason of a pause; only that of `landfall
-        // agents list` does.
+        // The answer does not contain why an agent is paused; `landfall agents list` shows it.
         ("!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),

@@ -79,8 +79,9 @@ impl<R: PrintedRow> FormatArgs<R> {
         print(&self.text(rows, none, more, &self.view())?)
     }
 
-    /// Formats rows. Without rows, the text is `none` instead of a table, unless `none` is empty.
-    /// `more` is the number of rows that a limit omitted; a line below the table states it.
+    /// Formats rows. If there are no rows, the text `none` replaces the table, unless `none` is
+    /// empty. `more` is the number of rows that a limit omitted; a line below the table states
+    /// this number.
     pub(crate) fn text(&self, rows: &[R], none: &str, more: u64, view: &View) -> anyhow::Result<String> {
         match self.format() {
             Format::Table if rows.is_empty() && !none.is_empty() => Ok(none.to_owned()),

@@ -30,10 +30,10 @@ struct Contract {
     /// For long messages: the number of elements of each repeated field, and the value of each text
     /// field. With `None`, repeated fields have one element, and every field has a different value.
     long: Option<(usize, &'static str)>,
-    /// The number of the value that every enum field gets.
+    /// The number that every enum field is set to.
     value: u8,
-    /// The depth at which messages are left empty, where 0 is the outermost; `None`
-    /// leaves none empty.
+    /// The depth at which messages are left empty; the outermost message has depth 0. With `None`,
+    /// no message is left empty.
     empty_at: Option<usize>,
 }
 
@@ -51,8 +51,8 @@ impl Contract {
         M::decode(self.bytes(name, 0).as_slice()).unwrap()
     }
 
-    /// Generates messages that together have every shape: with each value of enums, and empty
-    /// at each depth.
+    /// Generates messages that together contain each value of every enum, and an empty message at
+    /// each depth.
     fn every<M: Message + Default>(&mut self) -> Vec<M> {
         let mut messages = Vec::new();
         for value in 0..32 {
@@ -138,7 +138,7 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Adds values to the schema of an answer that the generated messages of the answer lack.
+    /// Adds to the schema of an answer the forms that `show` makes of the generated messages.
     fn also<M: Message + Default, T: Serialize>(&mut self, name: &str, show: impl Fn(M) -> T) {
         for message in self.contract.every() {
             self.answers.add(name, serde_json::to_value(show(message)).unwrap());

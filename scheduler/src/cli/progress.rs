@@ -28,7 +28,7 @@ impl Bar {
         Self::new(ProgressBar::no_length(), &template)
     }
 
-    /// A counter of written bytes, the number of which is unknown until the end.
+    /// A counter of written bytes, whose total is unknown until the end.
     pub(super) fn written_bytes() -> Self {
         Self::new(
             ProgressBar::no_length(),

@@ -19,8 +19,8 @@ use crate::app::exit::{self, print, sentence, usage};
 
 /// The interval between two requests if none is given, in seconds.
 const USUAL: &str = "2";
-/// Minimum and maximum interval, in seconds. A tenth repaints faster than a person can read, and
-/// more than a day is probably a mistake.
+/// Minimum and maximum interval, in seconds. A tenth of a second is faster than a person can read,
+/// and more than a day is probably a mistake.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 86_400.0;
 /// Maximum time for an answer. After this time, the scheduler is reported as lost.
@@ -216,7 +216,7 @@ impl Display {
     }
 }
 
-/// Writes a page over the preceding one. One write avoids flicker.
+/// Writes a page over the preceding one. The output is flushed only once, to avoid flicker.
 fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
     if !painted {
         terminal.clear_screen()?;
@@ -228,7 +228,7 @@ fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
 }
 
 /// A page that fits the screen: a line with the state of the watch, and the lines of the answer.
-/// The last row is left to the cursor.
+/// The last row is left free for the cursor.
 fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     let room = rows.saturating_sub(3).max(1);
     let lines: Vec<&str> = text.lines().collect();

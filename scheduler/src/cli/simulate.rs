@@ -220,8 +220,8 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// The excess over the nearest agent in each crawl of the same sites; empty if sites are
-/// crawled only once.
+/// How much longer the round trip is than the one to the nearest agent, in each crawl of the same
+/// sites; empty if sites are crawled only once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -101,8 +101,8 @@ pub(super) fn text(status: &ShowStatusResponse, view: &View) -> anyhow::Result<S
     Ok(text)
 }
 
-/// Describes a scheduler. If there are several, also states whether this one answered, and the
-/// roles that it leads.
+/// Describes a scheduler. If there are several schedulers, also states whether this scheduler
+/// answered, and which roles it leads.
 pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers: bool, view: &View) -> String {
     let SchedulerStatus { url, version, started_at, running, roles, disk } = scheduler;
     if !running {

@@ -1,4 +1,4 @@
-//! `landfall version`: prints the version of this program, and that of the scheduler that
+//! `landfall version`: prints the version of this program, and the version of the scheduler that
 //! commands would use.
 
 use landfall_proto::v1::ShowSchedulerRequest;

@@ -20,7 +20,7 @@ const FEWEST_COLUMNS: usize = 60;
 const GAP: &str = "  ";
 /// In the first stage of shrinking a table, columns of texts (`~`) are cut down to this width.
 const SHORTEST_TEXT: usize = 24;
-/// Then other columns are cut down to this width, the first column last.
+/// In the later stages, other columns are cut down to this width, the first column last.
 const SHORTEST_CELL: usize = 8;
 /// Maximum width of the label at the start of a line, including the blanks after it.
 const LONGEST_LABEL: usize = 24;
@@ -158,8 +158,8 @@ impl View {
         }
     }
 
-    /// Breaks lines that are too long. The parts of a line after the first are aligned with the
-    /// value, which follows the label.
+    /// Breaks lines that are too long. In a line with a label and a value, the parts after the
+    /// first are aligned with the value.
     pub(crate) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
@@ -330,7 +330,7 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words. All parts but the first are indented.
+/// Breaks a line between words. All parts except the first are indented.
 fn fold_line(line: &str, most: usize, indent: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";

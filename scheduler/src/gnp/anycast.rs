@@ -6,14 +6,14 @@
 //!    If the positions of both landmarks are known, light in fibre needs a minimum time for their
 //!    great circle. If the sum of the two round trips is less than that time, the host certainly
 //!    has two locations.
-//! 2. *The map.* [`places`] computes the log odds that each landmark sees the nearest of several
-//!    locations, against one location near the agents. [`pairs`] computes how much nearer pairs of
-//!    landmarks see the host than they see each other, with each landmark in one pair only. Routing
-//!    violates the triangle inequality often, and more often in some networks than in others, so
-//!    neither value means anything alone. They are therefore compared with the values of the
-//!    agents, each of which certainly has one location. An agent's score is computed from the mesh
-//!    without the agent's own data. A host is suspect if its score is two standard deviations above
-//!    the agents' mean.
+//! 2. *The map.* [`places`] computes the log odds of two hypotheses: the host has several locations
+//!    and each landmark sees the nearest, or the host has one location near the agents. [`pairs`]
+//!    computes how much nearer pairs of landmarks see the host than they see each other, with each
+//!    landmark in one pair only. Routing violates the triangle inequality often, and more often in
+//!    some networks than in others, so neither value means anything alone. Both values are
+//!    therefore compared with the values of the agents, each of which certainly has one location.
+//!    An agent's score is computed from the mesh without the agent's own data. A host is suspect if
+//!    its score is two standard deviations above the agents' mean.
 //! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
 //!    Several addresses in one prefix are often only round-robin DNS, so they only strengthen other
 //!    evidence.
@@ -38,8 +38,8 @@ use places::DrawnPlaces;
 /// Minimum number of measurements for a verdict by the map, because three distances fit too many
 /// explanations.
 const FEWEST_MEASURED: usize = 4;
-/// Minimum number of agents for a verdict by the map, because fewer do not show which
-/// scores are normal.
+/// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
+/// are normal.
 const FEWEST_AGENTS: usize = 8;
 /// Bound of the log odds of several locations. Greater values depend on the tails of the model, not
 /// on the host.
@@ -49,14 +49,14 @@ const PAIR_WEIGHT: f64 = 5.0;
 /// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit for ordinary hosts, in standard deviations above the agents' mean score. 3 to 5 % of
-/// ordinary hosts exceed it, not 2 %, because the upper tail is longer than that of a normal
-/// distribution.
+/// The limit for ordinary hosts, in standard deviations above the agents' mean score. It is
+/// exceeded by 3 to 5 % of ordinary hosts, not by the 2 % of a normal distribution, because the
+/// upper tail is longer.
 const DEVIATIONS: f64 = 2.0;
-/// Minimum of that limit. At this score, several locations are as likely as one.
+/// Minimum of the limit for ordinary hosts. At this score, several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// The log odds of a host at the limit, and their increase per unit of score beyond it. Fitted to
-/// hosts beyond the limit on measured matrices, half of them planted anycast hosts.
+/// The log odds of a host at the limit, and their increase per unit of score beyond it. Both were
+/// fitted to hosts beyond the limit in measured matrices; half of these were planted anycast hosts.
 const AT_LIMIT: f64 = -1.15;
 const PER_UNIT: f64 = 0.5;
 
@@ -103,8 +103,9 @@ pub enum AnycastEvidence {
         /// The excess of the host's score over the limit, which is computed from the agents'
         /// scores.
         beyond: f64,
-        /// The pair of landmarks with the smallest ratio of the sum of its round trips to its
-        /// distance, that sum, and that distance; `None` if no sum is below its pair's distance.
+        /// The pair of landmarks whose round trips to the host add up to the smallest share of
+        /// the pair's distance, with this sum and this distance. `None` if no sum is below its
+        /// pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose sum of round trips is below 0.8 of their
         /// distance.

@@ -62,7 +62,7 @@ pub enum ElectError {
     /// There are fewer agents than landmarks.
     #[error("an election of {asked} landmarks needs as many agents, but there are {there}")]
     TooFewAgents { asked: usize, there: usize },
-    /// Fewer agents were measured by two others than landmarks are to be elected.
+    /// There are fewer agents that two others measured than landmarks to elect.
     #[error(
         "an election of {asked} landmarks needs as many agents that two others reached, but only {reached} of {there} \
          were"
@@ -100,8 +100,8 @@ pub(super) trait ElectionCost {
     /// Returns the cost of choosing these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// Returns the cost of choosing these agents. They differ from the last recorded choice at most
-    /// in the agent at this index.
+    /// Returns the cost of choosing these agents. These agents differ from the last recorded choice
+    /// at most in the agent at the given index.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
@@ -284,8 +284,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups among the chosen nominees. They are few, so comparing all
-    /// pairs is fastest.
+    /// The number of groups among the chosen nominees. The chosen nominees are few, so comparing
+    /// all pairs is fastest.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -295,9 +295,9 @@ impl NomineeKinds {
 
 /// The nearest and second nearest chosen agent of each agent, so that the cost of a swap needs one
 /// comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering",
-/// 2019). The sums have the same terms in the same order as [`Nominees::cost`], so that results are
-/// bit-identical. FastPAM differs in two ways: it sums changes, which would round differently, and
-/// it takes the best swap, not the first that lowers the cost.
+/// 2019). The sums have the same terms in the same order as [`Nominees::cost`], so that both give
+/// bit-identical results. FastPAM differs in two ways: it sums changes, which would round
+/// differently, and it takes the best swap, not the first that lowers the cost.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,

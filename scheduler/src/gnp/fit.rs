@@ -1,4 +1,4 @@
-//! Places the landmarks jointly, then all agents by the mesh.
+//! Fits an embedding: places the landmarks first, then all agents by the mesh.
 //!
 //! Phase 1 places the landmarks (Ng and Zhang, landmark operations): starting from classical
 //! scaling of their distances, the simplex minimises the sum of squared relative errors. Phase 2
@@ -9,9 +9,9 @@
 //! tens of components.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
-//! this start unless another start ends clearly lower. A repeated measurement of the same network
-//! has several minima of almost the same cost. Switching between them would move agents whose
-//! distances did not change.
+//! this start unless another start reaches a clearly lower cost. A repeated measurement of the same
+//! network has several minima of almost the same cost. Switching between them would move agents
+//! whose distances did not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,15 +36,15 @@ const MOST_SWEEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// The stop rule of the simplex for one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The round from which on step lengths are final. A start that is known to be near the optimum
-/// begins with this round.
+/// The first round with the final step length. A start that is known to be near the optimum begins
+/// with this round.
 const LAST_ROUND: usize = 11;
 /// The simplex's step length in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// Another start is preferred to the former embedding if its cost ends lower by at least this
-/// share. When an unchanged network is measured again, the median agent moves by 1.7 ms with the
-/// former embedding as a start, and by 6 ms without (docs/accuracy.md).
+/// Another start is preferred to the former embedding if it ends with a cost that is lower by at
+/// least this share. When an unchanged network is measured again, the median agent moves by 1.7 ms
+/// with the former embedding as a start, and by 6 ms without this start (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum FitError {
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: `landmarks` jointly, then all agents that the mesh connects to them. Other
+/// Fits an embedding: first the `landmarks`, then all agents that the mesh connects to them. Other
 /// agents get no placement. The same arguments give the same embedding.
 pub fn fit(
     epoch: EmbeddingEpoch,

@@ -92,7 +92,8 @@ impl Direction {
         self.0.iter().zip(other.0).map(|(one, other)| one * other).sum::<f64>().clamp(-1.0, 1.0)
     }
 
-    /// Returns the cosine of the angle after it is widened by `km` kilometres on the ground.
+    /// Returns the cosine of an angle with the given cosine after the angle is widened by `km`
+    /// kilometres on the ground.
     pub fn widened(cosine: f64, km: f64) -> f64 {
         (cosine.clamp(-1.0, 1.0).acos() + km / EARTH_RADIUS_KM).min(std::f64::consts::PI).cos()
     }

@@ -37,16 +37,16 @@ const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
 /// Maximum number of starts in a map that explains its own measurements well. A poor result in such
-/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need them.
+/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need so many.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, from which another start is tried: the cost of
-/// an error of about 20 %.
+/// The cost per measurement, in squared log errors, at or above which another start is tried: the
+/// cost of an error of about 20 %.
 const RESTART: f64 = 0.03;
 /// In a map with a small fit error, another start is tried already at this multiple of the fit
 /// error, because a cost that is usual in an inexact map is poor in an exact one.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// Minimum of the threshold by [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %, which does not
-/// change the choice of an agent.
+/// Minimum of the threshold that [`RESTART_FIT_ERRORS`] gives: the cost of an error of 5 %, which
+/// does not change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
 /// The step length of the first simplex, as a share of the embedding's scale.
 const STEP: f64 = 0.1;
@@ -104,8 +104,9 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// The coordinate and the fit error of a host, with any switches. `measured` has indices of
-    /// agents. This general method is slower than [`AnyAnchorage::place`].
+    /// The coordinate and the fit error of a host, with any switches. `measured` pairs an
+    /// agent's index with a round trip in milliseconds. This general method is slower
+    /// than [`AnyAnchorage::place`].
     fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
         let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
         let anchors: Vec<Anchor<'_>> =
@@ -289,8 +290,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // A thousandth of a squared log error per measurement, or three per cent of
-            // a round trip.
+            // The costs may differ by a thousandth of a squared log error per measurement, which is
+            // about three per cent of a round trip.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }

@@ -1,4 +1,5 @@
-//! The mesh: the round trips that agents measured to each other, and the distances from them.
+//! The mesh: the round trips that agents measured to each other, and the distances computed
+//! from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,8 @@ impl Mesh {
         self.rows.get(&prober)?.get(&target).copied()
     }
 
-    /// The distance of a pair: the geometric mean of both directions, or the only measured one.
+    /// The distance of a pair: the geometric mean of both directions, or the only
+    /// measured direction.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
             (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),
@@ -50,8 +52,8 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// Returns a copy without the measurements by these agents. Other agents' measurements
-    /// of them stay.
+    /// Returns a copy without the measurements by these agents. Measurements of these agents by
+    /// other agents stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }
@@ -66,7 +68,7 @@ impl Mesh {
         Self { rows: rows.map(|(&prober, row)| (prober, kept(row))).collect() }
     }
 
-    /// The number of measurements. Both directions of a pair count.
+    /// The number of measurements. The two directions of a pair are two measurements.
     pub fn len(&self) -> usize {
         self.rows.values().map(BTreeMap::len).sum()
     }

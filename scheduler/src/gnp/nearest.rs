@@ -36,7 +36,7 @@ impl Nearest {
 #[error("{there} components are no whole number of coordinates of {each}")]
 pub struct RaggedCoordinates {
     pub(super) there: usize,
-    /// Components of one coordinate.
+    /// Number of components of one coordinate.
     pub(super) each: usize,
 }
 
@@ -58,8 +58,8 @@ impl<const N: usize> Ground<N> {
         nearest
     }
 
-    /// The smallest distances, without the site's height, and the indices of their agents. The
-    /// distances are infinite where there are fewer agents.
+    /// The smallest distances, without the site's height, and the indices of their agents. If there
+    /// are fewer than three agents, the missing distances are infinite.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {

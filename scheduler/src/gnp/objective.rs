@@ -1,13 +1,13 @@
 //! The error functions that fitting and locating minimise, and the distance that they use.
 //!
 //! Every function here returns a finite cost for all inputs, because the simplex panics if its
-//! first step meets a NaN, and reports a later one as an error.
+//! first step meets a NaN, and reports a later NaN as an error.
 
 /// Replaces a cost that is not finite. Larger than any real cost.
 pub(super) const WORST: f64 = 1e30;
 
-/// Limit of Huber's loss: a larger log residual (10 %) counts linearly, so that one unusual pair
-/// cannot distort the map (Huber, "Robust estimation of a location parameter", 1964).
+/// Limit of Huber's loss, an error of about 10 %. A larger log error counts linearly, so that one
+/// unusual pair cannot distort the map (Huber, "Robust estimation of a location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
 /// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.

@@ -31,7 +31,7 @@ impl Descent {
         Self { loss: Loss { log, robust }, height, scale }
     }
 
-    /// Minimises by the simplex from `start`; `step` is a share of the scale.
+    /// Minimises `cost` by the simplex, from `start`; `step` is a share of the scale.
     pub(super) fn minimise(
         self,
         cost: impl Fn(&[f64]) -> f64,

@@ -1,4 +1,4 @@
-//! The place of one site in a map of either tier: a point (plain) or a cloud (refined).
+//! The place of one site: a point on the plain map, or a cloud of points on the refined map.
 
 use crate::model::{AgentId, Rtt};
 
@@ -17,11 +17,10 @@ pub enum SitePlace<'m> {
 pub struct PredictedRtt {
     /// The round trip to display, and to compute relative errors from.
     pub rtt: Rtt,
-    /// The value by which agents are ranked; `None` if the map has only points, where agents are
-    /// ranked by `rtt`.
+    /// The value by which agents are ranked; `None` in the plain map, which ranks agents by `rtt`.
     pub expected: Option<Rtt>,
-    /// The uncertainty of the prediction: the standard deviation of the round trip's logarithm;
-    /// `None` if the map has only points.
+    /// The uncertainty of the prediction: the standard deviation of the round trip's logarithm.
+    /// `None` in the plain map.
     pub spread: Option<f64>,
 }
 
@@ -32,8 +31,8 @@ impl From<Prediction> for PredictedRtt {
 }
 
 impl SitePlace<'_> {
-    /// Predicts the distance to an agent; `None` if the agent is not in the map, or the point
-    /// belongs to another epoch.
+    /// Predicts the distance to an agent; `None` if the agent is not in the map, or if the site's
+    /// point belongs to another epoch.
     pub fn predict(&self, agent: AgentId) -> Option<PredictedRtt> {
         match self {
             Self::Point(embedding, placement) => {

@@ -5,7 +5,8 @@ use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats::count;
 
-/// The central share of the points in each direction that the frame contains.
+/// In each direction, the frame reaches from the quantile `1 - FRAMED` of the points to the
+/// quantile `FRAMED`.
 const FRAMED: f64 = 0.97;
 /// Points outside the frame are drawn inside its edge, at this distance from the edge.
 const EDGE: f64 = 12.0;

@@ -16,8 +16,8 @@ const STANDS_OUT: f64 = 3.0;
 /// Minimum median error of a suspect. In a map that fits well, three times the median is
 /// still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
-/// Minimum number of distances for judging an agent. With fewer, the agent's median error depends
-/// more on the other agents' errors than on its own.
+/// Minimum number of distances for judging an agent. With fewer distances, the agent's median error
+/// depends more on the other agents' errors than on its own.
 const FEWEST_TO_JUDGE: usize = 4;
 
 /// A measured pair and its prediction.
@@ -49,7 +49,7 @@ pub struct AgentQuality {
     pub distances: usize,
 }
 
-/// The errors of an embedding against a mesh.
+/// The errors of an embedding, compared with the distances of a mesh.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quality {
     dimensions: usize,
@@ -63,8 +63,8 @@ impl Quality {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Computes the errors of the pairs that `counts` accepts. Its first argument is the
-    /// smaller identifier.
+    /// Computes the errors of the pairs that `counts` accepts. `counts` gets the smaller
+    /// identifier first.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =

@@ -10,7 +10,8 @@
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`held_out`]: locates agents as if they were sites, to choose the constants;
-//! - [`penalty`]: the penalty on predictions against measurements, chosen with held-out agents;
+//! - [`penalty`]: the penalty added to predictions that are compared with measurements, chosen with
+//!   held-out agents;
 //! - [`cloud`]: the possible points of a site;
 //! - [`posterior`]: the weights of the points, and the predictions.
 
@@ -41,7 +42,8 @@ const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
 /// Milliseconds added before taking the logarithm of a distance, as a share of the scale. Without
-/// them, a few milliseconds of noise would change the logarithm of a short round trip too much.
+/// this softening, a few milliseconds of noise would change the logarithm of a short round trip
+/// too much.
 const SOFTENING: f64 = 0.02;
 /// Points per cloud. With four times as many, the median error changes by less than 2 %.
 const PARTICLES: usize = 3_000;
@@ -57,11 +59,11 @@ pub struct Refined {
     ingredients: RefinedSwitches,
     /// In milliseconds.
     softening: f64,
-    /// The penalty of a prediction against a measurement, in milliseconds.
+    /// Milliseconds added to a prediction that is compared with a measurement.
     penalty: f64,
 }
 
-/// The model in one number of dimensions.
+/// The kriging and the cloud for one number of dimensions.
 #[derive(Debug)]
 struct Layer {
     kriging: Option<Kriging>,
@@ -237,8 +239,8 @@ mod tests {
         let mut mesh = Mesh::new();
         let hosts = hosts(MOST_AGENTS + 1, 6);
         for (i, host) in hosts.iter().enumerate() {
-            // Few landmarks give few pairs. Kriging would take too long with many, because its work
-            // grows with the cube of their number.
+            // Few landmarks give few pairs. Kriging would take too long with many pairs, because
+            // its work grows with the cube of their number.
             for (j, landmark) in hosts[..2].iter().enumerate().filter(|(j, _)| *j != i) {
                 mesh.insert(agent(i), agent(j), rtt(distance(host, landmark)));
             }

@@ -68,10 +68,11 @@ switches!(
 );
 
 impl PlainSwitches {
-    /// The published system, without any of the improvements.
+    /// The published system, with every switch off.
     pub const GNP: Self = Self { mesh: false, height: false, log: false, robust: false, prior: false };
 
-    /// The switches of a tier. The refined map is made from the plain map, so both have the same.
+    /// The switches of a tier. The refined map is made from the plain map, so both have the
+    /// same switches.
     pub fn of(tier: Tier) -> Self {
         match tier {
             Tier::Gnp => Self::GNP,

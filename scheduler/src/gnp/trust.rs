@@ -3,7 +3,7 @@
 //! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
 //! evidence distinguish a bad agent from an unusual path; each uses all reports of the agent:
 //!
-//! - *asymmetry*: the agent's measurements of other agents contradict their measurements of it;
+//! - *asymmetry*: the agent's measurements of others contradict the others' measurements of it;
 //! - *residual*: the agent's measurements of other agents contradict the map fitted without it, in
 //!   which it is located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
@@ -42,9 +42,9 @@ pub const ALARM_ONE_IN: usize = 3;
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// The log ratio below which sites quarantine a non-landmark agent: the agent reports less than
-/// 1/4.5 of the expected round trip. Honest agents report down to a third of it, because an agent
-/// is asked to measure sites that it is probably near.
+/// A non-landmark agent is quarantined if its median log ratio over sites is at most this: it
+/// reports less than 1/4.5 of the expected round trips. Honest agents report down to a third,
+/// because an agent is asked to measure sites that it is probably near.
 const TOO_NEAR: f64 = -1.5;
 /// Minimum number of impossible round trips for a quarantine by light, because a single one may be
 /// due to another agent's wrong position.
@@ -54,7 +54,7 @@ const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent. The median over these is precise enough, and
 /// each site must be located once per landmark.
 const MOST_SITES: usize = 40;
-/// Maximum number of fits of the map in one judgement. Each may set one more agent aside.
+/// Maximum number of fits of the map in one judgement. Each fit may set one more agent aside.
 const MOST_FITS: usize = 6;
 
 /// The epoch of maps that are fitted only for a judgement.
@@ -197,8 +197,8 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report round trips shorter than light needs, unless the
-    /// other end does.
+    /// Sets aside agents that report round trips shorter than light needs, unless the other agent
+    /// of the pair does too.
     fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
@@ -208,8 +208,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that confirm each other against all other agents. All of them are set
-    /// aside at once, because only they confirm each other.
+    /// Sets aside agents that support each other's measurements while all other agents contradict
+    /// them. All of them are set aside at once, because only they support each other.
     fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -295,8 +295,8 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// The errors of a landmark's measurements of sites, compared with the sites' locations from
-    /// the other landmarks, without the error that the control shows in these locations.
+    /// The errors of a landmark's measurements of sites, relative to the other landmarks' locations
+    /// of these sites, minus the error of these locations that the control shows.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -305,12 +305,13 @@ impl<'a> TrustEvaluation<'a> {
         Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
     }
 
-    /// The control: each non-landmark agent is located like a site, by the landmarks without this
-    /// one. The distance on the map is then compared with the agent's measurement of this landmark.
+    /// The control for a landmark: each non-landmark agent is located like a site, by all landmarks
+    /// except the one that is judged. The distance on the map is then compared with the agent's
+    /// measurement of the judged landmark.
     ///
     /// Landmarks that are close together, such as three in one town, locate everything too far from
     /// a fourth landmark. All sites then have the same error. Measuring more sites does not reduce
-    /// it, and it is not the fault of the fourth landmark.
+    /// this error, and the fourth landmark does not cause it.
     fn control(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;
@@ -350,7 +351,7 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
-    /// All agents except this one and the agents set aside.
+    /// All agents except `agent` and the agents set aside.
     fn others(&self, agent: AgentId) -> impl Iterator<Item = AgentId> {
         self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
     }

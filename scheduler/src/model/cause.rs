@@ -199,14 +199,14 @@ pub struct FormerAgent {
 pub enum ChoiceCause {
     /// The strategy chose the agent.
     Strategy {
-        /// Number of candidates without a free slot, if the chosen agent had one.
+        /// Number of candidates without a free slot, if the chosen agent had a free slot.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
         /// Number of candidates; 0 if all had a free slot.
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },
-    /// The agent may be nearer than the best known agent.
+    /// The agent may be nearer than the agent that seems nearest.
     Explores,
     /// The site probably has several locations, so the near agent with the most free slots was
     /// chosen.
@@ -220,13 +220,13 @@ pub enum ChoiceCause {
     NextCandidate,
     /// The task waited at another agent and was moved by rebalancing.
     Rebalanced {
-        /// The other agent's name at that time.
+        /// The other agent's name at the time of the move.
         from: String,
         gain: Gain,
     },
     /// The crawl was preempted: another agent was crawling the site and was asked to hand it back.
     TakenBack {
-        /// The other agent's name at that time.
+        /// The other agent's name at the time of the preemption.
         from: String,
         /// The predicted remaining time at the other agent, in milliseconds.
         remaining_ms: u64,

@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
-/// Maximum number of values in a list, and of tags of an agent. It is limited because every pass of
-/// the scheduler compares them for every agent.
+/// Maximum number of values in a list, and of tags of an agent. The number is limited because every
+/// pass of the scheduler compares all values for every agent.
 pub const MAX_VALUES: usize = 16;
 /// Maximum length of a tag in bytes, because tables display tags.
 const MAX_TAG: usize = 32;
@@ -46,7 +46,7 @@ impl UnmetAction {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
-    /// Countries (ISO 3166-1 alpha-2), of which the agent must be in one.
+    /// Countries (ISO 3166-1 alpha-2). The agent must be in one of them.
     pub countries: Vec<String>,
     pub carriers: Vec<String>,
     pub tags: Vec<String>,
@@ -261,7 +261,7 @@ pub enum Exclusion {
     Carrier,
     /// The agent lacks this tag.
     Tag(String),
-    /// The agent has used up its quota, or will with its unfinished tasks.
+    /// The agent has used up its quota, or is expected to do so with its unfinished tasks.
     Quota,
 }
 
@@ -362,7 +362,7 @@ impl Constraints {
     }
 
     /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Only fetched
-    /// bytes count here, because these tasks are the unfinished ones.
+    /// bytes count here, because the assigned tasks are themselves the unfinished ones.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }

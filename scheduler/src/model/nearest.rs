@@ -18,9 +18,9 @@ const CHARACTERS_PER_EDIT: usize = 3;
 /// agents' names.
 const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
 
-/// Returns at most three known names that are nearest to `asked`. Names that begin with
-/// `asked` come first, then names by the number of edits. ASCII case and a leading `www.` do
-/// not count as edits.
+/// Returns at most three known names that are nearest to `asked`. Names that begin with `asked`
+/// come first, then names that differ by the fewest edits. ASCII case and a leading `www.` do not
+/// count as edits.
 pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let length = asked.chars().count();
     if length == 0 || length > LONGEST {

@@ -1,4 +1,4 @@
-//! The crawl policy of a batch: the limits and the manner of its crawls.
+//! The crawl policy of a batch: the limits and other settings of its crawls.
 //!
 //! A policy has a value for every field. A request has values for some fields, each within
 //! its bounds. A macro generates both from one list of fields; [`PolicyRequest::checked`]
@@ -23,7 +23,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum recrawl interval. Shorter rounds would cost too much: each round measures the site,
 /// chooses an agent and is stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// Maximum recrawl interval. For a longer one, an operator can submit the batch again.
+/// Maximum recrawl interval. For a longer interval, an operator can submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of patterns in a list, and maximum length of a pattern in bytes, because an agent
 /// compares each link with each pattern.
@@ -54,7 +54,7 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// The limits and the manner of crawls. Policies are stored as JSON, which other
+        /// The limits and other settings of crawls. Policies are stored as JSON, which other
         /// programs read too.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {

@@ -7,8 +7,8 @@
 //! spelling returns it unchanged.
 //!
 //! A line of a list contains a name; or a rank and a name (as in lists of the most visited sites);
-//! or a name, a latitude and a longitude. Commas separate these. A first line with column names,
-//! among them `site`, `latitude` and `longitude`, sets the order of columns.
+//! or a name, a latitude and a longitude. Commas separate the columns. A first line with column
+//! names, among them `site`, `latitude` and `longitude`, sets the order of columns.
 //!
 //! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
 //! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
@@ -66,7 +66,7 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites in the order of the list, without duplicates.
     pub sites: Vec<SiteName>,
-    /// The positions of the sites for which the list contains one.
+    /// The positions of the sites, where the list gives one.
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,
@@ -154,7 +154,7 @@ impl SiteName {
         }
     }
 
-    /// Whether this origin may be used for the site's crawl. Its host must be the site's own,
+    /// Whether the site may be crawled at `origin`. The origin's host must be the site's own,
     /// or have the same registrable domain (public suffix list). An IP address has no
     /// registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
@@ -178,8 +178,8 @@ impl SiteName {
         }
     }
 
-    /// All spellings that may mean the same site, most likely first, beginning with this one. A
-    /// bare host may also mean its two origins, and an origin with its scheme's default port may
+    /// All spellings that may mean the same site, most likely first, beginning with this spelling.
+    /// A bare host may also mean its two origins, and an origin with its scheme's default port may
     /// mean the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
@@ -279,7 +279,7 @@ fn check_characters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits at `://`. A text without it has no scheme: a colon in it precedes a port.
+/// Splits at `://`. A text without `://` has no scheme; a colon in such a text precedes a port.
 fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     // A `://` after the authority belongs to the path or query.
     let authority_end = text.find(['/', '?', '#']).unwrap_or(text.len());

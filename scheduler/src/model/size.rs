@@ -62,7 +62,7 @@ pub fn readable(bytes: u64) -> String {
     format!("{scaled:.1} {}", SUFFIXES[unit])
 }
 
-/// Reads a number of bytes from a file, which may have a number, or a text with a unit.
+/// Deserializes a size in bytes, written in the file as a number or as a text with a unit.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a number of bytes nor a size such as '64MB'")]

@@ -10,7 +10,7 @@ pub fn count(of: usize) -> f64 {
     of as f64
 }
 
-/// The median; the greater of two middle values; `None` for an empty list.
+/// The median, or the greater of two middle values. `None` for an empty list.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -1,10 +1,10 @@
 //! Repeated crawls of the same sites, which show how much strategies learn from crawls
 //! without probes.
 //!
-//! Each strategy that uses distances has its own history. In every crawl it chooses an agent for
-//! each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]). Some
-//! strategies explore another agent now and then. A crawl observes the true round trip between its
-//! agent and its site.
+//! Each strategy that uses distances has its own history. In every crawl, the strategy chooses an
+//! agent for each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]).
+//! Some strategies explore another agent now and then. A crawl observes the true round trip between
+//! its agent and its site.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -15,8 +15,8 @@ pub struct Distributions {
     /// The true round trips to the nearest agents, in milliseconds.
     pub nearest: Vec<f64>,
     /// For each contender, in the order requested, the true round trips to the chosen agents, in
-    /// milliseconds. If the contender draws evenly among several agents, each of them enters with
-    /// an equal share.
+    /// milliseconds. If the contender draws among several agents with equal probability, each of
+    /// them enters with an equal share.
     pub taken: Vec<Vec<f64>>,
     /// The relative error of predictions, over pairs of a site and a non-landmark agent.
     pub errors: Vec<f64>,

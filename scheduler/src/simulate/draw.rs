@@ -97,7 +97,7 @@ impl<'a> Draw<'a> {
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// The measurements of a site by these agents, which are the true round trips, if known.
+    /// The measurements of a site by these agents: the true round trips, where known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;
@@ -107,7 +107,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The geometric mean of both directions, or the only known one.
+/// The geometric mean of both directions, or the only known direction.
 fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
     match (matrix.millis(a, b), matrix.millis(b, a)) {
         (Some(there), Some(back)) => Some((there * back).sqrt()),

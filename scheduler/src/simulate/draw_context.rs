@@ -97,9 +97,9 @@ impl DrawContext<'_> {
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // An even draw is judged by the mean over the agents in the draw, because which agent is
-        // drawn is a matter of chance. But a fallback is judged by the agent that was drawn,
-        // which has rank 1.
+        // If agents are drawn with equal probability, the choice is judged by the mean over all
+        // agents that could be drawn, because only chance decides among them. But a fallback is
+        // judged by the drawn agent, which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -132,7 +132,7 @@ impl DrawContext<'_> {
         self.draw.measured(site, &self.landmarks)
     }
 
-    /// The data about a node besides round trips; `None` without such data.
+    /// The data about a node other than round trips; `None` if there are none.
     fn told(&self, node: usize) -> Option<&Node> {
         self.settings.nodes.get(node)
     }
@@ -153,8 +153,8 @@ impl DrawContext<'_> {
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
     }
 
-    /// The candidates after the confirmers that the map selects have measured the site too, and the
-    /// number of confirmers.
+    /// Returns the candidates with the measurements of the confirmers that the map selects, and the
+    /// number of these confirmers.
     fn confirmed(
         &self,
         site: usize,

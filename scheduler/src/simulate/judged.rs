@@ -52,13 +52,13 @@ pub struct JudgedAgent {
 pub struct ContenderChoice {
     /// The chosen agent's row number in the matrix, from 0.
     pub node: usize,
-    /// The true round trip to the chosen agent, in milliseconds. For an even draw, it is the mean
-    /// over the agents in the draw.
+    /// The true round trip to the chosen agent, in milliseconds. If agents were drawn with equal
+    /// probability, the mean over all that could be drawn.
     pub truth: f64,
     /// Number of measurements made for the choice, by landmarks and by confirmers.
     pub probes: usize,
-    /// The true round trips to all agents in the draw, in milliseconds. Without a draw, only the
-    /// round trip to the chosen agent.
+    /// The true round trips to all agents that could be drawn, in milliseconds. Without a draw,
+    /// only the round trip to the chosen agent.
     pub among: Vec<f64>,
     /// Whether the contender lacked its input, so that an agent was drawn at random instead.
     pub fell_back: bool,

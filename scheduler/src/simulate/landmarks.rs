@@ -44,8 +44,9 @@ pub(super) fn landmarks(
     Ok(farthest(mesh, eligible, count))
 }
 
-/// Chooses the agent farthest from any other, then repeatedly the agent farthest from its nearest
-/// chosen agent. Unmeasured distances are ignored. If none is measured, zero is used.
+/// Chooses the agent farthest from any other, then repeatedly the agent farthest from its
+/// nearest chosen agent. Unmeasured distances are ignored. If an agent has no measured distance,
+/// zero is used.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();

@@ -1,5 +1,5 @@
-//! Reads data about the nodes besides round trips from a file: comma-separated text with a header,
-//! then one line per node in the order of the matrix.
+//! Reads data about the nodes, other than round trips, from a file: comma-separated text with a
+//! header, then one line per node in the order of the matrix.
 //!
 //! The columns are `name`, `latitude`, `longitude`, `country` and `address`. Every column is
 //! optional, and the order is free. An empty value means unknown. Every error names the file and

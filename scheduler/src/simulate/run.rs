@@ -49,7 +49,7 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order. After a seed fails, no further seed begins, but those under way run to
+    // Seeds begin in order. After a seed fails, no further seed begins, but seeds under way run to
     // their end. So the error returned is always that of the lowest failed seed.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {

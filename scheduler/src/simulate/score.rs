@@ -1,8 +1,8 @@
 //! Computes the figures of a simulation from the judged seeds.
 //!
-//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the
-//! results of `gnp-confirmed`, because the dump has no confirmers, and the spread of load of
-//! strategies that draw.
+//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the results
+//! of `gnp-confirmed`, because the dump has no confirmers, and, for strategies that draw, the
+//! spread of load.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub struct Report {
     pub pairs: usize,
     /// Number of such pairs with a known round trip but without a prediction.
     pub pairs_without_estimate: usize,
-    /// Number of seeds without a map, because the landmarks' mesh did not suffice.
+    /// Number of seeds without a map, because the landmarks' mesh did not suffice to fit one.
     pub seeds_without_map: usize,
     /// The strategies that were not judged.
     pub left_out: Vec<LeftOut>,
@@ -91,8 +91,8 @@ pub struct Estimate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
     pub name: String,
-    /// The mean over sites of the true round trip to the chosen agent, in milliseconds. For an even
-    /// draw, the expected round trip is used.
+    /// The mean over sites of the true round trip to the chosen agent, in milliseconds. If agents
+    /// are drawn with equal probability, the mean over all that could be drawn is used.
     pub mean_rtt_ms: Option<f64>,
     /// `mean_rtt_ms` divided by the oracle's mean round trip.
     pub stretch: Option<f64>,

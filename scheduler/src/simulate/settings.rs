@@ -31,10 +31,10 @@ pub struct Settings {
     pub election: Election,
     /// Number of agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
-    /// Number of crawls of each site. Each crawl uses what was learned from the earlier ones.
+    /// Number of crawls of each site. Each crawl uses what was learned from the earlier crawls.
     pub crawls: usize,
-    /// Data about the nodes besides round trips, in the order of the matrix; empty if there
-    /// are no data.
+    /// Data about the nodes other than round trips, in the order of the matrix; empty if there are
+    /// no data.
     pub nodes: Vec<Node>,
     /// Number of seeds that run at the same time. The report does not depend on it.
     pub threads: NonZeroUsize,

@@ -168,7 +168,7 @@ fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
         let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
         assert_eq!(first.len(), 1);
         if !site.located && site.measurements > 0 {
-            // Without a place on the map, the nearest by measurement is chosen, as in
+            // Without a place on the map, the agent that is nearest by measurement is chosen, as in
             // the scheduler.
             let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
             assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));
@@ -442,8 +442,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
     // The result is not compared with random choices. A quarter of the sites is on a carrier with
-    // only one agent, so even the three truly nearest agents are at 0.61 to 0.67 of random,
-    // whatever the map.
+    // only one agent, so even the mean round trip to the three truly nearest agents is 0.61 to 0.67
+    // of the mean to a random agent, whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -120,7 +120,7 @@ fn contact(status: &Status) -> Option<Attention> {
     (!status.has_contact).then(|| found.urgent())
 }
 
-/// Reports that no agent is connected, or else the agents that are not.
+/// Reports that no agent is connected, or else which agents are not connected.
 fn connected(status: &Status) -> Option<Attention> {
     if status.agents.iter().any(|agent| agent.connected) {
         let away = Group::of(status, |agent| agent.service == ServiceState::Away)?;

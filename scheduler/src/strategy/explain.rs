@@ -237,7 +237,7 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// The cause for which a task has no agent yet.
+/// Why a task has no agent yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedWait {
     pub cause: WaitCause,
@@ -250,7 +250,7 @@ pub enum WaitDetail {
     #[default]
     Cause,
     Address(String),
-    /// The batch's constraints, and the cause for which no agent gets the batch's tasks.
+    /// The batch's constraints, and why no agent gets the batch's tasks.
     Constraints(Constraints, NoEligibleAgent),
 }
 

@@ -2,16 +2,17 @@
 //!
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
 //! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
-//! and of the crawls. The weight of a prediction follows from its spread. The weight of a crawl
-//! follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et al.,
-//! "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the prior
-//! never loses all its weight.
+//! and of the crawls' round trips. The weight of a prediction follows from its spread. The weight
+//! of a crawl follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et
+//! al., "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the
+//! prior never loses all its weight.
 //!
-//! If the map errs for an agent's crawled sites, it probably errs alike for the agent's other
-//! sites, most of all for similar ones. So two corrections are made. The mean crawl residual of an
-//! agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's other
-//! predictions. Then the crawl residuals of similar sites correct them further (`alike`). Pages
-//! take longer than probes by a factor common to all pairs; this factor is removed first.
+//! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
+//! other sites, most of all for similar ones. So two corrections are made. The mean crawl residual
+//! of an agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's
+//! other predictions. Then the crawl residuals of similar sites correct these predictions further
+//! (`alike`). Pages take longer than probes by a factor common to all pairs; this factor is
+//! removed first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -32,12 +33,12 @@ pub use alike::SimilarCrawls;
 /// The spread of a single crawl's round trip, as a standard deviation of its logarithm. Repeated
 /// medians over a crawl's pages differ by about ten per cent, and servers vary from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// Spread assumed for a prediction without one: the 90th percentile of errors in measured networks
-/// (docs/accuracy.md).
+/// Spread assumed for a prediction without a spread: the 90th percentile of errors in measured
+/// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map cannot show. Near the best
-/// agent, where the choice is made, half of the predictions are off by more than 13 % while the
-/// map's spread is 9 %, and a quarter by more than 40 %. Such a prediction must not outweigh a
+/// agent, where the choice is made, half of the predictions are off by more than 13 %, and a
+/// quarter by more than 40 %, while the map's spread is 9 %. Such a prediction must not outweigh a
 /// crawl. Varying this value by half changes the result less than another seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
@@ -76,8 +77,8 @@ pub struct CrawlResidual {
     pub known: Rtt,
     /// Whether probes had measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction. Choosing the shortest predictions
-    /// biases them towards short round trips, which says nothing about the agent.
+    /// Whether the agent got the site because of its prediction. The shortest of many predictions
+    /// is usually too short, which says nothing about the agent.
     pub preferred: bool,
     /// The round trip of the crawl.
     pub crawled: Rtt,
@@ -148,8 +149,8 @@ impl LearnedCorrections {
         self.alike.near(measured, network)
     }
 
-    /// Estimates the round trip that probes would have measured: the crawl's, without the extra
-    /// time of pages.
+    /// Estimates the round trip that probes would have measured: the crawl's round trip, without
+    /// the extra time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
@@ -165,9 +166,9 @@ pub struct CrawlObservation {
     pub weight: f64,
 }
 
-/// Returns a site's round trips by crawls, one for each agent that is not in `measured`. The map
-/// also uses these round trips to locate the site. So if an agent turned out to be farther than
-/// predicted, the predictions for its neighbours rise too.
+/// Returns a site's round trips that crawls observed, one for each agent that is not in `measured`.
+/// The map also uses these round trips to locate the site. So if an agent turned out to be farther
+/// than predicted, the predictions for its neighbours rise too.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -183,9 +184,10 @@ pub fn measured_by_crawls(
     by_crawls
 }
 
-/// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
-/// gets a measured distance; the predictions of the others are corrected. `crawls` are of this
-/// site. `near` are of similar sites, from [`LearnedCorrections::near`] of the same `residuals`.
+/// Applies the results of crawls to the candidates of one site. A candidate that crawled the
+/// site gets a measured distance; the predictions of the others are corrected. `crawls` are
+/// crawls of this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`] of
+/// the same `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,

@@ -1,9 +1,9 @@
 //! Load levels: how full an agent is, and which candidate gets a task if some candidates are full.
 //!
-//! The level is that of paper 003 (1.4.1) with blocks of one task: waiting tasks minus free slots.
-//! If negative, the agent has free slots; if positive, it is the number of waiting tasks. Queues
-//! of different agents are compared by the time until their last task would end. This time is the
-//! number of crawls per slot, computed from the level, times the agent's *pace*, the usual
+//! The level is defined as in paper 003 (1.4.1), with blocks of one task: waiting tasks minus free
+//! slots. A negative level means free slots; a positive level is the number of waiting tasks.
+//! Queues of different agents are compared by the time until their last task would end. This time
+//! is the number of crawls per slot, computed from the level, times the agent's *pace*, the usual
 //! duration of a crawl.
 
 pub mod balance;
@@ -89,8 +89,8 @@ pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Dura
     Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
-/// Draws with equal probability among the candidates with a free slot. If all are full, draws
-/// among the candidates where the task would end first. There it waits for a slot, unless
+/// Draws with equal probability among the candidates with a free slot. If all are full, draws among
+/// the candidates where the task would end first. The task waits there for a slot, unless
 /// rebalancing moves it.
 pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();

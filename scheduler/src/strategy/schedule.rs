@@ -7,8 +7,9 @@
 //!
 //! Placing each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms for scheduling
 //! independent tasks on nonidentical processors", 1977) would give a site to a far idle agent even
-//! if a near one could crawl it in half the time a little later. A norm between the sum of the
-//! loads and their maximum uses slots for far sites only if the whole plan then ends earlier
+//! if a near agent could crawl the site in half the time a little later. Minimising the sum of
+//! fourth powers is a compromise between minimising the sum of the loads and minimising their
+//! maximum. This compromise uses slots for far sites only if the whole plan then ends earlier
 //! (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
 //! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).

@@ -13,7 +13,7 @@ use super::{Crawl, Site, Work};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
     pub host: String,
-    /// The address that a prober resolved.
+    /// The site's address, as resolved by a prober.
     pub address: Option<IpAddr>,
     pub position: Option<Position>,
     /// Pages and bytes of the last crawl; `None` if none has ended.

@@ -1,4 +1,4 @@
-//! Tests the properties that all strategies have, and those of single strategies.
+//! Tests the properties that all strategies have, and the properties of single strategies.
 
 use std::collections::BTreeSet;
 

@@ -7,16 +7,17 @@
 
 use std::time::Duration;
 
-/// The prior of the shape. It is between that of durations without a typical value (1) and that of
-/// nearly equal durations (2 and more).
+/// The prior of the shape: between the shape of durations without a typical value (1) and the shape
+/// of nearly equal durations (2 and more).
 const PRIOR_SHAPE: f64 = 1.3;
-/// The weight of the prior, as the inverse variance of the shape's logarithm. It equals that
-/// of about ten crawls. Without the prior, the first few ends would suggest that all crawls
+/// The weight of the prior, as the inverse variance of the shape's logarithm. The prior weighs as
+/// much as about ten crawls. Without the prior, the first few ends would suggest that all crawls
 /// end at once.
 const PRIOR_WEIGHT: f64 = 10.0;
 /// The range of shapes. Outside it, durations would be all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
-/// Number of bisection steps over the logarithm of that range, for a precision of a millionth.
+/// Number of bisection steps over the logarithm of the range [`SHAPES`], for a precision of
+/// a millionth.
 const HALVINGS: u32 = 24;
 /// Minimum duration, in seconds, which keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;
@@ -140,7 +141,7 @@ mod tests {
         let lengths = DurationDistribution { shape: 1.0, scale: 10.0, at_most: 3600.0 };
         assert!((lengths.mean_s() - 10.0).abs() < 0.1, "{}", lengths.mean_s());
         let cut = DurationDistribution { at_most: 10.0, ..lengths };
-        // The expected value is 1 - 1/e of ten seconds.
+        // The expected mean is (1 - 1/e) times ten seconds.
         assert!((cut.mean_s() - 6.32).abs() < 0.1, "{}", cut.mean_s());
         assert_eq!((cut.ends_within(4.0, 6.0), cut.ends_within(1.0, 60.0)), (0.0, 0.0));
         // With shape 1 the distribution is memoryless, so the age does not matter.

@@ -2,10 +2,10 @@
 //! LISTEN and NOTIFY.
 //!
 //! A notice is only a hint, because every task and session also polls. The notifier therefore runs
-//! outside the transactions: a NOTIFY in each transaction would make their commits wait for one
-//! lock. Signals that arrive while a notice is being sent go into the next notice. A scheduler
-//! without others sends no notices. After its connection broke, the notifier wakes every task and
-//! session once, because it may have missed notices.
+//! outside the transactions: a NOTIFY in each transaction would make all commits wait for one lock.
+//! Signals that arrive while a notice is being sent go into the next notice. While no other
+//! scheduler exists, no notices are sent. After its connection broke, the notifier wakes every task
+//! and session once, because it may have missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,13 +25,13 @@ use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
 
 /// Maximum number of agents named in one notice. A notice about more agents wakes all agents.
-/// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20.
+/// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
 const MOST_NAMED: usize = 256;
 /// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
 /// intervals of polling.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// Time without notices after which the listener checks its connection. Without the check, it would
-/// never notice that the connection was cut off.
+/// Time without notices after which the listener checks its connection. Without the check, the
+/// listener would never notice that the connection was cut off.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,7 +48,8 @@ pub struct Notifier {
 struct Waiting {
     /// Whether any other scheduler exists that could receive notices.
     heard: bool,
-    /// The roles that this scheduler leads. Signals for their tasks concern no other scheduler.
+    /// The roles that this scheduler leads. Signals for tasks of these roles concern no
+    /// other scheduler.
     here: Vec<Role>,
     news: Signals,
 }

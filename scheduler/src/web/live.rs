@@ -1,7 +1,7 @@
 //! Updates open pages by server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long is drawn more rarely, so that no page uses more than a
+//! viewers. A page that takes long is drawn more rarely, so that no page uses more than one
 //! [`SHARE`]th of a core.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Metrics for Prometheus, from the same facts as `landfall status`.
 //!
 //! All metrics are gauges that are read during the scrape, so nothing is counted between scrapes.
-//! Values of labels are words of the protocol, never names of sites, agents or batches. Every value
-//! of a label is printed, even with the value 0.
+//! Values of labels are words of the protocol, never names of sites, agents or batches. Every label
+//! value has a line, even if its gauge is 0.
 
 use std::time::{Duration, Instant};
 

@@ -80,8 +80,9 @@ impl Form {
     }
 }
 
-/// Passes a request on to its handler if it is permitted; otherwise answers it. Handlers find the
-/// [`Visitor`] in the request's extensions, and also the [`Form`] if the request changes something.
+/// Passes a request on to its handler if it is permitted; otherwise answers the request itself.
+/// Handlers find the [`Visitor`] in the request's extensions, and also the [`Form`] if the request
+/// changes something.
 pub(super) async fn admit(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if !auth::is_page(path) {
@@ -206,7 +207,7 @@ fn key(hash: &SecretHash) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
 }
 
-/// The name of the cookie. Browsers accept a cookie with the prefix only by TLS, and only
+/// The name of the cookie. Browsers accept a cookie with the prefix `__Host-` only by TLS, and only
 /// for this host.
 const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
@@ -313,7 +314,7 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// Whether a path leads to this server. A path such as `//host` would lead to another one.
+/// Whether a path leads to this server. A path such as `//host` would lead to another server.
 fn is_own_path(path: &str) -> bool {
     path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', '\r', '\n']) && path.is_ascii()
 }

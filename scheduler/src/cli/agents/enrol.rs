@@ -175,8 +175,8 @@ impl EnrolArgs {
     }
 }
 
-/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error of
-/// the command.
+/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order, and returns the error
+/// that ends the command.
 fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
     rejected.sort_by_key(|one| one.line);
     for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
@@ -296,7 +296,7 @@ struct EnrolmentFields {
 impl Row for EnrolmentRow {
     const COLUMNS: &'static [Column<Self>] =
         &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
-    // A token is printed only once. The flag that prints only names must not lose it.
+    // A token is printed only once, so `--quiet` prints the tokens instead of the names.
     const NAMES: &'static str = "the tokens";
 
     fn name(&self, _: &View) -> String {

@@ -30,8 +30,8 @@ pub(in crate::cli) async fn show(
     format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
-/// Fetches the results for all directions from and to an agent. If `other` is given, only those
-/// between the two agents.
+/// Fetches the results for all directions from and to an agent. If `other` is not empty, fetches
+/// only those between the two agents.
 pub(in crate::cli) async fn rows(client: &Client, agent: String, other: String) -> Result<Vec<Way>, Status> {
     Ok(client.fleet().show_reach(ShowReachRequest { agent, other }).await?.into_inner().ways)
 }

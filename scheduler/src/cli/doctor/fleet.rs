@@ -1,5 +1,5 @@
-//! Checks by asking the scheduler: the findings of its status, and beacons that agents
-//! do not reach.
+//! Checks the fleet by asking the scheduler: for the findings of its status, and for beacons that
+//! agents do not reach.
 
 use futures::future::join_all;
 use landfall_proto::v1::{
@@ -17,8 +17,8 @@ use crate::cli::status;
 /// Maximum number of beacons named in one line.
 const NAMED: usize = 3;
 /// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
-/// a row for every agent. It suffices for all landmarks of a usual fleet, and for the agents that
-/// the fewest others reach.
+/// a row for every agent. Enough for all landmarks of a usual fleet, and for some agents that few
+/// others reach.
 const MOST_BEACONS: usize = 24;
 
 const SCHEDULER: &str = "scheduler";
@@ -145,7 +145,8 @@ fn version(theirs: &str) -> CheckResult {
     }
 }
 
-/// Checks the contact URL if no scheduler answers: empty if none is set, `None` if it is unknown.
+/// Checks the contact URL if no scheduler answers. `url` is empty if no URL is set, and `None` if
+/// that is unknown.
 pub(super) fn contact(url: Option<&str>) -> CheckResult {
     match url {
         None => CheckResult::skip(CONTACT, "whether a contact URL is stored is known when the database runs"),

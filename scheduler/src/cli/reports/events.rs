@@ -94,7 +94,8 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
-            // After a break, the newest events suffice, because the command was never far behind.
+            // After the stream broke, the newest events suffice, because the command was never
+            // far behind.
             since: self.since.filter(|_| *last == 0).map(timestamp),
             until: self.until.map(timestamp),
             cities: self.places.city.clone(),

@@ -155,7 +155,8 @@ fn share_of(load: Option<&PlannedLoad>) -> String {
     load.map_or_else(|| "-".to_owned(), |load| share_cell(load.share))
 }
 
-/// Formats milliseconds with two decimals, because a suggestion may gain less than a tenth.
+/// Formats milliseconds with two decimals, because a suggestion may gain less than a tenth of
+/// a millisecond.
 fn fine_cell(duration: Option<Duration>) -> String {
     output::float_cell(milliseconds(duration), 2)
 }

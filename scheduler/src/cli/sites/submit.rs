@@ -200,8 +200,8 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // The sum of the lines that this program dropped as duplicates, and the sites in two spellings
-    // that the scheduler found.
+    // The sum of two numbers: lines that this program dropped as duplicates, and sites that the
+    // scheduler found in two spellings.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {
         let s = if duplicates == 1 { "" } else { "s" };

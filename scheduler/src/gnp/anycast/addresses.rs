@@ -18,9 +18,9 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// Confidence from several addresses in one prefix. Such addresses are often only round-robin DNS.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The differences among the addresses of one family, and the confidence from them; `None` if there
-/// are no differences. IPv4 and IPv6 addresses are not compared with each other, because most hosts
-/// have one of each.
+/// The differences among the addresses of one family, and the confidence that they give; `None` if
+/// there are no differences. IPv4 and IPv6 addresses are not compared with each other, because most
+/// hosts have one of each.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);

@@ -1,17 +1,19 @@
 //! The sum rule: finds pairs of landmarks that see a host nearer than they see each other.
 //!
 //! The plain rule (the sum of some pair's round trips is below the pair's distance) flags most
-//! hosts of a real network, because a landmark whose round trip to the host is wrong violates it
-//! with every other landmark. So each landmark counts in one pair only. Pairs are matched greedily,
-//! the shortest first, and the logarithms of their shortfalls are summed.
+//! hosts of a real network, because a landmark with one wrong round trip violates the rule with
+//! every other landmark. So each landmark counts in one pair only. Pairs are matched greedily, the
+//! smallest ratio of sum to distance first, and the absolute logarithms of these ratios are summed.
 
 use crate::model::{AgentId, Rtt};
 
 use super::super::{Mesh, millis, round_trip};
 
-/// A pair is reported in the evidence if its sum is below this share of its distance.
+/// A pair is reported in the evidence if the sum of its two round trips to the host is below this
+/// share of the pair's distance.
 const FAR_BELOW: f64 = 0.8;
-/// Milliseconds added to both sides, so that two landmarks in one building give no evidence.
+/// Milliseconds added to the sum and to the distance, so that two landmarks in one building give
+/// no evidence.
 const SOFTENING_MS: f64 = 2.0;
 
 /// The evidence of all pairs.

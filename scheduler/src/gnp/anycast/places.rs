@@ -22,7 +22,7 @@ use crate::model::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 
-/// Number of places drawn.
+/// Number of places drawn, and number of mixes.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
 /// Number of places in a mix. A few landmarks can hardly distinguish more than five
@@ -46,8 +46,8 @@ const SOFTENING: f64 = 0.008;
 /// greater for several, because mixes sample the possibilities more sparsely.
 const SPREAD_ONE: f64 = 0.1;
 const SPREAD_SEVERAL: f64 = 0.15;
-/// The density's degrees of freedom. The tails are heavy because a few landmarks always have an
-/// unusual path.
+/// The degrees of freedom of the Student density. The tails are heavy because a few landmarks
+/// always have an unusual path.
 const FREEDOM: f64 = 3.0;
 
 /// The drawn places and mixes, with the measurement expected from each landmark.

@@ -2,8 +2,8 @@
 //! it also works for landmarks that an operator chose.
 //!
 //! An agent is covered by its nearest landmark. The worth of a landmark is how much farther the
-//! nearest landmark would be without it, on average over all agents. It corresponds to the part of
-//! the election's cost that depends on distance.
+//! nearest landmark would be without it, on average over all agents. This worth corresponds to the
+//! part of the election's cost that depends on distance.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -53,10 +53,10 @@ pub struct Diversity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandmarkWorth {
     pub landmark: AgentId,
-    /// Number of other agents for which it is the nearest landmark.
+    /// Number of other agents for which this landmark is the nearest.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without this one: the mean over all agents
-    /// with a measured distance to another landmark.
+    /// How much farther the nearest landmark would be without this landmark: the mean over all
+    /// agents with a measured distance to another landmark.
     pub adds: Duration,
 }
 
@@ -89,7 +89,7 @@ pub fn explain_election(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId]) -
     }
 }
 
-/// The nearest landmark of an agent; `without` is not considered.
+/// The landmark nearest to an agent, except `without`; `None` if no distance was measured.
 fn nearest_of(mesh: &Mesh, agent: AgentId, landmarks: &[AgentId], without: Option<AgentId>) -> Option<(Rtt, AgentId)> {
     let others = landmarks.iter().filter(|landmark| Some(**landmark) != without);
     others.filter_map(|&landmark| Some((mesh.distance(agent, landmark)?, landmark))).min()

@@ -18,8 +18,8 @@ use crate::gnp::{Mesh, elect};
 /// Maximum number of swap passes. A second pass finds swaps that the first one made possible; a
 /// third pass finds hardly any.
 const MOST_PASSES: usize = 2;
-/// The weight of the k-medoids cost against the prediction error. The cost is divided by the mean
-/// distance to the nearest other agent, so that the weight has no unit.
+/// The weight of the k-medoids cost relative to the prediction error. The cost is divided by the
+/// mean distance to the nearest other agent, so that the weight has no unit.
 const NEARNESS: f64 = 0.06;
 
 /// Elects as [`elect`] does, then improves the choice. The landmarks are in the order of their

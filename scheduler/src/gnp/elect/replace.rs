@@ -1,5 +1,6 @@
-//! Elects one landmark to replace a lost one while the others stay. The cost is that of the
-//! election, so that after many replacements the landmarks still resemble a fresh election.
+//! Elects one landmark to replace a lost one while the others stay. The cost function is the
+//! same as in an election, so that after many replacements the landmarks still resemble newly
+//! elected ones.
 
 use crate::model::AgentId;
 

@@ -6,8 +6,9 @@ use nalgebra::{DMatrix, SymmetricEigen};
 use crate::model::stats;
 
 /// Returns points in `dimensions` dimensions whose inner products are nearest to those implied by
-/// `distances` D (square, symmetric, milliseconds). The points come from the largest eigenvalues of
-/// `B = -J D² J / 2` and their eigenvectors.
+/// `distances` D (square, symmetric, milliseconds). The points come from the largest eigenvalues
+/// and the eigenvectors of `B = -J D² J / 2`, where `D²` has the squared distances and `J`
+/// subtracts means.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);

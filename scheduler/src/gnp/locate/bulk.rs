@@ -58,7 +58,8 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
     (point, cost)
 }
 
-/// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
+/// Solves `(C + damping diag(C)) step = gradient`, where `C` is the curvature, by the root-free
+/// Cholesky decomposition `L D L'`.
 ///
 /// A component without curvature does not move. The padding beyond the embedding's dimensions has
 /// no curvature.

@@ -8,11 +8,13 @@
 //! sum over measured i of huber(ln((g_i + s) / (d_i + s)))  +  P ln(1 + (rho / r)^2)
 //! ```
 //!
-//! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position, and `r`
-//! the prior's reach. The cost is computed some hundred times per host, so the code is made for
-//! speed: points are on the stack, components are in lanes that compile to vector instructions, and
-//! the number `N` of components is a compile-time constant. A point consists of its dimensions,
-//! then zeros that no solver changes if the embedding has fewer dimensions, then its height.
+//! Here `g_i = |x - a_i| + h + h_i` is the distance to agent i that the place `x` with the height
+//! `h` predicts, `d_i` the measured distance, `s` the softening, `P` the prior's weight, `rho` the
+//! distance to the nearest agent's position, and `r` the prior's reach. The cost is computed some
+//! hundred times per host, so the code is made for speed: points are on the stack, components are
+//! in lanes that compile to vector instructions, and the number `N` of components is a compile-time
+//! constant. A point has one component per dimension, then zeros that fill it up to `N - 1`
+//! components and that no solver changes, then its height.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
@@ -28,7 +30,7 @@ pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 /// A possible location of a host.
 pub(in crate::gnp) type Point<const N: usize> = [f64; N];
 
-/// Four agents, component by component. Unused lanes are infinitely far away.
+/// Four agents, stored component by component. Unused lanes contain infinity.
 pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
 
 /// Groups agents into blocks, with the heights as last components.
@@ -78,7 +80,7 @@ pub(in crate::gnp) struct Ground<const N: usize> {
     softening: f64,
     /// One over the square of the prior's reach.
     per_reach: f64,
-    /// The cost per measurement, in squared log errors, from which another start is tried.
+    /// The cost per measurement, in squared log errors, at or above which another start is tried.
     pub(in crate::gnp) restart: f64,
 }
 
@@ -109,8 +111,7 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its measurements: an agent's index and the round trip in
-    /// milliseconds each.
+    /// Builds a host from its round trips: pairs of an agent's index and a time in milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -163,7 +164,7 @@ struct Anchors<const N: usize> {
     count: usize,
 }
 
-/// The distances and errors of a place towards up to four anchors.
+/// The distances from a place to up to four anchors, and the errors of these distances.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
     /// The straight-line distance, in milliseconds.
@@ -223,8 +224,8 @@ pub(in crate::gnp) struct Host<'a, const N: usize> {
     measured: Vec<(usize, f64)>,
 }
 
-/// The quadratic function that equals the cost at a place and is nowhere smaller. Stored are half
-/// its gradient and half its second derivative.
+/// A quadratic upper bound of the cost, which equals the cost at one place. The fields are half its
+/// gradient and half its second derivative.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
@@ -271,13 +272,13 @@ impl<const N: usize> Host<'_, N> {
 
     /// Computes the model at a place, from its `view`, into `model`.
     ///
-    /// Each part of the cost is bounded from above by a square that touches it at this place. For
-    /// Huber's loss the square has the weight `w = min(1, HUBER / |e|)` (iteratively reweighted
-    /// least squares). For the prior it has the weight `P / (r^2 + rho^2)` and is centred at the
-    /// agent nearest to the place. The error is linearised (Gauss and Newton), except that the
-    /// distance has a kink at an anchor: where the computed distance is too long, the straight line
-    /// `l` is bounded by a square with the weight `w e / (g l)` (Weiszfeld). Without this bound,
-    /// every step overshoots an anchor that the host is close to.
+    /// Each part of the cost has a quadratic upper bound that touches it at this place. For Huber's
+    /// loss of an error `e`, the bound has the weight `w = min(1, HUBER / |e|)` (iteratively
+    /// reweighted least squares). For the prior, it has the weight `P / (r^2 + rho^2)` and is
+    /// centred at the agent nearest to the place. The error is linearised (Gauss and Newton). But
+    /// the distance has a kink at an anchor, so where the computed distance `g` is too long, its
+    /// straight line `l` has a quadratic bound with the weight `w e / (g l)` (Weiszfeld). Without
+    /// this bound, every step overshoots an anchor that the host is close to.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];
@@ -318,8 +319,9 @@ impl<const N: usize> Host<'_, N> {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The `K` agents whose positions, with the height that fits best, explain the measurements
-    /// best; best first. If the embedding has fewer agents, the best one fills the other entries.
+    /// The positions of the `K` agents that explain the measurements best, each with its best
+    /// height, the best first. If the embedding has fewer agents, the best one fills the
+    /// other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -338,10 +340,10 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements, if the height of each is
-    /// the mean of what the distances leave unexplained. The log error is approximated by the
-    /// first term of its series in `(g - d) / (g + d)`, which is exact enough for ranking. `lines`
-    /// is a buffer.
+    /// How badly the positions of four agents explain the measurements, if the height at each
+    /// position is the mean of the unexplained parts of the distances. The log error is
+    /// approximated by the first term of its series in `(g - d) / (g + d)`, which is exact enough
+    /// for ranking. `lines` is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -368,8 +370,7 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position, with a height that is the median of what the distances leave
-    /// unexplained.
+    /// An agent's position; the height is the median of the unexplained parts of the distances.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

@@ -1,4 +1,4 @@
-//! The possible points of a site. They are drawn once per epoch for all sites, then weighted
+//! The possible points of a site. The points are drawn once per epoch for all sites, then weighted
 //! for each site.
 //!
 //! Hosts are roughly where agents are. So a point is an agent's place plus a normally distributed
@@ -17,13 +17,14 @@ use super::layout::{LaidOut, reach};
 
 /// Least and greatest width of the step from an agent, as shares of the scale.
 const WIDTH: (f64, f64) = (0.02, 1.2);
-/// A point's height is an agent's height times a factor drawn uniformly from this range ...
+/// A point's height is an agent's height times a factor drawn uniformly from this range, plus an
+/// exponential variable with the mean [`HEIGHT_MEAN`].
 const HEIGHT: (f64, f64) = (0.5, 1.5);
-/// ... plus an exponential variable with this mean, as a share of the scale.
+/// The mean of the exponential part of a point's height, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One point in this many is far from all agents. Its distance to every agent is mostly its height,
-/// as for a host behind a slow link. Without far points, no point would fit a host to which all
-/// landmarks measure seconds, and the prediction would be the edge of the map.
+/// One in this many points is far from all agents. Its distance to every agent is mostly its
+/// height, as for a host behind a slow link. Without far points, no point would fit a host to which
+/// all landmarks measure seconds, and the prediction would be the edge of the map.
 const ONE_FAR_IN: usize = 30;
 /// Least and greatest height of far points, as shares of the scale; drawn log-uniformly.
 /// Neighbouring heights differ by less than the precision of measurements.
@@ -90,8 +91,8 @@ impl UncorrectedPoints {
         self.weighed(kriging.map(Kriging::weights), |_| true)
     }
 
-    /// Returns the cloud as if drawn from a mesh without `agent`: without the points around it, and
-    /// corrected by `kriging` without its pairs.
+    /// Returns the cloud as if drawn from a mesh without `agent`: without the points around the
+    /// agent, and corrected by `kriging` without the agent's pairs.
     pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }

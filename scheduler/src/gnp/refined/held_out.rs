@@ -19,10 +19,10 @@ const PARTICLES: usize = 600;
 /// unusual pairs, which no choice can improve.
 const SCORED: f64 = 0.8;
 
-/// Maximum number of agents for holding agents out. Each agent has its own cloud (0.5 MB with a
-/// hundred agents), and the work grows with the cube of the number of agents. With more agents, the
-/// first constants in the list are used, there is no penalty, and landmarks are elected by
-/// k-medoids alone.
+/// Agents are held out only in meshes of at most this many agents. Each agent has its own cloud
+/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. With
+/// more agents, the first constants in the list are used, there is no penalty, and landmarks are
+/// elected by k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
 /// The data that an election needs for holding agents out, computed once.

@@ -1,13 +1,14 @@
 //! Kriging: the map's errors for pairs of agents predict its errors for pairs of hosts near them.
 //!
-//! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over
-//! *pairs* of places. The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with
-//! `K(i,i) = 1`. The covariance of the pairs (i,k) and (j,l) is `v (K_ij K_kl + K_il K_kj)`,
-//! because a pair has no direction. The part that places do not explain has the variance `n max(1,
-//! |y| / 0.25)`, because a large residual is more likely an outlier than information. Sources:
-//! Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning", 2006, section
-//! 2.2. Wong, Slivkins and Sirer also correct distances by residuals, but keep the corrections per
-//! node, not per pair.
+//! The log residual of a measured pair is `y(i,k) = ln(d + s) - ln(g + s)`, where `d` is the
+//! measured distance, `g` the computed one and `s` the softening. The residuals are modelled as a
+//! Gaussian process over *pairs* of places. [`Constants`] explains `c`, `l`, `v` and `n`. The
+//! similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with `K(i,i) = 1`. The
+//! covariance of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`, because a pair has no
+//! direction. The part that places do not explain has the variance `n max(1, |y| / 0.25)`, because
+//! a large residual is more likely an outlier than information. Sources: Krige 1951; Rasmussen and
+//! Williams, "Gaussian processes for machine learning", 2006, section 2.2. Wong, Slivkins and Sirer
+//! also correct distances by residuals, but keep the corrections per node, not per pair.
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
@@ -18,7 +19,8 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A residual larger than this is treated as an outlier: its noise grows with its size.
+/// A residual larger than this is treated as an outlier: the noise assumed for it grows with
+/// its size.
 const ODD: f64 = 0.25;
 /// Maximum number of pairs used. If there are more, the seed draws this many, because the work
 /// grows with the cube of their number.
@@ -125,9 +127,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The factors with which one site's residuals towards the agents `from` correct its distance
-    /// to every agent: one row per agent. Two residuals of one site have the covariance `v K` of
-    /// their agents; the variance of a residual also includes its noise.
+    /// The factors with which one site's residuals towards the agents `from` correct the site's
+    /// distance to every agent: one row per agent. The covariance of two residuals of one site is
+    /// `v K` of their agents; the variance of a residual also includes its noise.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
@@ -143,7 +145,7 @@ impl Kriging {
     }
 }
 
-/// The noise variance of one measurement of a site. It takes the place of `n`, because a site's
+/// The noise variance of one measurement of a site. It replaces the constant `n`, because a site's
 /// place is uncertain.
 const SITE_NOISE: f64 = 0.005;
 

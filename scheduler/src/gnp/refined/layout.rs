@@ -1,4 +1,4 @@
-//! Places the agents in one number of dimensions: minimises the robust log error over the whole
+//! Places the agents in a given number of dimensions: minimises the robust log error over the whole
 //! mesh by Gauss–Newton.
 //!
 //! The method moves one agent at a time while the others are fixed, as the plain fit does, but by
@@ -14,8 +14,8 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::RefinedSwitches;
 
-/// Maximum number of sweeps with squared errors. After them, all starts are near one optimum, so
-/// that unusual pairs can be recognised and count less.
+/// Maximum number of sweeps with squared errors. After these sweeps, all starts are near one
+/// optimum, so that unusual pairs can be recognised and count less.
 const SQUARE_SWEEPS: usize = 60;
 /// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
@@ -30,8 +30,8 @@ const DISTURBANCE: f64 = 0.2;
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Maximum number of steps tried per agent and sweep, each with five times the damping of
-/// the one before.
+/// Maximum number of steps tried per agent and sweep, each with five times the damping of the
+/// step before.
 const STEP_TRIES: usize = 6;
 /// Places nearer than this, in milliseconds, count as equal: the direction between them
 /// is undefined.
@@ -47,7 +47,7 @@ pub(super) struct LaidOut<'a> {
     pub(super) seed: u64,
 }
 
-/// Agents placed in one number of dimensions.
+/// Agents placed in a given number of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
     /// Without the height.

@@ -1,12 +1,12 @@
-//! The penalty on predictions. An agent that did not measure a site is preferred to a landmark that
-//! did only if the agent's expected distance is shorter by at least the penalty.
+//! The penalty on predictions. The nearest landmark that measured a site is chosen unless another
+//! agent's expected distance plus the penalty is shorter.
 //!
 //! The agent with the shortest of many predictions is chosen, and the shortest prediction is
 //! usually too short (the winner's curse: Capen, Clapp and Campbell 1971). The nearest landmark's
-//! distance is measured and has no such error. The cost of such wrong choices depends on the
-//! network. It is estimated with agents held out as sites, for the present landmarks and for sets
-//! of landmarks drawn from the agents. The drawn sets add choices, so that the estimate depends
-//! less on chance.
+//! distance is measured and has no such error. The cost of choosing by a prediction that is too
+//! short depends on the network. The estimate of this cost uses agents held out as sites, for the
+//! present landmarks and for sets of landmarks drawn from the agents. The drawn sets add choices,
+//! so that the estimate depends less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -44,8 +44,8 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// Returns the smallest penalty whose choices are not clearly farther than the best penalty's, as a
-/// share of the scale.
+/// Returns, as a share of the scale, the smallest penalty whose chosen agents are not clearly
+/// farther away than those of the best penalty.
 fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);

@@ -26,10 +26,11 @@ const LEAST_GAIN: f64 = 1e-6;
 /// The predicted distance of one agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// The true distance is equally likely to be longer or shorter.
+    /// The true distance is equally likely to be longer or shorter than this.
     pub median: Rtt,
-    /// The value by which agents are ranked against measurements: the mean over the cloud plus the
-    /// map's penalty. It is the mean, not the median, because an agent that might be far is a risk.
+    /// The value that is compared with measured distances when agents are ranked: the mean distance
+    /// over the possible points of the site, plus the penalty on predictions. It is the mean, not
+    /// the median, because an agent that might be far is a risk.
     pub expected: Rtt,
     /// Standard deviation of the distance's logarithm: 0.1 is about 10 %.
     pub spread: f64,
@@ -44,7 +45,7 @@ pub struct Posterior<'a> {
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that have a considerable weight.
+/// The points of one layer that were not dropped, and their weights.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
     /// The sum of the weights is 1.
@@ -83,7 +84,7 @@ impl<'a> Posterior<'a> {
     }
 
     /// Selects up to `k` of `candidates` to measure the site once, so that the expected distance of
-    /// the nearest agent that measured it becomes least. Agents are selected one after another
+    /// the nearest agent that measured it becomes smallest. Agents are selected one after another
     /// (greedy), until no remaining candidate might be nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
@@ -146,7 +147,7 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Selects in linear time instead of sorting: sorting took most of the time of a prediction.
+        // Selects in linear time, because sorting took most of the time of a prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));

@@ -1,5 +1,5 @@
-//! Claims: round trips to a site reported by agents that are not landmarks. Because of a short
-//! claim, the agent may get the site.
+//! Claims: round trips to a site reported by agents that are not landmarks. An agent with a short
+//! claim may get the site.
 //!
 //! An agent that claims one millisecond for every site would be chosen for every site. So a claim
 //! is checked against the speed of light, and against the refined map's prediction from the
@@ -11,8 +11,8 @@ use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// A claim is rejected if its logarithm is below the predicted one by more than this many
-/// standard deviations.
+/// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
+/// than this many standard deviations.
 const FAR: f64 = 6.0;
 /// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
 /// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured

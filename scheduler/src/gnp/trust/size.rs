@@ -15,8 +15,8 @@ const MAD_SCALE: f64 = 1.4826;
 /// The standard error of a median is this factor times the standard deviation, divided by the root
 /// of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without it, a
-/// deviation of a tenth would quarantine an agent in a network without noise.
+/// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without this
+/// minimum, a deviation of a tenth would quarantine an agent in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
 /// Number of standard deviations of the bias at which an agent is quarantined. With normal
 /// errors this would happen to one honest agent in fifteen thousand, and the limits below
@@ -25,8 +25,8 @@ const FAR_BIAS: f64 = 4.0;
 /// Number of standard deviations of the bias at which an agent is suspect and counts towards the
 /// alarm. It never happens by chance that a third of the landmarks reach it.
 const ODD_BIAS: f64 = 3.0;
-/// The same numbers for spreads. They are greater, because the noise of honest agents' paths
-/// differs much (heavy tails).
+/// Numbers of standard deviations of the spread. They are greater than those of the bias, because
+/// the noise of honest agents' paths differs much (heavy tails).
 const FAR_SPREAD: f64 = 5.0;
 const FARTHER_SPREAD: f64 = 10.0;
 
@@ -86,7 +86,7 @@ impl ReportBias {
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// Removes from the bias the part that the control has too. The spread stays.
+    /// Subtracts from the bias the part that the control also has. The spread does not change.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
@@ -120,8 +120,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations. These combine the deviation among trusted agents' biases
-    /// with the standard error of this agent's bias.
+    /// The bias in standard deviations. The standard deviation combines the deviation among trusted
+    /// agents' biases with the standard error of this agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();

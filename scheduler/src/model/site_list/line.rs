@@ -26,7 +26,7 @@ pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, O
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let columns = match columns {
         Some(columns) => columns,
-        // The comma is part of a URL's path, and paths are dropped.
+        // A comma in a path is part of the URL, and paths are dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
         // The first field must be the rank, because a number is not a valid site name.
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),

@@ -41,7 +41,7 @@ const MOST_CRAWLS: usize = 8;
 /// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// A site's measurements by probers. Sites are compared by these.
+/// A site's measurements by probers. Sites are compared by these measurements.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
     /// The logarithm of the round trip in milliseconds plus [`SOFTENING_MS`], by prober.

@@ -21,17 +21,17 @@ pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether it is uncertain which agent is nearest: the distance of the first agent is only
-/// predicted, and its spread exceeds [`DIFFER`].
+/// Whether it is uncertain which agent is nearest. It is so if the distance of the agent that seems
+/// nearest is only predicted, with a spread greater than [`DIFFER`].
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
 }
 
-/// The duration of a confirmation by `agents` agents, each with `samples` samples and one request
-/// to warm up the connection. It is usually an upper bound, because fewer agents measure most
-/// sites. A site that waits at least this long anyway loses no time.
+/// The estimated duration of a confirmation by `agents` agents, each with `samples` samples and one
+/// request to warm up the connection. Most confirmations end sooner, because fewer agents measure
+/// most sites. A site that waits at least this long anyway loses no time by a confirmation.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// A smaller factor is no contradiction: predictions err by up to 30 % in nine of ten cases, and
-/// pages take longer than HEAD requests.
+/// If a crawl's round trip and the known one differ by a smaller factor, the crawl is no
+/// contradiction: predictions err by up to 30 % in nine of ten cases, and pages take longer than
+/// HEAD requests.
 const CONTRADICTED_BY: f64 = 2.0;
-/// A single crawl with this factor is enough. Neither load nor slow pages change the median of a
-/// whole crawl so much, and nothing changes the probes' measurements so much.
+/// A single crawl that differs by this factor is enough. Neither load nor slow pages change the
+/// median of a whole crawl so much, and nothing changes the probes' measurements so much.
 const REFUTED_BY: f64 = 4.0;
 /// Differences up to this are no contradiction, because servers need some time per page at
 /// any distance.
@@ -26,8 +27,8 @@ pub const ENOUGH: i32 = 2;
 /// often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// The number of contradictions that a crawl counts for: 0 if it agrees, [`ENOUGH`] if it
-/// suffices alone.
+/// The number of contradictions for which a crawl counts: 0 if the crawl agrees, [`ENOUGH`] if this
+/// crawl alone suffices.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

@@ -1,12 +1,12 @@
-//! Exploration: an agent other than the best known one crawls the site if the expected benefit
-//! exceeds the cost.
+//! Exploration: an agent other than the one that seems nearest crawls the site if the expected
+//! benefit exceeds the cost.
 //!
 //! One trial shows an agent's distance. The gain is the expected improvement of the agent's
-//! lognormal prediction over the best known round trip (Jones, Schonlau and Welch, "Efficient
+//! lognormal prediction over the shortest known round trip (Jones, Schonlau and Welch, "Efficient
 //! global optimization of expensive black-box functions", 1998, equation 15), in each of the next
 //! [`HORIZON`] crawls. The cost is the expected extra round trip of the trial. The agent with the
 //! highest gain minus cost is tried if this difference is positive. Only some choices explore
-//! ([`one_in`]), drawn with the choice's seed.
+//! ([`one_in`]); the seed of the choice decides which.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,8 +17,8 @@ use crate::strategy::Candidate;
 const HORIZON: f64 = 5.0;
 /// After `crawls` crawls of the site, one choice in this many may explore; `None` if no choice may.
 /// The first crawl may be the only one, and the second should use the result of the first. After
-/// these, much is still unknown, and a nearer agent would be used for long. Later most is known,
-/// and rare trials suffice to find a better agent.
+/// these two crawls, much is still unknown, and a nearer agent would be used for long. After more
+/// crawls, most is known, and rare trials suffice to find a better agent.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,

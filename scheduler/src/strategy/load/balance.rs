@@ -3,13 +3,13 @@
 //! The agent is chosen when a task is located, but loads change later. No task should wait while a
 //! candidate has a free slot. So a task that is assigned but has not begun moves
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there. It
-//!    begins at once, so it ends sooner unless the candidate is very slow.
+//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there.
+//!    The task begins at once, so it ends sooner unless the candidate is very slow.
 //! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
-//!    would then wait there, the task must also end within three quarters of the time. So a fast
-//!    agent has its next task ready when it ends one. Long queues are levelled by time, not by
-//!    number, before any agent idles: otherwise a slow agent could end late with tasks that no
-//!    other agent may have.
+//!    would then wait there, the task must also end there in at most three quarters of its present
+//!    time. So a fast agent has its next task ready when it ends one. Long queues are levelled by
+//!    time, not by number, before any agent idles: otherwise a slow agent could end late with tasks
+//!    that no other agent may have.
 //! 3. to an agent that became available after the choice and is clearly nearer, if the task ends no
 //!    later there.
 //!
@@ -21,7 +21,7 @@
 //! back. Rule 3 makes the newcomer a candidate, so the rule does not apply to it again.
 //!
 //! Tasks are taken from the end of the queue that ends last, because the front of the queue will
-//! soon be leased. They move to where they end first.
+//! soon be leased. Each task moves to the agent where it ends first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,25 +34,26 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// Number of waiting tasks per slot up to which a task moves if it ends sooner by a whole crawl.
-/// These are the next tasks of the slots.
+/// If at most this many tasks per slot then wait at the new agent, a task moves if it ends sooner
+/// by a whole crawl. These waiting tasks are the next tasks of the slots.
 const AHEAD: i64 = 1;
-/// With more waiting tasks, the time to the end must fall to at most this share. It is well below 1
-/// because an agent's pace is known to about 15 %, and two paces are compared.
+/// With more waiting tasks, a task moves only if the time to its end falls to at most this
+/// share. The share is well below 1 because an agent's pace is known to about 15 %, and two
+/// paces are compared.
 const MUCH_SOONER: f64 = 0.75;
 /// A newcomer is clearly nearer if its distance is below this share of the present agent's
 /// distance. Nine in ten predictions err by less than a third (docs/accuracy.md), so the newcomer
 /// is then probably nearer in fact.
 const NEARER_SHARE: f64 = 0.67;
-/// Minimum improvement by a newcomer, because a smaller one has no effect on a crawl.
+/// Minimum improvement by a newcomer, because a smaller improvement has no effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may get a task that waits at another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
-    /// Whether the agent became available after the choice and is clearly nearer than the chosen
-    /// one.
+    /// Whether the agent became available after the choice and is clearly nearer than the
+    /// chosen agent.
     pub nearer: bool,
 }
 
@@ -76,8 +77,8 @@ pub struct TaskMove {
 /// work, with their distances to the site.
 ///
 /// For `random`, every agent is a candidate. For `gnp-confirmed`, only agents as near as the best
-/// are. Strategies that use only the site's name have no other candidates. Newcomers must be
-/// nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
+/// are candidates. Strategies that use only the site's name have no other candidates. Newcomers
+/// must be nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);

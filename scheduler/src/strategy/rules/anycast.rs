@@ -1,7 +1,7 @@
 //! Sites with several locations (anycast) go to the near agent with the most free slots.
 //!
-//! Such a site is near to many agents, and its coordinate is a compromise between its locations.
-//! The order of near agents therefore means little, and load decides. *Near* agents are the three
+//! Such a site is near many agents, and its coordinate is a compromise between its locations. The
+//! order of near agents therefore means little, and load decides. *Near* agents are the three
 //! nearest, and every agent within [`NEAR_FACTOR`] times the shortest distance or within
 //! [`NEAR_MORE`] of it, up to [`MOST_NEAR`] agents. The near agent with the lowest load level is
 //! chosen. Ties are decided at random.
@@ -17,9 +17,10 @@ use crate::model::Strategy;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Choice, ordered};
 
-/// An agent is near if its distance is within this factor of the shortest ...
+/// An agent is near if its distance is at most this multiple of the shortest distance.
 const NEAR_FACTOR: u32 = 2;
-/// ... or longer by at most this time, which adds little per page.
+/// An agent is also near if its distance exceeds the shortest distance by at most this time, which
+/// adds little per page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
 /// Minimum number of near agents, whatever their distance.
 const LEAST_NEAR: usize = 3;

@@ -1,13 +1,13 @@
 //! `gnp-balanced`: draws one of the nearest agents, with weights for free slots and nearness.
 //!
-//! An agent's weight is its free share (free slots over all slots) times the ratio of the shortest
-//! distance to its own. Equally near agents thus get work in proportion to their free slots. Of two
+//! An agent's weight is the free share of its slots, times the shortest distance divided by the
+//! agent's own distance. Equally near agents thus get work in proportion to these shares. Of two
 //! equally free agents, one at a third of the distance gets three times as many sites, if the
 //! distances are measured.
 //!
 //! The less certain the distances are, the more load decides: the logarithm of the ratio is shrunk
-//! towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean: Gelman et
-//! al., "Bayesian data analysis", 2013, 2.5).
+//! towards zero by its variance relative to the variance of [`DIFFER`] (a conjugate normal mean:
+//! Gelman et al., "Bayesian data analysis", 2013, 2.5).
 //!
 //! While any of the [`NEAREST`] agents has a free slot, full agents have weight 0. If all are full,
 //! the task goes to the agent where it ends first.

@@ -1,6 +1,7 @@
 //! The strategies that use the site's name: `hash`, `kademlia` and `domain`. They ignore load and
-//! network, except that `kademlia` skips full agents, and `domain` prefers agents in the suffix's
-//! country. An agent's key is derived from its number, so it is the same on every scheduler.
+//! network, except that `kademlia` skips full agents. `domain` prefers agents in the country of
+//! the host's public suffix. An agent's key is derived from its number, so it is the same on
+//! every scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

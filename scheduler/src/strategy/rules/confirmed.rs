@@ -2,8 +2,8 @@
 //! have measured the site before.
 //!
 //! The agent is not drawn. A draw would spread load, but this strategy is for batches where
-//! distance matters most. If the best agent is full, the next one with a free slot gets the task if
-//! it is about as near. Otherwise the task waits for the best agent.
+//! distance matters most. If the best agent is full, the next agent with a free slot gets the task
+//! if it is about as near. Otherwise the task waits for the best agent.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -15,7 +15,7 @@ use crate::strategy::{Candidate, Choice, nearest, random};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
-/// If some agents have no distance and no agent has a predicted one, no confirmers could be
+/// If some agents have no distance and no agent has a predicted distance, no confirmers could be
 /// selected. Then the choice is that of `gnp-top1` over measured distances, with a fallback. If no
 /// candidate measured the site, the choice is that of `gnp-top3`, with a fallback.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {

@@ -2,9 +2,9 @@
 //! fourth powers of the slots' ends.
 //!
 //! The first plan places one site after another and never revises a placement. Some sites in the
-//! slots that end last would be better at other agents. Moves (jumps) and swaps find these
-//! (Schuurman and Vredeveld, "Performance guarantees of local search for multiprocessor
-//! scheduling", 2007).
+//! slots that end last would be better at other agents. Moves (jumps) and swaps find better places
+//! for these sites (Schuurman and Vredeveld, "Performance guarantees of local search for
+//! multiprocessor scheduling", 2007).
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl<'a> SlotAssignment<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and swaps sites until nothing improves. Each round takes the sites in this order.
+    /// Moves and swaps sites until nothing improves. Each round tries the sites in the given order.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
@@ -140,8 +140,8 @@ mod tests {
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // A site that no agent may have stays unplaced. A site that only one agent may have
-        // stays there.
+        // A site that no agent may have stays unplaced. A site that only one agent may have stays
+        // at that agent.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places =

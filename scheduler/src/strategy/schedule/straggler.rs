@@ -4,8 +4,8 @@
 //! slots. A crawl resumes where it stopped, so only the remaining work is compared. The remaining
 //! time at the present agent follows from the speed that the agent reported, or else from the
 //! prediction. The time at another agent is predicted. A crawl may be slower than predicted because
-//! of its agent or because of its site. Which one is unknown, so half of the factor, on the
-//! logarithmic scale, is attributed to the site.
+//! of its agent or because of its site. Which of the two is the cause is unknown, so half of the
+//! factor, on the logarithmic scale, is attributed to the site.
 //!
 //! A handover takes time and estimates have errors, so a crawl is moved only if the gain is clear.
 
@@ -20,15 +20,16 @@ use crate::strategy::{Candidate, Work, schedule};
 /// No lease is preempted within this time of its grant. The first seconds (connection, robots.txt,
 /// sitemaps) do not show the crawl's speed, and moving a crawl that ends soon gains little.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Maximum number of preemptions at once. All depend on estimates, so the result of these should be
-/// known before more follow.
+/// Maximum number of preemptions at once. All preemptions depend on estimates, so the results of
+/// the first should be known before more follow.
 const MOST_AT_ONCE: usize = 4;
 /// The duration of a handover: the aborted request, two passes of the scheduler, and the delivery
-/// of two orders. The site's interval and the round trips before the first page come on top.
+/// of two orders. The site's interval and the round trips before the first page are added.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is preempted if its time at the other agent is less than this share of its remaining
 /// time. Estimates of sizes, speeds and distances err by about ten per cent each (`accuracy.md`,
-/// `method.md`), so their combined error rarely looks like a gain of a third.
+/// `method.md`), so their combined error is rarely large enough to suggest a saving of 30 % where
+/// there is none.
 const SHARE: f64 = 0.7;
 
 /// A running crawl.
@@ -211,7 +212,7 @@ mod tests {
         let moved = moves(&[far()], &idle(&[(2, 1), (3, 1)]));
         assert_eq!(to(&moved), [(0, 2)]);
         // 180 s remain for 900 pages. The other agent is at a tenth of the distance, so it needs 18
-        // s, and the handover.
+        // s plus the handover.
         assert_eq!(moved[0].here, secs(180));
         assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 18.0)).abs() < 0.01, "{:?}", moved[0].there);
         assert_eq!(to(&moves(&[far()], &idle(&[(3, 1)]))), [(0, 3)], "half as far is worth it");

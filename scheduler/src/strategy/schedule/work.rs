@@ -2,10 +2,10 @@
 //! agent's rate is known.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
-//! doubled each round: RFC 6928), plus its bytes over the agent's rate, but at least the request
-//! interval. If answers take a second or more, the agent assumes trouble and requests at half the
-//! rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the round
-//! trips (which includes losses and slow servers), and the rate.
+//! doubled each round: RFC 6928), plus its bytes divided by the agent's rate, but at least the
+//! request interval. If answers take a second or more, the agent assumes trouble and requests at
+//! half the rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the
+//! round trips (which includes losses and slow servers), and the rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::strategy::{Candidate, schedule};
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: for the connection, its first request, and robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// The agent's rules of politeness: from this time to first byte on, it waits this multiple of the
-/// time between requests.
+/// The agent's rules of politeness. If the first byte takes [`LATE_S`] or longer, the time between
+/// requests is at least [`LATE_TIMES`] times as long.
 const LATE_S: f64 = 1.0;
 const LATE_TIMES: f64 = 2.0;
 /// A crawl whose pages took less than this many intervals each was slowed down by politeness, so it
@@ -196,7 +196,8 @@ impl Speed {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
-            // Times are relative to the prior's, so that long and short crawls have equal weight.
+            // Times are divided by those that the prior predicts, so that long and short crawls
+            // have equal weight.
             let believed = self.factor * trips + self.byte_s * bytes;
             sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
         }
@@ -258,7 +259,7 @@ impl RegressionSums {
 }
 
 /// Converts with a precision of a nanosecond. Planning five hundred sites for a thousand agents
-/// calls this half a million times, and took half as long again with `Duration`'s conversion.
+/// calls this function half a million times, and took 50 % longer with `Duration`'s conversion.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
