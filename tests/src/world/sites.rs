@@ -108,7 +108,7 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each machine. They are in the network namespace of the calling thread.
+    /// Binds a listener for each machine, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// Returns an error if one of the addresses is in use.

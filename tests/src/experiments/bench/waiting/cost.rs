@@ -30,7 +30,7 @@ pub(super) struct SchedulerCost {
     /// Number of rows that were written during the whole period, in all tables.
     pub(super) written: i64,
     /// The longest execution of a statement in milliseconds, and the beginning of the statement;
-    /// `None` if not available.
+    /// `None` without pg_stat_statements.
     pub(super) longest: Option<(f64, String)>,
 }
 
@@ -87,7 +87,7 @@ async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
 }
 
-/// Enables pg_stat_statements when Postgres is started the next time. Returns false if it is not
+/// Makes Postgres load pg_stat_statements at its next start. Returns false if the extension is not
 /// available.
 pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
@@ -98,7 +98,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// Begins to count statements. Call it after Postgres was restarted.
+/// Begins to count statements. Call this function after Postgres was restarted.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
