@@ -154,8 +154,8 @@ impl Layout {
         }
     }
 
-    /// Draws the scenario. If fewer agents are wanted than the layout has, they are taken evenly
-    /// from all groups.
+    /// Draws the scenario. If fewer agents are wanted than the layout has, the agents are taken
+    /// evenly from all groups.
     ///
     /// # Errors
     /// Returns an error if more agents are wanted than the layout has.

@@ -160,8 +160,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// Makes a connection that comes from an address. It has no delay in the tun grade, or if the
-    /// address belongs to no agent.
+    /// Makes a connection that comes from an address. The connection has no delay in the tun grade,
+    /// or if the address belongs to no agent.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());

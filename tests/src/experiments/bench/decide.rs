@@ -105,7 +105,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site to plan many sites at once.
+/// The time per site to plan all sites together.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

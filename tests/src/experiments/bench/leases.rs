@@ -4,7 +4,8 @@
 //!
 //! Everything except the agents is real: the scheduler's binary next to the lab's (build it with
 //! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl
-//! nothing and answer at once. The load average that is printed includes other work on the machine.
+//! nothing and can report outcomes immediately. The load average that is printed includes other
+//! work on the machine.
 
 use std::path::Path;
 use std::sync::Arc;

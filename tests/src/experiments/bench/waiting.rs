@@ -1,10 +1,11 @@
 //! Measures what waiting tasks cost: a scheduler runs with its own Postgres and many tasks in one
 //! waiting state.
 //!
-//! Nothing happens in such a database, so all work is wasted. The module `seed` creates the
-//! database in bulk. The real scheduler, whose binary is next to the lab's binary, gets a few
-//! seconds to settle. Then the module `cost` measures processor time, rows and statements over a
-//! period. If the states of tasks change, or a background task fails, the result is an error.
+//! Nothing happens in such a database, so all work of the scheduler and Postgres is wasted. The
+//! module `seed` creates the database in bulk. The real scheduler, whose binary is next to the
+//! lab's binary, gets a few seconds to settle. Then the module `cost` measures processor time, rows
+//! and statements over a period. If the states of tasks change, or a background task fails, the
+//! result is an error.
 
 use std::time::Duration;
 

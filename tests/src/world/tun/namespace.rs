@@ -51,7 +51,7 @@ impl NamespaceThread {
     }
 
     /// Runs a job in the namespace, and waits for its result. The job runs in the context of the
-    /// caller's tokio runtime, so that it can create tokio sockets.
+    /// caller's tokio runtime, so that the job can create tokio sockets.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let runtime = Handle::try_current().ok();
         let (tell, told) = sync_channel(1);

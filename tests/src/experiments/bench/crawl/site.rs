@@ -160,7 +160,7 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
 pub(in crate::experiments::bench) struct RequestCounts {
     /// Number of different pages that were requested.
     pub(in crate::experiments::bench) pages: u64,
-    /// Number of all requests, including those for robots.txt and missing pages.
+    /// Number of all requests, including requests for robots.txt and for missing pages.
     pub(in crate::experiments::bench) requests: u64,
 }
 

@@ -30,7 +30,7 @@ impl Lie {
     ];
 }
 
-/// The agents of one seed, some of which are landmarks and some liars.
+/// The agents of one seed. Some are landmarks, and some of the landmarks are liars.
 pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],

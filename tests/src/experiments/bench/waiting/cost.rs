@@ -16,7 +16,7 @@ use crate::evidence::machine::{family_processor_s, processor_s};
 const PASS: Duration = Duration::from_secs(2);
 /// Maximum number of characters of a statement to print.
 const SHOWN: usize = 90;
-/// Number of statements to log at level info. They are the ones with the longest total time.
+/// Number of statements to log at level info. Statements with the longest total time are chosen.
 const TOLD: usize = 5;
 
 /// The cost of a scheduler and its Postgres over a period.
