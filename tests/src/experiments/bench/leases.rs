@@ -1,6 +1,6 @@
-//! Measures a scheduler: how many sites it accepts, leases it grants and crawls it completes per
-//! second, how long a free slot waits for a lease, and how long a restart takes with a million open
-//! tasks.
+//! Measures how many sites a scheduler accepts per second, how many leases it grants, and how many
+//! crawls it completes. Also measures how long a free slot waits for a lease, and how long a
+//! restart takes with a million open tasks.
 //!
 //! Everything except the agents is real: the scheduler's binary next to the lab's (build it with
 //! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl

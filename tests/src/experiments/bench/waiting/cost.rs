@@ -1,6 +1,6 @@
 //! Measures what a scheduler and its Postgres cost over a period: processor time from /proc, rows
-//! from Postgres' statistics, and the longest statement from pg_stat_statements, if that is
-//! available.
+//! from Postgres' statistics, and the longest statement from pg_stat_statements, if this extension
+//! is available.
 //!
 //! The lab queries the database before and after the period, but never during it.
 
