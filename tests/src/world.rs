@@ -34,7 +34,7 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The name server's port. A lab owns a lane of addresses if it has bound this port there.
+/// The name server's port. A lab takes a lane (a range of addresses) by binding this port in it.
 pub const NAMES_PORT: u16 = 5300;
 /// Candidate ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
@@ -146,15 +146,15 @@ impl World {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
-    /// The minimum gap between two probes in the sites' logs if `left` is the configured pause. In
-    /// the rootless grade it is the whole pause. With real packets it is zero, because a
-    /// retransmitted probe may arrive just before the next one.
+    /// The minimum time between two probes in the sites' logs, if agents pause for `left` between
+    /// probes. In the rootless grade the minimum is the whole pause. With real packets it is zero,
+    /// because a retransmitted probe may arrive just before the next probe.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
     /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
-    /// loopback. It keeps working after the scheduler restarts. Has no effect in the rootless
+    /// loopback. The forwarding survives restarts of the scheduler. Has no effect in the rootless
     /// grade.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
@@ -178,9 +178,9 @@ impl World {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the emulated network's lateness makes a run void; `None` if the timing is valid. It is
-    /// void if the 99th percentile exceeds both 3 ms and 5 % of the median round trip, or if the
-    /// lab had to drop packets.
+    /// Why the emulated network's lateness makes a run void; `None` if the timing is valid. A run
+    /// is void if the 99th percentile of the lateness exceeds both 3 ms and 5 % of the median round
+    /// trip, or if the lab had to drop packets.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -196,8 +196,8 @@ impl World {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
     }
 
-    /// Why the timing since the start is void; `None` if it is valid. It is void if the network was
-    /// too late, or the machine was less idle than [`LEAST_IDLE`].
+    /// Why the timing since the start is void; `None` if it is valid. The timing is void if the
+    /// network was too late, or the machine was less idle than [`LEAST_IDLE`].
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
@@ -222,8 +222,8 @@ impl Drop for World {
     }
 }
 
-/// Why times are unreliable if this fraction of processor time was idle; `None` if they are
-/// reliable.
+/// Why measured times are unreliable after a run in which this fraction of processor time was idle;
+/// `None` if they are reliable.
 pub fn too_busy(idle: f64) -> Option<String> {
     let percent = |share: f64| share * 100.0;
     let reason =
@@ -252,7 +252,7 @@ fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
     first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
 }
 
-/// Returns the first success, or the last error if there is none.
+/// Returns the first success. If nothing succeeds, returns the last error.
 fn first_free<T>(tried: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut last = anyhow::anyhow!("there is no candidate");
     for result in tried {

@@ -4,9 +4,9 @@
 //! The real binaries run in the rootless grade. An agent's crawls share its access link, whose rate
 //! is the agent's rate. The scheduler does not know the rates, and all agents have the same number
 //! of slots. First, all agents are drained while all sites are measured. Then one batch is crawled.
-//! Its time is from the first grant to the end of the last lease. The lower bound is the largest of
-//! three bounds: total work over total rate, the longest site, and the flow bound of the candidate
-//! sets.
+//! The batch's time is from the first grant to the end of the last lease. The lower bound is the
+//! largest of three bounds: the total work divided by the total rate, the time of the longest site,
+//! and the flow bound (see the module `bound`).
 
 use std::time::Duration;
 
@@ -23,12 +23,13 @@ use crate::world::scenario::{Scenario, WebRules};
 
 pub mod bound;
 
-/// Number of agents of the paper's layout that are used. With so few there are no landmarks: every
+/// Number of agents, taken from the paper's layout. A fleet this small has no landmarks: every
 /// agent measures every site, so distances are measured, not predicted.
 const AGENTS: usize = 9;
 /// The rate factors. Each applies to a third of the agents.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// Bytes per second at factor 1. It is so low that only the link limits a crawl.
+/// The rate of an access link at factor 1, in bytes per second. It is so low that only the link
+/// limits the speed of a crawl.
 const RATE: f64 = 60_000.0;
 /// Number of sites that an agent crawls at the same time. With two, the link stays busy while one
 /// crawl waits for a round trip.
@@ -178,7 +179,7 @@ fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
-/// Prints which fraction of its link each agent used.
+/// Prints, for each agent, which fraction of its access link's capacity was used.
 fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
         let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();

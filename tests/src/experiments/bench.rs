@@ -1,7 +1,8 @@
 //! `lab bench`: prints figures, one per line, with their targets.
 //!
-//! Each module of `bench` is a section, and `SECTIONS` lists them. Machines are noisy, so a section
-//! that measures time makes at least five interleaved runs in one process, and prints medians.
+//! A section is one benchmark. `SECTIONS` lists all sections except `waiting`, which takes long.
+//! Machines are noisy, so most sections that measure time repeat each measurement in one process,
+//! and print medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -56,12 +57,12 @@ pub struct Line {
     pub figure: String,
     /// The target; empty if there is none.
     pub target: String,
-    /// Whether the target is met; `None` if there is none.
+    /// Whether the target is met; `None` if there is no target.
     pub met: Option<bool>,
 }
 
 impl Line {
-    /// Makes a line for a figure that may have a maximum as its target.
+    /// Makes a line for a figure. The target, if there is one, is the figure's maximum.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -72,7 +73,7 @@ impl Line {
         }
     }
 
-    /// Makes a line for a figure that may have a minimum as its target.
+    /// Makes a line for a figure. The target, if there is one, is the figure's minimum.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -118,7 +119,7 @@ fn block<T>(measure: impl Future<Output = T>) -> T {
 /// A section's name, and the function that runs it.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
-/// All sections, in the order in which they run.
+/// All sections except `waiting`, in the order in which they run.
 const SECTIONS: &[Section] = &[
     ("ablation", ablation::run),
     ("accuracy", accuracy::run),

@@ -36,7 +36,7 @@ pub struct BeaconProxies {
     port: u16,
 }
 
-/// A proxy's connection to the real beacon. It is opened when it is needed first.
+/// A proxy's connection to the real beacon. The first request opens it.
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {

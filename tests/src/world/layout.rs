@@ -44,8 +44,8 @@ pub struct Layout {
 pub struct PathRules {
     /// Milliseconds of round trip per 100 km of great-circle distance.
     pub ms_per_100_km: f64,
-    /// The cities with an exchange. A path between two carriers goes through the exchange with the
-    /// shortest way.
+    /// The cities with an exchange. A path between two carriers goes through the exchange that
+    /// makes the path shortest.
     pub exchanges: Vec<String>,
     /// Milliseconds added on a path between two carriers.
     pub between_carriers_ms: f64,
@@ -55,8 +55,8 @@ pub struct PathRules {
     pub academic_ms: f64,
     /// Milliseconds added by an agent's access link.
     pub agent_access_ms: f64,
-    /// Milliseconds added by a site's access link, drawn uniformly from this minimum to this
-    /// maximum.
+    /// Milliseconds added by a site's access link: the minimum and the maximum. The value of each
+    /// site is drawn uniformly between them.
     pub site_access_ms: [f64; 2],
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to this
     /// value.
@@ -73,8 +73,8 @@ pub struct PathRules {
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
     pub count: usize,
-    /// The carriers from which those of the sites are drawn. They are drawn uniformly, as are the
-    /// cities.
+    /// The carriers of sites. A site's carrier is drawn uniformly from this list, and its city from
+    /// all cities of the layout.
     pub carriers: Vec<String>,
     /// Number of consecutive sites that share one machine and its address. By default, every site
     /// has its own machine.
@@ -103,7 +103,7 @@ struct End<'a> {
     access_ms: f64,
 }
 
-/// Parses TOML. Error messages call the text `origin`, and name the line.
+/// Parses TOML. Error messages contain `origin`, which names the text, and the number of the line.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, origin: &str) -> anyhow::Result<T> {
     toml::from_str(text).map_err(|error| {
         // The error's own text would print the whole line.
@@ -113,7 +113,7 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, origin: &str) -> anyhow::Resu
 }
 
 impl Layout {
-    /// Parses a layout. Error messages call it `origin`.
+    /// Parses a layout. Error messages contain `origin`, which names the layout.
     ///
     /// # Errors
     /// Returns an error if the text is not a layout, or is inconsistent.
@@ -154,8 +154,8 @@ impl Layout {
         }
     }
 
-    /// Draws the scenario. If fewer agents are wanted than the layout has, they are taken evenly
-    /// from all groups.
+    /// Draws the scenario. If fewer agents are wanted than the layout has, the agents are taken
+    /// evenly from all groups.
     ///
     /// # Errors
     /// Returns an error if more agents are wanted than the layout has.

@@ -1,7 +1,7 @@
 //! The lab's name server. It resolves the hosts of sites over UDP and TCP.
 //!
-//! It answers without delay, because resolving names is not part of the distance. Other names do
-//! not exist for it.
+//! It answers without delay, because resolving names is not part of the distance. For any other
+//! name it answers that the name does not exist.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces that a tar pit sends, which makes 2560 bytes per second. This is above
-/// the rate of 1024 bytes per second below which an agent aborts after ten seconds, so the agent
-/// aborts after thirty seconds.
+/// Time between two pieces of 256 bytes that a tar pit sends. An agent aborts a body slower than
+/// 1,024 bytes per second after ten seconds. A tar pit sends 2,560, so the agent aborts only after
+/// thirty seconds, the limit for a whole answer.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 

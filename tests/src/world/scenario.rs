@@ -1,7 +1,7 @@
 //! The emulated agents and sites, and the links between them.
 //!
 //! A scenario is made from a [`crate::world::layout::Layout`] or a measured [`Matrix`]. Only the
-//! lab knows it; the scheduler does not.
+//! lab knows the scenario; the scheduler does not.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl WebRules {
     /// Checks that sites can be drawn by these rules.
     ///
     /// # Errors
-    /// Returns an error if a share is not from 0 to 1, or a mean is below 1.
+    /// Returns an error if a fraction, a mean, a maximum or a standard deviation is out of range.
     pub fn validate(&self) -> anyhow::Result<()> {
         let shares =
             [("broken_share", self.broken_share), ("slow_share", self.slow_share), ("robots_share", self.robots_share)];

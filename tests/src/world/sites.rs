@@ -1,7 +1,7 @@
 //! The servers of the sites. Each machine has one listener, and all listeners have the same port.
 //!
-//! [`crate::world::wan`] delays every response. The access log shows what agents requested,
-//! whatever they report themselves.
+//! [`crate::world::wan`] delays every response. The access log shows what agents really requested,
+//! independently of their own reports.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -27,8 +27,8 @@ use crate::world::wan::{Connection, Destination, Wan};
 use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 const BACKLOG: u32 = 1024;
-/// The congestion control of sites in the tun grade. Most real sites use cubic. It must be set,
-/// because some hosts use bbr by default, which hardly reacts to loss.
+/// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets it
+/// explicitly, because some hosts use bbr by default, which hardly reacts to loss.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// A body that is sent at the times for which the WAN schedules its bytes.
@@ -56,7 +56,7 @@ pub struct Delivery {
     pub site: usize,
     /// When the first byte is sent.
     pub from: Instant,
-    /// When the last byte is sent. It arrives at the same time.
+    /// When the last byte is sent. In the rootless grade it arrives at the same time.
     pub until: Instant,
     pub bytes: usize,
 }
@@ -108,7 +108,7 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each machine. They are in the network namespace of the calling thread.
+    /// Binds a listener for each machine, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// Returns an error if one of the addresses is in use.
@@ -236,8 +236,8 @@ impl SiteServer {
         response
     }
 
-    /// The site that the request's Host header names. Without such a site, the machine's first
-    /// site.
+    /// The site that the request's Host header names, or the machine's first site if the header
+    /// names no site of the machine.
     fn site_of(&self, request: &Request<Incoming>) -> usize {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = host.split(':').next().unwrap_or_default();

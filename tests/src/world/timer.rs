@@ -90,8 +90,8 @@ impl Timer {
         Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
     }
 
-    /// Sleeps until an instant, and records the lateness. This is done even if the instant has
-    /// passed.
+    /// Sleeps until an instant, and records the lateness. If the instant has already passed, the
+    /// lateness is recorded at once.
     pub async fn sleep_until(&self, at: Instant) {
         if let Some(woken) = self.enqueue(at) {
             // The result is never an error: the thread lives at least as long as `self`, so it does

@@ -2,8 +2,8 @@
 //! the lab delays, queues and drops them.
 //!
 //! Every agent has its own namespace and address. All sites and the lab's servers share one
-//! namespace. Connecting, ICMP answers, congestion control, retransmission and timeouts are those
-//! of the real kernel. The grade needs root and `/dev/net/tun`; see [`missing`].
+//! namespace. The real kernel makes connections, answers ICMP, controls congestion, retransmits and
+//! times out. The grade needs root and `/dev/net/tun`; see [`missing`].
 
 mod device;
 mod faults;
@@ -120,7 +120,7 @@ impl Network {
     }
 
     /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
-    /// loopback. It keeps working after the scheduler restarts. Forwarding a port again has no
+    /// loopback. The forwarding survives restarts of the scheduler. Forwarding a port again has no
     /// effect.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Drop for Network {
     }
 }
 
-/// Creates a namespace: number 0 is that of the servers, number n is that of agent n - 1.
+/// Creates a namespace. Number 0 is for the servers, number n is for agent n - 1.
 fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),

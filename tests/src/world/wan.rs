@@ -19,7 +19,7 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Number of hosts per third octet of an address block. Their fourth octets are 1 to 250.
+/// Number of hosts per third octet of an address block. The fourth octets are 1 to 250.
 const HOSTS_PER_OCTET: usize = 250;
 /// Number of lanes. Each lab uses the addresses of one lane, so that several labs can run at the
 /// same time.
@@ -35,9 +35,10 @@ const BEACON_PROXIES: u8 = 3;
 const NAMES: u8 = 4;
 const SCHEDULERS: u8 = 5;
 
-/// The addresses of one lab. In lane 0, agents have 127.1, sites 127.2, beacon proxies 127.3, and
-/// the name server 127.4. In the tun grade the addresses begin with 10 instead; there, beacons need
-/// no proxies, and agents reach the schedulers through 10.5.
+/// The addresses of one lab. In lane 0, addresses of agents begin with 127.1, of sites with 127.2,
+/// of beacon proxies with 127.3, and of the name server with 127.4. In the tun grade the first
+/// octet is 10 instead of 127. There, beacons need no proxies, and agents reach the schedulers
+/// through 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     first: u8,
@@ -159,8 +160,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// Makes a connection that comes from an address. It has no delay in the tun grade, or if the
-    /// address belongs to no agent.
+    /// Makes a connection that comes from an address. The connection has no delay in the tun grade,
+    /// or if the address belongs to no agent.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());
@@ -222,8 +223,9 @@ impl Connection {
         releases
     }
 
-    /// Queues bytes on the agent's access link. Returns when they pass. If the link is free, they
-    /// pass immediately, because the round trip includes their transmission time.
+    /// Queues bytes on the agent's access link. Returns when the bytes pass the link. If the link
+    /// is free, they pass immediately, because the round trip already includes their transmission
+    /// time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);

@@ -2,7 +2,8 @@
 //!
 //! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
 //! hosts, and the server delays some of them. A body is generated when it is requested, always with
-//! the same content. A site can compute which pages a polite crawler reaches. This module is pure.
+//! the same content. [`SiteWeb::expected_crawl`] computes which pages a polite crawler reaches.
+//! This module is pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -112,7 +113,7 @@ impl SiteWeb {
         self.pages.iter().enumerate().find(|(_, page)| page.path == path)
     }
 
-    /// Number of pages, including those that a crawler cannot reach.
+    /// Number of pages, including pages that a crawler cannot reach.
     pub fn len(&self) -> usize {
         self.pages.len()
     }

@@ -1,15 +1,15 @@
-//! Lower bounds of a batch's time: by total work, by the longest site, and by candidate sets. This
-//! module is pure.
+//! Lower bounds of a batch's time: from the total work, from the longest site, and from the sites'
+//! candidates. This module is pure.
 //!
 //! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
-//! a flow network (from sites over their candidates to agents, limited by the agents' rates) can
-//! carry all work. By the max-flow min-cut theorem, it is a maximum over all sets of agents: the
-//! work that only this set may do, divided by the set's rate. With at most [`MOST_AGENTS`] agents,
-//! all sets can be enumerated, so the bound is exact.
+//! the agents, each at its rate, can do all work, if each site's work may be divided among the
+//! site's candidates. By the max-flow min-cut theorem, this time is the maximum, over all sets of
+//! agents, of the work that only agents of the set may do, divided by the sum of their rates. With
+//! at most [`MOST_AGENTS`] agents, all sets can be enumerated, so the bound is exact.
 
 use anyhow::ensure;
 
-/// Maximum number of agents. With this number there are a million sets.
+/// Maximum number of agents. Twenty agents form a million sets.
 pub const MOST_AGENTS: usize = 20;
 
 /// A site's work, and the agents that may do it.
@@ -26,7 +26,7 @@ pub struct Bounds {
     pub total: f64,
     /// The maximum, over all sites, of the site's time at its fastest candidate.
     pub longest: f64,
-    /// The flow bound of the candidate sets.
+    /// The flow bound.
     pub flow: f64,
 }
 
@@ -106,8 +106,8 @@ mod tests {
                 let mut left = site.bytes as f64;
                 while left > 1e-9 {
                     // Search breadth-first for an agent with free capacity. The search goes from
-                    // the site to its candidates, and over their assigned work to candidates of
-                    // other sites.
+                    // the site to its candidates, and from an agent to the candidates of all sites
+                    // that the agent works for.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
                     let mut queue: Vec<usize> = site.candidates.clone();
                     queue.iter().for_each(|agent| from[*agent] = Some((index, None)));

@@ -1,9 +1,9 @@
-//! Changes the published map step by step into Landfall's, and measures each step on measured
-//! matrices.
+//! Changes the published map step by step into Landfall's map, and evaluates each step on matrices
+//! of measured round trips.
 //!
 //! No row has a target, because the table only shows what each addition contributes. Confirmation
-//! is a strategy, so it is a column. Balancing and learning do not belong to the map: see
-//! `docs/load-levels.md` and `docs/learning.md`.
+//! is a strategy, not a part of the map, so it is a column of the table. Balancing and learning are
+//! not parts of the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -66,7 +66,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The prediction errors, and how much farther away the chosen agents are than the nearest.
+/// Formats the prediction errors, and the stretch of each strategy: the mean round trip to its
+/// chosen agents, divided by the mean round trip to the nearest agents.
 fn figures(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
     let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)]

@@ -1,4 +1,4 @@
-//! Measures the accuracy of predictions and choices on measured matrices, with 30 agents, 9 or 15
+//! Evaluates predictions and choices on matrices of measured round trips, with 30 agents, 9 or 15
 //! landmarks, and ten seeds.
 //!
 //! Seeds 0 to 9 serve only for scoring. The method's constants were chosen with other seeds.
@@ -12,8 +12,8 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// The targets for a matrix and a number of landmarks. In a pair, the first value must be met, and
-/// the second is the goal.
+/// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
+/// and the second is a goal that is harder to reach.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,

@@ -3,9 +3,8 @@
 //!
 //! The cost is processor time (user and system). Elapsed time would not be comparable, because the
 //! agent requests one page at a time and the other crawlers several. Each run is a process,
-//! measured from start to end. The crawlers alternate. If the site's server has counted too few
-//! fetched pages, the run is an error. The server is a separate process, whose cost is not
-//! measured.
+//! measured from start to end. The crawlers alternate. A run fails if the site's server counted too
+//! few fetched pages. The server is a separate process, whose cost is not measured.
 
 use std::path::Path;
 
@@ -88,8 +87,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Compare runs of the same round, because other load on the machine affects both of
-            // them.
+            // Compare runs of the same round, because other load on the machine affects both runs.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }
@@ -97,7 +95,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Makes one run. It is an error if the run did not fetch every page.
+/// Makes one run. Returns an error if the crawler did not fetch every page.
 async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;

@@ -1,10 +1,9 @@
-//! Measures, for each strategy, what it costs to choose an agent for one site among a thousand
-//! available agents.
+//! Measures how long each strategy takes to choose one of a thousand available agents for a site.
 //!
-//! The candidates are prepared with the inputs of all strategies, because reading and predicting
-//! are not part of the decision. The strategies alternate in five runs, and the medians are
-//! printed. Here `earliest-finish` decides for one site at a time. Its planning of many sites at
-//! once is measured separately, as time per site.
+//! The inputs of all strategies are computed before, because reading and predicting are not part of
+//! the decision. The strategies alternate in five runs, and the medians are printed. Here
+//! `earliest-finish` decides for one site at a time. Its planning of many sites at once is measured
+//! separately, as time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,7 +25,7 @@ const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
 const LANDMARKS: i64 = 9;
-/// Number of known crawls. Each crawl is of a different site.
+/// Number of known crawls. Each is a crawl of a different site.
 const CRAWLS: i64 = 40_000;
 /// Maximum time of a decision in microseconds. It must be negligible compared with the round trip
 /// that the decision saves.
@@ -82,7 +81,7 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
 }
 
 /// The time per site to learn from crawls. The number of crawls is the maximum that the scheduler
-/// reads for this many agents. This is part of reading, not of deciding.
+/// reads for this many agents. Learning is part of reading candidates, not of deciding.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
@@ -106,7 +105,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site to plan many sites at once.
+/// The time per site to plan all sites together.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

@@ -1,10 +1,11 @@
-//! Measures a scheduler: how many sites it accepts, leases it grants and crawls it completes per
-//! second, how long a free slot waits for a lease, and how long a restart takes with a million open
-//! tasks.
+//! Measures how many sites a scheduler accepts per second, how many leases it grants, and how many
+//! crawls it completes. Also measures how long a free slot waits for a lease, and how long a
+//! restart takes with a million open tasks.
 //!
 //! Everything except the agents is real: the scheduler's binary next to the lab's (build it with
 //! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl
-//! nothing and answer at once. The load average that is printed includes other work on the machine.
+//! nothing and can report outcomes immediately. The load average that is printed includes other
+//! work on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -84,7 +85,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // With a single slot, an agent gets no grant before the outcome of its last lease is recorded.
+    // Reduce the slots to one. An agent then gets no new lease before the outcomes of all its
+    // leases are recorded, so this phase measures completions alone.
     seed::slots(&bench.pool, 1).await?;
     // Wait until all sessions have read the new number of slots, which they do every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -121,7 +123,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // Read the agents' counts first: the stored counts may still grow, and must not be smaller.
+    // Read the agents' counts before the stored counts. The stored counts may still grow, but must
+    // not be smaller than the agents' counts.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");

@@ -1,9 +1,9 @@
-//! Measures the memory of a crawl of a site with a million pages. It must grow only with the number
-//! of seen URLs.
+//! Measures the memory of a crawl of a site with a million pages. The memory must grow only with
+//! the number of seen URLs.
 //!
 //! The real binary crawls a generated site with three links per page, so that up to half a million
 //! pages wait in the queue. After every 100,000 pages, the lab reads the memory of the process. The
-//! lab also adds the same URLs, in crawl order, to its own set, from which it knows the size of the
+//! lab also adds the same URLs, in crawl order, to a set of its own, which has the same size as the
 //! crawler's set. The benchmark takes about a minute.
 
 use std::path::Path;
@@ -23,12 +23,13 @@ use crate::cluster::process::Process;
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
 /// Number of pages between two samples of the memory.
 const EVERY: u64 = 100_000;
-/// Interval at which the lab polls the server. It is a hundredth of the time between two samples.
+/// Interval at which the lab polls the server. It is much shorter than the time between two
+/// samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
-/// Maximum variation of the memory without the set, in MiB. Buffers vary, and the allocator keeps
-/// free pieces that are too small to be returned to the system.
+/// Maximum variation of the process's memory without its set of seen URLs, in MiB. Buffers vary,
+/// and the allocator keeps free pieces that are too small to be returned to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
@@ -54,8 +55,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // At the first sample the set is still small, so the sample shows the crawler's memory without
-    // the set.
+    // At the first sample the set of seen URLs is still small, so this sample shows how much memory
+    // the crawler needs apart from the set.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
@@ -112,7 +113,7 @@ struct PredictedCrawl {
 }
 
 impl PredictedCrawl {
-    /// The set after the crawler has fetched `pages` pages.
+    /// The size of the set after the crawler has fetched `pages` pages.
     fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);

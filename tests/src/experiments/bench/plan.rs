@@ -2,9 +2,9 @@
 //! with a thousand agents. Each call goes through gRPC.
 //!
 //! Runs the real `landfall` binary from the folder of the lab's binary (build both with
-//! `--release`), with its own Postgres on this machine. The sites are around forty cities. Half of
-//! the sites were crawled, and one in a hundred has several locations. The figures are medians of
-//! five calls. The first call, with an empty database cache, has its own figure.
+//! `--release`), with its own Postgres on this machine. Each site is near one of forty cities. Half
+//! of the sites were crawled, and one in a hundred has several locations. The figures are medians
+//! of five calls. The first call, with an empty database cache, has its own figure.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use super::leases::{BenchScheduler, authorized, load, resident};
 use super::{Line, median};
 
 const AGENTS: usize = 30;
-/// Number of agents of the largest fleet.
+/// Number of agents of the larger fleet.
 const MANY_AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
 const RUNS: usize = 5;
@@ -124,7 +124,8 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Places each agent that has no placement in one of thirty of the forty cities.
+/// Gives each agent without a placement a coordinate near a city. Only thirty of the forty cities
+/// get agents.
 const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
      select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
      from agents a join cities c on c.n = a.id % 30

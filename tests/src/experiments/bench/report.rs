@@ -56,7 +56,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The result of one report: its rate, and the maximum memory of both processes in bytes.
+/// The result of one report: its rate, and the maximum memory of the command and of the scheduler,
+/// in bytes.
 struct ReportRun {
     rows_per_second: f64,
     client: f64,

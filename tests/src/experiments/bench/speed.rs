@@ -21,7 +21,7 @@ const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const DIMENSIONS: usize = 8;
 const SEED: u64 = 0;
-/// Number of rounds with both solvers.
+/// Number of rounds of each measurement.
 const ROUNDS: usize = 7;
 /// Number of passes over all hosts per round, so that a round takes tens of milliseconds.
 const BULK_PASSES: usize = 20;

@@ -1,6 +1,7 @@
-//! Measures `landfall status`, the dashboard's pages, their viewers and the metrics, with a million
-//! unfinished sites and a thousand connected agents. Status is requested through gRPC, and pages
-//! through HTTP. The real `landfall` binary runs with its own Postgres on this machine.
+//! Measures the response times of `landfall status`, the dashboard's pages and the metrics, and the
+//! cost of browsers that watch pages, with a million unfinished sites and a thousand connected
+//! agents. Status is requested through gRPC, and pages through HTTP. The real `landfall` binary
+//! runs with its own Postgres on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +29,8 @@ const PAGES: [&str; 6] = ["/", "/map", "/fleet", "/batches", "/trends", "/api/v1
 const MOST_PAGE_MS: f64 = 100.0;
 const PAGE_CALLS: usize = 30;
 
-/// Maximum time of a scrape of the metrics, in milliseconds. The interval is long enough that the
-/// scheduler does not repeat its last answer.
+/// Maximum time of a scrape of the metrics, in milliseconds. The interval between scrapes is so
+/// long that the scheduler does not repeat its last answer.
 const MOST_SCRAPE_MS: f64 = 10.0;
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(2_100);
 const SCRAPES: usize = 10;
@@ -87,7 +88,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for number in 0..VIEWERS {
         viewers.push(view(address, PAGES[number % 5], &token).await?);
     }
-    // Wait until each page was rendered once, because that is not part of the cost of watching.
+    // Wait until each page was rendered once, because the first rendering is not part of the cost
+    // of watching.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let viewed = observed(&spent).await?;
     drop(viewers);

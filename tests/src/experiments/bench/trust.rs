@@ -34,7 +34,7 @@ const LANDMARKS: usize = 12;
 const SITES: usize = 60;
 /// One in this many scored sites is also used to judge the landmarks.
 const JUDGED_BY: usize = 3;
-/// Numbers of rounds of drift after which the map is judged. Several are tried, because the damage
+/// Numbers of rounds of drift after which the map is scored. Several are tried, because the damage
 /// is largest just before the liar is detected.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per round, as a fraction.
@@ -52,7 +52,8 @@ struct MapQuality {
     /// Relative errors of the plain tier, and of the refined tier.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums of true round trips: to the refined tier's first choice, and to an average agent.
+    /// Sums, over the sites, of true round trips: to the refined tier's first choice, and to an
+    /// average agent.
     first: f64,
     random: f64,
 }
@@ -133,8 +134,8 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
     judge(&TrustEvidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
-/// Cached scores by seed and excluded agents. Only scores without liars are cached, because they do
-/// not depend on the lie.
+/// Cached scores, by seed and excluded agents. A score is cached only if all liars are excluded,
+/// because it then does not depend on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
 /// Scores the maps that are fitted without the reports of the agents in `out`.

@@ -54,7 +54,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // Runs on another thread, because `crowds` creates a runtime.
+    // Run `crowds` on another thread, because it blocks on a runtime of its own.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);

@@ -1,10 +1,11 @@
 //! Measures what waiting tasks cost: a scheduler runs with its own Postgres and many tasks in one
 //! waiting state.
 //!
-//! Nothing happens in such a database, so all work is wasted. The database is created in bulk
-//! (`seed`). The real scheduler, whose binary is in the folder of the lab's, gets a few seconds to
-//! settle. Then processor time, rows and statements are counted over a period (`cost`). If the
-//! states of tasks change, or a background task fails, the result is an error.
+//! Nothing happens in such a database, so all work of the scheduler and Postgres is wasted. The
+//! module `seed` creates the database in bulk. The real scheduler, whose binary is next to the
+//! lab's binary, gets a few seconds to settle. Then the module `cost` measures processor time, rows
+//! and statements over a period. If the states of tasks change, or a background task fails, the
+//! result is an error.
 
 use std::time::Duration;
 
@@ -94,8 +95,8 @@ impl WaitingCost {
     }
 }
 
-/// Compares the costs with the targets. The targets concern the cost with the most tasks, and its
-/// ratio to the cost with the fewest tasks.
+/// Compares the costs with the targets. The targets limit the cost with the most tasks, and the
+/// ratio of this cost to the cost with the fewest tasks.
 fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
     let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);

@@ -1,8 +1,8 @@
 //! Measures what it costs to store pages: processor time, bytes and memory.
 //!
 //! One recorder stores pages of words, numbers and links, together with their requests. Figures are
-//! medians of five interleaved runs. The time is that of the whole process including system calls.
-//! It covers digests, compression, and writing.
+//! medians of five interleaved runs. The measured time is the processor time of the whole process,
+//! including system calls. It covers digests, compression, and writing.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

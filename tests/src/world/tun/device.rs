@@ -16,8 +16,8 @@ const TUN: &str = "/dev/net/tun";
 const NAME: &str = "wan";
 /// Maximum size of a packet in bytes, as on Ethernet.
 pub(super) const MTU: usize = 1500;
-/// Maximum number of packets that wait for the router. The default of 500 would overflow in a
-/// burst, but only the scenario may cause losses.
+/// Maximum number of packets that wait for the router. A burst would overflow the default of 500
+/// and lose packets, but only the scenario's rules may cause losses.
 const QUEUE: u32 = 20_000;
 
 /// Settings in every namespace, as paths below /proc/sys/net. Settings that the kernel does not
@@ -51,7 +51,7 @@ pub(super) enum Addresses {
 /// # Errors
 /// Returns an error if `ip` or a system call fails. The message contains the output of `ip`.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Check this first, because opening a missing file could create it.
+    // Check first that the device file exists, because opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {

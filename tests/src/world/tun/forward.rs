@@ -3,7 +3,7 @@
 //! In every agent's namespace, the lab listens on 127.0.0.1 at the scheduler's port, so that the
 //! address in the agent's configuration works. The lab passes the bytes through the router to a
 //! listener in the servers' namespace, and from there to the host. So delays and cuts apply to
-//! them.
+//! these connections, too.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -100,7 +100,7 @@ async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::R
     Ok(())
 }
 
-/// The loopback address (127.x) whose last three octets are the same.
+/// The loopback address (127.x.x.x) with the last three octets of `address`; `None` for IPv6.
 fn on_loopback(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V4(address) = address else { return None };
     let [_, second, third, fourth] = address.octets();

@@ -2,8 +2,8 @@
 //!
 //! A socket belongs to the namespace of the thread that created it, and a process to the namespace
 //! of the thread that started it. Afterwards both can be used from any thread. The namespace has no
-//! name in the file system, so the kernel removes it together with its last thread, process and
-//! socket. So a killed lab leaves nothing behind.
+//! name in the file system, so the kernel removes it with its last thread, process and socket. A
+//! killed lab therefore leaves no namespace behind.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -51,7 +51,7 @@ impl NamespaceThread {
     }
 
     /// Runs a job in the namespace, and waits for its result. The job runs in the context of the
-    /// caller's tokio runtime, so that it can create tokio sockets.
+    /// caller's tokio runtime, so that the job can create tokio sockets.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let runtime = Handle::try_current().ok();
         let (tell, told) = sync_channel(1);
@@ -121,7 +121,8 @@ impl NetNamespace {
 
     /// Makes a command that [`Self::run`] can start. In a namespace that the lab created, the
     /// process is killed when the namespace or the lab ends, because nothing can reach it
-    /// afterwards. The process id is that of the program itself.
+    /// afterwards. The process id is the program's own, because `setpriv` replaces itself with the
+    /// program.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if self.0.is_none() {
             return Command::new(program);

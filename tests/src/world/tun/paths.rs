@@ -2,8 +2,8 @@
 //! the link of the scenario. This module is pure.
 //!
 //! A measured matrix is not symmetric: the round trip from agent a to agent b's beacon is the one
-//! that a measured. So between two agents, the link depends on which agent opened the exchange.
-//! With TCP the port shows this, and with ICMP echoes the type.
+//! that a measured. So between two agents, the link depends on which agent opened the exchange. In
+//! TCP packets the port shows which agent this is; in ICMP echoes the type shows it.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -139,7 +139,7 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether the packet is an answer, so that its receiver opened the exchange.
+    /// Whether the packet is an answer. The receiver of an answer opened the exchange.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),

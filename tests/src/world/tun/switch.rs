@@ -178,7 +178,7 @@ impl Switch {
     }
 
     /// The extra delay of a packet by faults and jitter. Jitter applies only to packets to an
-    /// agent, so a round trip with a server has it once.
+    /// agent, so a round trip between an agent and a server has jitter in one direction only.
     fn slowness(&mut self, path: &PacketPath, now: Instant) -> Duration {
         let mut slowness = Duration::ZERO;
         let mut jitter = if path.receiver.is_some() { self.jitter } else { Duration::ZERO };

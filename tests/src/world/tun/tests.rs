@@ -123,7 +123,7 @@ fn the_scenarios_share_of_packets_is_lost() {
         }
     }
     // A fifth of the packets is lost in each direction, so 64 % return. The bounds are four
-    // standard deviations away.
+    // standard deviations from the expected number.
     assert!((580..=700).contains(&answered), "{answered} of {SENT}");
     assert_eq!(network.traffic().overrun.load(Ordering::Relaxed), 0);
     drop(network);

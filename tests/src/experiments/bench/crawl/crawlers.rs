@@ -1,5 +1,5 @@
-//! The compared crawlers: where they are, and their command lines. `ops/peers.sh` installs those
-//! that are not part of Landfall.
+//! The compared crawlers: where they are installed, and their command lines. `ops/peers.sh`
+//! installs the crawlers that are not part of Landfall.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,8 @@ pub(super) struct CrawlerPaths {
     scrapy: PathBuf,
 }
 
-/// The names of Landfall's crawlers, then of the others.
+/// The names of the crawlers: first the two variants of Landfall's crawler, then the other
+/// crawlers.
 pub(super) const OURS: &str = "landfall-agent crawl, pages discarded";
 pub(super) const OURS_WARC: &str = "landfall-agent crawl --warc";
 pub(super) const SPIDER: &str = "spider (library), pages discarded";

@@ -1,8 +1,8 @@
 //! `lab measured -- CMD`: runs a command and prints its processor time, peak memory and duration as
 //! JSON.
 //!
-//! This command is a separate process that has only one child, because the system reports the cost
-//! of all of a process's children together.
+//! This command is a separate process that has only one child, because the system reports only the
+//! total cost of all children of a process.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -4,8 +4,8 @@
 //! children `fan * n + 1 ..`, which makes every page reachable, and to other pages that are drawn
 //! from `n`. The server counts the requests, because a crawler's own count proves nothing.
 //!
-//! The server can serve many identical sites, each at its own address. It can delay its responses
-//! as if they came from far away.
+//! The server can serve many identical sites, each at its own address. It can delay its responses,
+//! as if the sites were far away.
 //!
 //! The server reads commands from standard input. It ends when standard input is closed, so that no
 //! process is left behind.
@@ -30,7 +30,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// The first address to listen on. No site of a scenario uses it.
+/// The first address to listen on. No site of a scenario uses this address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
 /// The words with which pages are filled at random. Like ordinary pages, these pages compress to
 /// about a third.
@@ -160,7 +160,7 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
 pub(in crate::experiments::bench) struct RequestCounts {
     /// Number of different pages that were requested.
     pub(in crate::experiments::bench) pages: u64,
-    /// Number of all requests, including those for robots.txt and missing pages.
+    /// Number of all requests, including requests for robots.txt and for missing pages.
     pub(in crate::experiments::bench) requests: u64,
 }
 

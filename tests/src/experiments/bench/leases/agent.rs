@@ -24,15 +24,15 @@ const OUTBOUND: usize = 1024;
 pub(super) enum Mode {
     /// Keeps all leases, and reports nothing.
     Pause,
-    /// Sends the outcomes of all leases at once. The outcome of a new lease is sent when the lease
-    /// arrives.
+    /// Sends the outcomes of all leases immediately, and the outcome of a new lease as soon as the
+    /// lease arrives.
     Answer,
     /// Sends the outcome of the oldest lease at random times, as independent crawls would. This
     /// duration is the mean interval.
     FreeOneEvery(Duration),
 }
 
-/// A running simulated agent, which ends when this is dropped.
+/// A running simulated agent. Dropping it stops the agent.
 pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,
@@ -105,7 +105,8 @@ impl SimulatedAgent {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Returns how long each filled slot was free before. A second call returns only newer values.
+    /// Returns how long each slot was free before it was filled. The next call returns only newer
+    /// values.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -143,8 +144,8 @@ impl AgentLoop {
                     self.freed.clear();
                     next = tokio::time::Instant::now();
                 }
-                // Waiting for room in the queue must be a branch of `select!`, so that reading
-                // continues.
+                // Waiting for room in the queue must be a branch of `select!`, so that the agent
+                // continues to read messages meanwhile.
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {

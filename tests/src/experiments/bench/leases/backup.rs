@@ -19,7 +19,7 @@ const AGENTS: usize = 20;
 /// Number of slots of each agent.
 const CAPACITY: u32 = 100;
 /// Number of backups. Grants are counted during each backup, and for [`SPELL`] before and after it.
-/// `SPELL` is short, so that the sites suffice for nine thousand grants per second.
+/// `SPELL` is so short that the sites suffice even at nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 

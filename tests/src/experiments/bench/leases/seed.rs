@@ -28,9 +28,9 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     Ok(credentials)
 }
 
-/// Creates the state after a restart of the scheduler: `count` tasks, distributed over the agents,
-/// whose sites have a known origin, and a session for each agent. The rows are written in bulk
-/// without triggers and constraints, because writing them is not measured.
+/// Creates the state after a restart of the scheduler: a session for each agent, and `count` tasks
+/// that are assigned to the agents. The origins of the tasks' sites are known. The rows are written
+/// in bulk without triggers and constraints, because writing them is not measured.
 pub(in crate::experiments::bench) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;

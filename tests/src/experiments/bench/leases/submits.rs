@@ -1,8 +1,8 @@
-//! Measures how long it takes to submit 100,000 sites after different earlier submissions, and to
-//! print a report on as many sites.
+//! Measures how long it takes to submit 100,000 sites after various earlier submissions, and to
+//! print a report on 100,000 sites.
 //!
-//! Sites are submitted through gRPC, as the command submits them. Reports are printed by the real
-//! command into a pipe.
+//! Sites are submitted through gRPC, as `landfall sites submit` does. Reports are printed by the
+//! real command into a pipe.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -113,7 +113,7 @@ impl SubmitSetup {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // With this submission, Postgres makes its query plans from these statistics.
+        // This submission makes Postgres plan its queries by these statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }

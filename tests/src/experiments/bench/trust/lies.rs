@@ -30,7 +30,7 @@ impl Lie {
     ];
 }
 
-/// The agents of one seed, some of which are landmarks and some liars.
+/// The agents of one seed. Some are landmarks, and some of the landmarks are liars.
 pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],
@@ -80,7 +80,8 @@ impl<'a> LyingFleet<'a> {
             for j in 0..self.draw.agents() {
                 let (a, b) = (self.draw.agent_id(i), self.draw.agent_id(j));
                 let Some(rtt) = honest.measured(a, b) else { continue };
-                // Colluders claim to be close to each other, and close to their alibi.
+                // Colluders claim to be close to each other, and close to the agent that serves as
+                // their alibi.
                 let alibi = self.alibi.and_then(|alibi| {
                     if b == alibi || self.liars.contains(&b) { near } else { honest.measured(alibi, b) }
                 });

@@ -1,6 +1,6 @@
 //! Measures what a scheduler and its Postgres cost over a period: processor time from /proc, rows
-//! from Postgres' statistics, and the longest statement from pg_stat_statements, if that is
-//! available.
+//! from Postgres' statistics, and the longest statement from pg_stat_statements, if this extension
+//! is available.
 //!
 //! The lab queries the database before and after the period, but never during it.
 
@@ -16,7 +16,7 @@ use crate::evidence::machine::{family_processor_s, processor_s};
 const PASS: Duration = Duration::from_secs(2);
 /// Maximum number of characters of a statement to print.
 const SHOWN: usize = 90;
-/// Number of statements to log at level info. They are the ones with the longest total time.
+/// Number of statements to log at level info. Statements with the longest total time are chosen.
 const TOLD: usize = 5;
 
 /// The cost of a scheduler and its Postgres over a period.
@@ -30,7 +30,7 @@ pub(super) struct SchedulerCost {
     /// Number of rows that were written during the whole period, in all tables.
     pub(super) written: i64,
     /// The longest execution of a statement in milliseconds, and the beginning of the statement;
-    /// `None` if not available.
+    /// `None` without pg_stat_statements.
     pub(super) longest: Option<(f64, String)>,
 }
 
@@ -87,7 +87,7 @@ async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
 }
 
-/// Enables pg_stat_statements when Postgres is started the next time. Returns false if it is not
+/// Makes Postgres load pg_stat_statements at its next start. Returns false if the extension is not
 /// available.
 pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
@@ -98,7 +98,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// Begins to count statements. Call it after Postgres was restarted.
+/// Begins to count statements. Call this function after Postgres was restarted.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;

@@ -8,12 +8,12 @@ use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Number of agents. With so few there are no landmarks: every agent measures every site.
+/// Number of agents. A fleet this small has no landmarks: every agent measures every site.
 pub(super) const AGENTS: usize = 9;
-/// Number of addresses at which tasks are parked.
+/// Number of addresses of the sites in the case `Parked`.
 const ADDRESSES: u32 = 100;
 const AT_ADDRESS: u32 = 8;
-/// Number of slots of each agent in the case of planned tasks. All slots are taken.
+/// Number of slots of each agent in the case `EarliestFinish`. All slots are taken.
 const SLOTS: u32 = 4;
 /// Maximum number of tasks in measurement.
 const MEASURING: u32 = 4_096;
@@ -116,7 +116,8 @@ const EPILOGUE: &str = "
     select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
     set session_replication_role = origin;";
 
-/// Creates `tasks` tasks that have waited for a long time. No maintenance of the database is due.
+/// Creates `tasks` tasks that have waited for a long time. Ends with a vacuum and a checkpoint, so
+/// that Postgres has no maintenance to do during the measurement.
 pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
@@ -223,8 +224,8 @@ fn mapped(sites: u32) -> String {
     )
 }
 
-/// Creates running crawls that take ten hours, distributed over the agents. The numbers of their
-/// sites and tasks follow all others.
+/// Creates running crawls that take ten hours, distributed over the agents. The ids of their sites
+/// and tasks begin after `taken`.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('busy', 'random');
@@ -287,8 +288,8 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Creates, for every finished task, a crawl by one of the agents. Its outcome was accepted at
-/// `accepted_at`.
+/// Creates, for every finished task, a crawl by one of the agents. The crawl's outcome was accepted
+/// at `accepted_at`, an SQL expression.
 fn crawled(accepted_at: &str) -> String {
     format!(
         "create temporary table crawl as
