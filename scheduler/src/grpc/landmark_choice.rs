@@ -208,11 +208,7 @@ fn nominee(agent: Agent) -> Nominee {
 }
 
 async fn mesh(conn: &mut PgConnection) -> Result<Mesh, ChoiceError> {
-    let mut mesh = Mesh::new();
-    for measured in measurements::mesh(conn).await? {
-        mesh.insert(measured.prober, measured.target, measured.rtt);
-    }
-    Ok(mesh)
+    Ok(measurements::mesh(conn).await?.into_iter().collect())
 }
 
 fn check_dimensions(dimensions: Option<u32>, landmarks: usize) -> Result<(), ChoiceError> {

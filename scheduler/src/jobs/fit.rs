@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
 
-use crate::gnp::{self, Embedding, FitError, PlainSwitches, Quality};
+use crate::gnp::{self, Embedding, FitError, Mesh, PlainSwitches, Quality};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
-use crate::store::measurements::MeshMeasurement;
 use crate::store::measurements::reach::{self, ReachFailure};
+use crate::store::measurements::{self, MeshMeasurement};
 use crate::store::settings;
 use crate::strategy::explain;
 
@@ -63,7 +63,8 @@ impl Fit {
                 return Ok(());
             }
             let trouble = reach::trouble(&mut tx).await.context("read who does not reach whom")?;
-            return refuse(tx, &too_few(&fleet, &ground, trouble.as_ref())).await;
+            let unmeasured = measurements::mesh(&mut tx).await.context("read the mesh")?.is_empty();
+            return refuse(tx, &too_few(&fleet, &ground, trouble.as_ref(), unmeasured)).await;
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
@@ -71,14 +72,18 @@ impl Fit {
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = dimensions(ground.landmarks.len(), wanted);
         let drift = match &newest {
-            Some(newest) => Drift::survey(&mut tx, &ground, newest).await.context("survey the drift")?,
+            Some(newest) => Drift::survey(&mut tx, newest).await.context("survey the drift")?,
             None => None,
         };
         let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
             return Ok(());
         };
-        if !asked && (self.waits_for(&ground) || self.has_refused(&ground.mesh)) {
+        if !asked && self.waits_for(&ground) {
+            return Ok(());
+        }
+        let mesh = measurements::mesh(&mut tx).await.context("read the mesh")?;
+        if !asked && self.has_refused(&mesh) {
             return Ok(());
         }
         tx.commit().await.context("end reading")?;
@@ -86,7 +91,7 @@ impl Fit {
         if let Some(alarm) = review.alarm {
             // The last good embedding stays. Agents are not judged again until there are new
             // measurements.
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
@@ -107,7 +112,7 @@ impl Fit {
         let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
         tx.commit().await.context("commit the epoch")?;
         let switches = PlainSwitches::of(self.scheduler.config.map);
-        let due = DueFit { reason, switches, epoch, dimensions, ground, newest, former };
+        let due = DueFit { reason, switches, epoch, dimensions, ground, mesh, newest, former };
         self.fit(due).await
     }
 
@@ -117,7 +122,7 @@ impl Fit {
         // The error of an old fit is not comparable, because the network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
-        let fitted_on = due.ground.mesh.clone();
+        let fitted_on = due.mesh.clone();
         let solved = tokio::task::spawn_blocking(move || due.solve()).await.context("run the fit")?;
         let solved = match solved {
             Ok(solved) => solved,
@@ -183,6 +188,7 @@ struct DueFit {
     epoch: EmbeddingEpoch,
     dimensions: usize,
     ground: Ground,
+    mesh: Vec<MeshMeasurement>,
     newest: Option<Newest>,
     former: Option<Embedding>,
 }
@@ -198,7 +204,7 @@ struct FinishedFit {
 impl DueFit {
     /// Fits the embedding. If that fails, returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
-        let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
+        let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.ground.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly, but a retry after a failure
         // differs.
         let seed = self.epoch.get().unsigned_abs();
@@ -206,7 +212,7 @@ impl DueFit {
         let fitted = gnp::fit_with(switches, self.former.as_ref(), epoch, &mesh, landmarks, dimensions, seed);
         let embedding = match fitted {
             Ok(embedding) => embedding,
-            Err(error) => return Err((error, self.ground.mesh)),
+            Err(error) => return Err((error, self.mesh)),
         };
         let mesh_error = Quality::of(&embedding, &mesh).median_error();
         let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
@@ -227,11 +233,11 @@ async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Re
     tx.commit().await.context("commit the refusal")
 }
 
-/// The reason why no map can be fitted, for people.
-fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> String {
+/// Explains to the operator why no map can be fitted. `unmeasured`: no agent has measured another.
+fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
     match (fleet.probers(), trouble) {
         // Without measurements, no landmark could be elected.
-        (_, Some(trouble)) if ground.mesh.is_empty() => {
+        (_, Some(trouble)) if unmeasured => {
             format!("no agent has reached the beacon of another: {trouble}")
         }
         (Err(cause), _) => explain::waits(&cause.into()),

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
+use crate::gnp::Mesh;
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
 use super::Error;
@@ -96,6 +97,14 @@ pub struct MeshMeasurement {
     pub prober: AgentId,
     pub target: AgentId,
     pub rtt: Rtt,
+}
+
+impl FromIterator<MeshMeasurement> for Mesh {
+    fn from_iter<I: IntoIterator<Item = MeshMeasurement>>(measured: I) -> Self {
+        let mut mesh = Self::new();
+        measured.into_iter().for_each(|pair| mesh.insert(pair.prober, pair.target, pair.rtt));
+        mesh
+    }
 }
 
 /// How many pairs of some agents are measured. Each pair is counted once in each direction.
@@ -218,6 +227,24 @@ async fn upsert_beacon(
 /// All round trips between agents, except those measured by quarantined agents.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::Believed).await
+}
+
+/// The round trips among these agents, without those measured by quarantined agents.
+pub async fn mesh_among(conn: &mut PgConnection, agents: &[AgentId]) -> Result<Vec<MeshMeasurement>, Error> {
+    let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
+    let mesh = sqlx::query_as!(
+        MeshMeasurement,
+        r#"
+        select m.prober_id as prober, m.agent_id as target, m.rtt_us as "rtt!"
+        from unnest($1::bigint[]) as prober (id)
+        cross join unnest($1::bigint[]) as target (id)
+        join mesh_measurements m on m.prober_id = prober.id and m.agent_id = target.id
+        where m.rtt_us is not null
+          and prober.id not in (select q.agent_id from quarantines q where q.released_at is null)
+        "#,
+        &agents,
+    );
+    mesh.all(conn).await
 }
 
 /// All round trips between agents, including those measured by quarantined agents. Used to judge

@@ -46,10 +46,7 @@ impl EmbeddingService for EmbeddingDesk {
         let Some((epoch, embedding)) = newest(&mut conn).await? else {
             return Ok(Response::new(v1::ShowEmbeddingResponse::default()));
         };
-        let mut mesh = Mesh::new();
-        for measured in measurements::mesh(&mut conn).await? {
-            mesh.insert(measured.prober, measured.target, measured.rtt);
-        }
+        let mesh: Mesh = measurements::mesh(&mut conn).await?.into_iter().collect();
         let names = Names::new(agents::list(&mut conn).await?);
         let quality = Quality::of(&embedding, &mesh);
         let landmarks_chosen = !landmarks::list(&mut conn).await?.is_empty();

@@ -7,6 +7,7 @@ use crate::gnp::{Embedding, Mesh, Quality};
 use crate::model::AgentId;
 use crate::store::Error;
 use crate::store::embeddings::{self, Newest};
+use crate::store::measurements;
 
 use crate::jobs::measure::fleet::Ground;
 
@@ -37,12 +38,8 @@ pub(in crate::jobs) struct Drift {
 
 impl Drift {
     /// Measures the drift; `None` if too little was measured after the fit.
-    pub(in crate::jobs) async fn survey(
-        conn: &mut PgConnection,
-        ground: &Ground,
-        newest: &Newest,
-    ) -> Result<Option<Self>, Error> {
-        if newest.newer_rows == 0 {
+    pub(in crate::jobs) async fn survey(conn: &mut PgConnection, newest: &Newest) -> Result<Option<Self>, Error> {
+        if !may_be_enough(newest) {
             return Ok(None);
         }
         let fresh = embeddings::pairs_measured_since(conn, newest.created_at).await?;
@@ -50,7 +47,8 @@ impl Drift {
         if embedding.epoch() != newest.epoch {
             return Ok(None);
         }
-        Ok(Self::between(&embedding, &ground.mesh(), newest.mesh_error, |pair| fresh.contains(&pair)))
+        let mesh: Mesh = measurements::mesh(conn).await?.into_iter().collect();
+        Ok(Self::between(&embedding, &mesh, newest.mesh_error, |pair| fresh.contains(&pair)))
     }
 
     fn between(
@@ -68,6 +66,14 @@ impl Drift {
     fn is_large(self) -> bool {
         self.now >= self.fitted * DRIFT_FACTOR && self.now >= self.fitted + DRIFT_ABOVE
     }
+}
+
+/// Whether enough pairs may be newer than the fit to judge the drift. A pair has at most two rows,
+/// and a newer pair at least one, so counts of rows decide without the whole mesh.
+fn may_be_enough(newest: &Newest) -> bool {
+    let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
+    let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));
+    newer >= FEWEST_FRESH && newer * FRESH_SHARE * 2 >= rows
 }
 
 /// Why the map must be fitted again; `None` if it need not be.

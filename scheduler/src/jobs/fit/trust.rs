@@ -74,10 +74,7 @@ async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
 /// Judges every agent by the stored measurements, and stores the results.
 pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
-    let mut mesh = Mesh::new();
-    for pair in measurements::mesh_of_all(&mut tx).await.context("read the mesh")? {
-        mesh.insert(pair.prober, pair.target, pair.rtt);
-    }
+    let mesh: Mesh = measurements::mesh_of_all(&mut tx).await.context("read the mesh")?.into_iter().collect();
     let chosen_sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
     let sites = quarantines::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
         .await

@@ -69,10 +69,7 @@ impl Judge {
         let detector = match embedding {
             None => AnycastDetector::without_map(positions),
             Some(embedding) => {
-                let mut mesh = Mesh::new();
-                for pair in measurements::mesh(conn).await.context("read the mesh")? {
-                    mesh.insert(pair.prober, pair.target, pair.rtt);
-                }
+                let mesh: Mesh = measurements::mesh(conn).await.context("read the mesh")?.into_iter().collect();
                 let embedding = Arc::clone(embedding);
                 tokio::task::spawn_blocking(move || AnycastDetector::new(&embedding, &mesh, positions))
                     .await

@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier};
 use crate::model::SiteId;
 use crate::store::assignments::facts;
+use crate::store::measurements::MeshMeasurement;
 use crate::store::{embeddings, measurements};
 use crate::strategy::learned::LearnedCorrections;
 
@@ -85,12 +86,10 @@ impl MapCache {
         }
         let rows = measurements::mesh(&mut conn).await.context("read the mesh")?;
         drop(conn);
-        let mut mesh = Mesh::new();
-        for row in rows {
-            if embedding.placement(row.prober).is_some() && embedding.placement(row.target).is_some() {
-                mesh.insert(row.prober, row.target, row.rtt);
-            }
-        }
+        let placed = |row: &MeshMeasurement| {
+            embedding.placement(row.prober).is_some() && embedding.placement(row.target).is_some()
+        };
+        let mesh: Mesh = rows.into_iter().filter(placed).collect();
         let made = tokio::task::spawn_blocking(move || {
             let seed = embedding.epoch().get().unsigned_abs();
             let refined = Refined::new(&mesh, embedding.landmarks(), &RefinedSwitches::default(), seed)

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 pub(in crate::jobs) use crate::gnp::FEWEST_LANDMARKS;
-use crate::gnp::{Embedding, Mesh, SMALL_FLEET};
+use crate::gnp::{Embedding, SMALL_FLEET};
 use crate::model::{AgentId, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings;
@@ -75,8 +75,6 @@ impl Fleet {
 pub(in crate::jobs) struct Ground {
     /// The landmarks with enough round trips to be fitted, in the order in which they were chosen.
     pub(in crate::jobs) landmarks: Vec<AgentId>,
-    /// Every round trip in the mesh.
-    pub(in crate::jobs) mesh: Vec<MeshMeasurement>,
     /// Whether a connected landmark has not tried to measure another landmark's beacon yet.
     pub(in crate::jobs) landmark_gaps: bool,
     /// Whether a connected agent has not tried to measure a landmark's beacon yet.
@@ -95,8 +93,8 @@ impl Ground {
     pub(in crate::jobs) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
         let as_of = embeddings::clock(conn).await?;
         let candidates = fleet.candidates();
-        let mesh = measurements::mesh(conn).await?;
-        let landmarks = fittable(&candidates, &mesh);
+        // Not the whole mesh, which has as many rows as pairs of agents.
+        let landmarks = fittable(&candidates, &measurements::mesh_among(conn, &candidates).await?);
         let beacons: Vec<AgentId> = fleet
             .connected
             .iter()
@@ -111,7 +109,7 @@ impl Ground {
         let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
         let alarmed = quarantines::alarm(conn).await?.is_some();
         let chosen = !fleet.landmarks.is_empty();
-        Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
+        Ok(Self { landmarks, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
     /// Whether an embedding that was fitted to these landmarks is still valid. Chosen landmarks
@@ -120,15 +118,6 @@ impl Ground {
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
-    }
-
-    /// The mesh in the form that the fit needs.
-    pub(in crate::jobs) fn mesh(&self) -> Mesh {
-        let mut mesh = Mesh::new();
-        for pair in &self.mesh {
-            mesh.insert(pair.prober, pair.target, pair.rtt);
-        }
-        mesh
     }
 
     /// Whether a site should wait for an embedding that is expected soon. It need not wait if the
