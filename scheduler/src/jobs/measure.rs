@@ -3,8 +3,8 @@
 //!
 //! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
 //! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
-//! This alone limits each of them to one probe per interval, over all probers. The address of a new
-//! site is unknown, so its first order only asks for the address.
+//! This alone limits each site and each address to one probe per interval, over all probers. The
+//! address of a new site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::jobs::measure::fleet::Fleet;
 /// Maximum number of tasks that one pass moves, and of sites that it gives to probers.
 const BATCH: i64 = 1000;
 /// Maximum number of tasks being measured at the same time. By default, nine probers together have
-/// orders for about half as many.
+/// orders for about half of them.
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Time allowed for an order in addition to its samples: for the message's round trip, and because
 /// the agent may be busy.

@@ -4,8 +4,8 @@
 //! The pure module `strategy::balance` decides the moves. This pass reads the agents' loads and
 //! queues, and stores each move as a new assignment with its cause. The work of a pass is bounded:
 //! it reads only the ends of the longest queues, makes at most `MOVES` moves, and predicts
-//! distances only for agents that joined after a choice. A task is moved only if its assignment is
-//! still the one that was read, and never to an agent that its batch excludes.
+//! distances only to agents that joined after the task's agent was chosen. A task is moved only if
+//! its assignment is still the one that was read, and never to an agent that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -149,8 +149,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether an agent that joined may get tasks from other queues: fewer tasks wait for the agent
-/// than it has slots.
+/// Whether a newly joined agent may get tasks from other queues. It may while fewer tasks wait for
+/// it than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
