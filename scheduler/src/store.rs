@@ -201,7 +201,7 @@ pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transa
     Ok(tx)
 }
 
-/// Formats a time for people, to the minute.
+/// Formats a time for messages, to the minute.
 pub(crate) fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()
 }

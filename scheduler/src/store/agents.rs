@@ -37,7 +37,7 @@ pub struct Agent {
     /// Number of tasks assigned to the agent but not leased.
     pub waiting: u32,
     /// The load that the agent's last heartbeat reported; `None` before the first heartbeat, and
-    /// while the agent is away.
+    /// while the agent has no session.
     pub said: Option<ReportedLoad>,
     pub connected: bool,
     pub landmark: bool,
@@ -165,7 +165,7 @@ impl Agent {
     }
 
     /// The load level: assigned and leased tasks plus unusable slots, minus the agent's slots.
-    /// `None` while the agent is away.
+    /// `None` while the agent has no session.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
             self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));

@@ -201,7 +201,7 @@ struct AssignmentRow<'a> {
     candidates: Vec<i64>,
     predicted_us: Vec<Option<i64>>,
     measured_us: Vec<Option<i64>>,
-    /// The candidates' load levels; `None` for a candidate that is away.
+    /// The candidates' load levels; `None` for a candidate that could not get work.
     levels: Vec<Option<i64>>,
     cause: &'a str,
     fallback: Option<&'a str>,

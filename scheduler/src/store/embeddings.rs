@@ -23,8 +23,8 @@ use super::types::{Interval, Micros, whole};
 
 /// Number of epochs in the history: six weeks if a fit runs every hour.
 const HISTORY: i64 = 1000;
-/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that
-/// later measurements cannot look like drift.
+/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that the
+/// error of later measurements cannot count as drift.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
 /// The newest embedding, with facts about the measurements that came after it.
@@ -136,7 +136,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// Pairs of agents of which one measured the other after `since`. Each pair has the smaller
+/// Pairs of agents in which one agent measured the other after `since`. Each pair has the smaller
 /// identifier first.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
@@ -173,7 +173,7 @@ pub struct NewEmbedding<'a> {
     pub embedding: &'a Embedding,
     /// When the mesh was read.
     pub as_of: DateTime<Utc>,
-    /// The reason of the fit, for people.
+    /// The reason for the fit, as operators see it.
     pub reason: &'a str,
     /// The median error over the mesh of the fit; `None` without measurements.
     pub mesh_error: Option<f64>,
@@ -181,8 +181,8 @@ pub struct NewEmbedding<'a> {
     pub median_move: Option<Duration>,
 }
 
-/// Makes a fit the newest embedding. Changes nothing and returns `false` if another embedding has
-/// replaced `former` since then. Run in a transaction.
+/// Makes a fit the newest embedding. Changes nothing and returns `false` if `former` is no longer
+/// the newest embedding. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &NewEmbedding<'_>,
@@ -250,7 +250,7 @@ pub struct Epoch {
     pub epoch: EmbeddingEpoch,
     /// When the mesh was read.
     pub fitted_at: DateTime<Utc>,
-    /// The reason of the fit, for people.
+    /// The reason for the fit, as operators see it.
     pub reason: String,
     /// Number of placed agents, including the landmarks.
     pub agents: u32,

@@ -100,9 +100,9 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 }
 
 /// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
-/// grants leases to it, so the slots need not be counted here; for thousands of agents, that would
-/// be most of the work. Returns grants in the order of `asking`. Each agent occurs once in
-/// `asking`, and the caller has [locked](lock) it.
+/// grants leases to the agent, so its slots need not be counted again here. For thousands of
+/// agents, counting would be most of the work. Returns grants in the order of `asking`. Each agent
+/// occurs once in `asking`, and the caller has [locked](lock) it.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {

@@ -140,7 +140,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         .one(conn)
         .await?;
     if left {
-        // If tasks are open, they are of a round that was being made when the removal began.
+        // Open tasks belong to a round that was being made when the removal began.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }

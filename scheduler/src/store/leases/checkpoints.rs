@@ -29,7 +29,8 @@ pub struct Checkpoint {
 /// Why a crawl is slow or paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The shortest interval between two requests.
+    /// The minimum interval that the agent keeps between two requests to the site; `None` if it
+    /// reported none.
     pub interval: Option<Duration>,
     /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,
@@ -39,7 +40,7 @@ pub struct RateState {
     /// Number of requests in the last minute.
     pub recent_requests: u32,
     pub recent_errors: u32,
-    /// The newest error, or empty.
+    /// The newest error; empty if there was none.
     pub last_error: String,
 }
 

@@ -170,8 +170,9 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold,
-/// because their lease was taken back or never claimed the address for which the task was admitted.
+/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold.
+/// The lease of such a task was taken back, or never claimed the address for which the task was
+/// admitted.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
