@@ -82,7 +82,7 @@ impl From<MeasurementResult> for Report {
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site. If the report settled the site at another site's origin, that other site.
+    /// The measured site, or the other site at whose origin the report settled it.
     Site(SiteId),
     Beacon(AgentId),
     /// This agent has no such open order: the report is late, repeated, or about another agent's
@@ -248,7 +248,7 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
 }
 
 /// At most `limit` pairs of one of these probers and one of these targets for which no measurement
-/// was ever tried. The targets are connected.
+/// was ever tried.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],

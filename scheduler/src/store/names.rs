@@ -31,7 +31,7 @@ pub enum Noun {
     Token,
 }
 
-/// Runs a statement on the names of a noun. Each literal is the text after a `from` of the
+/// Runs a statement on the names of a noun. Each literal is the text that follows a `from` in the
 /// statement.
 macro_rules! of_noun {
     ($noun:expr, $statement:ident, $conn:expr, $($argument:expr),+) => {
@@ -50,7 +50,8 @@ macro_rules! of_noun {
     };
 }
 
-/// U+10FFFF sorts after every character that a name may have.
+/// Selects the names with a beginning as a range. The range ends with U+10FFFF, which sorts after
+/// every character that a name may have.
 macro_rules! beginning {
     ($names:literal, $conn:expr, $beginning:expr) => {
         sqlx::query_scalar!(

@@ -45,7 +45,7 @@ pub enum MigrationObstacle {
     )]
     Foreign {
         database: String,
-        /// The observation that shows this.
+        /// What was found in the database, as evidence.
         said: String,
     },
     /// The database's migrations differ from this program's but are not newer.

@@ -29,9 +29,9 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// Number of consecutive postponed orders with a lock that are treated as a failed measurement. A
-/// site may need one order for each of three addresses: the one that other probers see, the one
-/// that this prober sees, and the one at which the site settles.
+/// After this many consecutive postponed orders with a lock, a failed measurement is stored. A site
+/// may need one order for each of three addresses: the one that other probers see, the one that
+/// this prober sees, and the one at which the site settles.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";

@@ -23,7 +23,7 @@ pub struct Quarantine {
     pub agent: AgentId,
     pub name: String,
     pub evidence: Kind,
-    /// The reason, for people.
+    /// The reason, as operators see it.
     pub reason: String,
 }
 

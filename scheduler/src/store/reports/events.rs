@@ -36,7 +36,7 @@ pub struct Event {
     pub agent: Option<String>,
     pub session: Option<SessionId>,
     pub incarnation: Option<Incarnation>,
-    /// The cause, for people.
+    /// The cause, as operators see it.
     pub cause: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The number of the event, for people and programs.
+    /// The number of the event, which operators and programs see.
     pub const fn id(self) -> i64 {
         self.id
     }

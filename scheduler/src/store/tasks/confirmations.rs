@@ -201,8 +201,8 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
 }
 
 /// At most `limit` sites of open confirmations that have no open order. The longest open comes
-/// first. Each site has the connected, trusted confirmers that have not answered. A site whose
-/// order was lost with the prober's session is included again.
+/// first. Each site comes with its connected, trusted confirmers that have not answered. A site
+/// whose order was lost with the prober's session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"
