@@ -64,7 +64,7 @@ pub(crate) struct CheckResult {
     /// The name of the check.
     pub(crate) check: &'static str,
     pub(crate) state: State,
-    /// The finding, for people.
+    /// The finding, as shown to the operator.
     pub(crate) text: String,
     /// What the operator should do; `None` if nothing needs to be done.
     pub(crate) remedy: Option<String>,

@@ -277,7 +277,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
 }
 
-/// The text for people that is printed at the start.
+/// The text that is printed at the start.
 fn greeting(
     private: bool,
     has_contact: bool,

@@ -1,7 +1,7 @@
 //! Maps errors to gRPC statuses. No other module does this.
 //!
-//! The message of a status is one sentence for people. Internal causes are logged here, once, and
-//! not sent. Every match is exhaustive, so that a new error needs an explicit code.
+//! The message of a status is one sentence in plain words. Internal causes are logged here, once,
+//! and not sent. Every match is exhaustive, so that a new error needs an explicit code.
 
 use std::io;
 
@@ -72,8 +72,8 @@ fn rest(more: u64, all: bool) -> String {
     }
 }
 
-/// `Unavailable` if the database is away, its disk is full, or it asks for a retry; otherwise
-/// `Internal`.
+/// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
+/// otherwise `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         let passing = match &error {
@@ -195,7 +195,7 @@ codes! {
         | E::TooFewAgents { .. }
         | E::IgnoresLoad(_)
         | E::Differs { .. } => Code::FailedPrecondition,
-        // An immediate retry does not help, unlike a retry while the database is away.
+        // An immediate retry does not help, unlike a retry while the database is unreachable.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }

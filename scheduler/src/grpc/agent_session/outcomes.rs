@@ -83,8 +83,8 @@ pub(super) struct OutcomeBatch {
     agent: AgentId,
     /// Each report, with the origin at which the agent found the site.
     reports: Vec<(Report, Option<String>)>,
-    /// The agent's free slots. `None` if no leases may be granted for them and for the newly freed
-    /// slots.
+    /// The agent's free slots. `None` if no leases may be granted, neither for free slots nor for
+    /// newly freed ones.
     free: Option<FreeSlots>,
 }
 
