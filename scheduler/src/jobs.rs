@@ -39,8 +39,8 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// A quiet scheduler multiplies the period of a pass by this factor. Changes caused only by time
-/// (the end of a pause, a due recrawl) are then noticed later by the same factor.
+/// A quiet scheduler multiplies the period of a pass by this factor. Changes that only time causes
+/// (the end of a pause, a due recrawl) are then noticed up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs even without a signal.

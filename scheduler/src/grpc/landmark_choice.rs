@@ -39,7 +39,7 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// Fewer agents can be landmarks than landmarks were requested.
+    /// More landmarks were requested than there are agents that can be landmarks.
     #[error("{}", too_few_beacons(*.asked, *.there))]
     TooFewBeacons {
         asked: u32,

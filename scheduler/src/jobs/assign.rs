@@ -1,6 +1,6 @@
 //! Assigns an agent to every located task.
 //!
-//! The pure module `strategy` makes the choice; this pass only reads its input and stores its
+//! The pure module `strategy` makes the choice; this pass only reads the input and stores the
 //! result. A measured round trip takes precedence over a predicted one. Agents without an active
 //! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
 //! task without a candidate waits or fails. If an agent becomes excluded, the tasks that it has not
@@ -174,7 +174,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Assigns a limited number of tasks. Returns `true` if more may wait.
+    /// Assigns a limited number of tasks. Returns `true` if more tasks may wait.
     async fn choose_some(&self, map: Option<Arc<CurrentMap>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;

@@ -21,7 +21,7 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Maximum number of tasks that one pass moves, and of sites that it gives to probers.
+/// Maximum number of tasks that one pass moves, and also of sites that it gives to probers.
 const BATCH: i64 = 1000;
 /// Maximum number of tasks being measured at the same time. By default, nine probers together have
 /// orders for about half of them.

@@ -179,7 +179,7 @@ async fn conclude<R: Request>(
 
 /// Why a transaction failed.
 enum FailedTransaction {
-    /// Postgres refused it because of one of the requests, and nothing was done.
+    /// Postgres refused the transaction because of one of the requests, and nothing was done.
     Refused(store::Error),
     /// The database became unavailable, perhaps during the commit, so only idempotent requests may
     /// be retried.

@@ -30,17 +30,17 @@ pub(in crate::jobs) struct Admission {
     stored: HashMap<BatchId, i64>,
 }
 
-/// What happens to tasks of a batch that no agent may crawl.
+/// What happens to those tasks of a batch that no agent may crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
-    /// The tasks wait for this cause.
+    /// The tasks wait because of this cause.
     Wait(NoEligibleAgent),
     /// The tasks fail with this reason.
     Fail(String),
 }
 
 impl Admission {
-    /// Reads the constraints of these batches, and finds the agents that they exclude.
+    /// Reads the constraints of these batches, and finds the agents that the constraints exclude.
     pub(in crate::jobs) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
@@ -167,7 +167,8 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds locked tasks that no agent may crawl, or fails them if the batch demands it.
+    /// Puts tasks on hold that no agent may crawl, or fails them if the batch's constraints demand
+    /// it. The caller has locked the tasks.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,

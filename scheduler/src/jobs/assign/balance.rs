@@ -25,8 +25,8 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Maximum number of moves in one pass. It is enough for two hundred agents at once, in a
-/// transaction of well under a second.
+/// Maximum number of moves in one pass. So one pass can move a task to each of two hundred agents,
+/// in a transaction of well under a second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. An agent that is admitted to only one in fifty tasks still
 /// finds one among them.
@@ -41,7 +41,7 @@ const PREDICTED: usize = 100;
 struct BalanceInput {
     agents: Vec<AvailableAgent>,
     waiting: Vec<QueuedTask>,
-    /// The agents as candidates, for each waiting task.
+    /// For each waiting task, the agents as candidates.
     candidates: Vec<Arc<[Candidate]>>,
     queued: Vec<MovableTask>,
     admission: Admission,

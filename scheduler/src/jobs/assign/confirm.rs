@@ -8,7 +8,7 @@
 //! or leave are skipped; the wait for each other confirmer is bounded.
 //!
 //! A confirmer's measurement is used like any other. It takes precedence over a prediction at once.
-//! Later it helps much to locate the site, because confirmers are the nearest agents. Physically
+//! Later it helps to locate the site, because confirmers are the nearest agents. Physically
 //! impossible claims are rejected (`super::claims`). An agent that is excluded by all batches that
 //! wait for the site is not used as a confirmer.
 
@@ -34,8 +34,8 @@ use crate::jobs::measure::{order_lifetime, spread};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum number of open confirmations. It prevents long waits for agents that are near many
-/// sites.
+/// Maximum number of open confirmations. The limit prevents long waits for agents that are near
+/// many sites.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {

@@ -27,9 +27,9 @@ use input::{PlanDecisions, PlanInput};
 
 mod input;
 
-/// Maximum number of tasks planned together, called a window. It limits planning to a second,
-/// because the distances of a site take half a millisecond. The oldest tasks of a larger batch are
-/// planned first.
+/// Maximum number of tasks planned together, called a window. It keeps planning within a second,
+/// because computing the distances of a site takes half a millisecond. The oldest tasks of a larger
+/// batch are planned first.
 const WINDOW: i64 = 500;
 /// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
 /// fill all windows, the remaining batches are planned when these agents have shorter queues.

@@ -30,7 +30,7 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 
 /// Maximum number of crawls considered in a pass, the longest-running first. It is small because
-/// the distances of a site take half a millisecond.
+/// computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
 
 /// One pass, for the slots of all agents except those in `wanted`, whose slots waiting tasks can
@@ -76,8 +76,8 @@ pub(in crate::jobs) async fn run(
     Ok(())
 }
 
-/// Number of slots of each agent in which a crawl could begin, without those reserved for preempted
-/// crawls.
+/// For each agent, the number of slots in which a crawl could begin, without slots that are
+/// reserved for preempted crawls.
 async fn idle(
     tx: &mut Transaction<'static, Postgres>,
     agents: &[AvailableAgent],

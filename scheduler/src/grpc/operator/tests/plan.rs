@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Makes three agents, the last without coordinates, and four sites: one was crawled, one has
-/// several locations, one has coordinates in another embedding, and one is beside the second agent.
+/// Makes three agents, the last without coordinates, and five sites: one was crawled, one is beside
+/// the second agent, one has several locations, one has coordinates only in another embedding, and
+/// one has no coordinates.
 async fn ground(pool: PgPool) -> OperatorServer {
     let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
@@ -66,8 +67,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // Before, each site is 10 + 2 + 1 ms away. After, the second site has an agent at its position,
-    // of height 1 ms.
+    // Before the changes, each site is 10 + 2 + 1 ms from its agent. After them, an agent of height
+    // 1 ms stands beside the second site.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();

@@ -28,8 +28,8 @@ use super::super::known::Known;
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-/// Number of agents stored with a choice: the one that gets the site, and those that would have
-/// ended the crawl next.
+/// Number of agents stored with a choice: the agent that gets the site, and the agents that would
+/// have ended its crawl next.
 const LISTED: usize = 3;
 
 /// The input of a plan.
@@ -277,8 +277,8 @@ impl PlanInput {
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice for an entry of the plan: its agent, and the agents that would end this crawl
-    /// first if it were the only crawl.
+    /// The choice for an entry of the plan: the entry's agent, and the agents that would end this
+    /// crawl first if it were the only crawl.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
