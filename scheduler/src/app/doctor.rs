@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PACKAGE_FOLDER: &str = "/var/lib/landfall";
 const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
 
-/// The state of the subject of a check.
+/// What a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {

@@ -180,7 +180,7 @@ pub enum Precedence {
     Database,
 }
 
-/// Returns the operator's token. Makes it at the first start.
+/// Returns the operator's token, which is made at the first start.
 ///
 /// # Errors
 /// When the file or the database cannot be used, or when another scheduler of the database made the

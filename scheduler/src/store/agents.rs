@@ -43,7 +43,7 @@ pub struct Agent {
     pub landmark: bool,
     /// Number of other agents that have measured this agent's beacon.
     pub reached_by: u32,
-    /// The time of the last heartbeat of any of the agent's sessions.
+    /// When any of the agent's sessions last received a heartbeat.
     pub seen_at: Option<DateTime<Utc>>,
     /// The agent's version; empty until it first connects.
     pub version: String,
@@ -63,7 +63,8 @@ pub struct Agent {
     pub paused: Option<String>,
     /// Whether the agent's stream has ended, but its session has not expired yet.
     pub disconnected: bool,
-    /// When a second process with the agent's credential was last refused; `None` if not recently.
+    /// When a second process with the agent's credential was last refused; `None` if that did not
+    /// happen recently.
     pub twin_at: Option<DateTime<Utc>>,
 }
 

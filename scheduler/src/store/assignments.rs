@@ -178,8 +178,8 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,
-    /// Number of the [stored](super::batches::constraints::remember) set of excluded agents; `None`
-    /// if no agent was excluded.
+    /// Row number of the [stored](super::batches::constraints::remember) set of excluded agents;
+    /// `None` if no agent was excluded.
     pub exclusions: Option<i64>,
 }
 

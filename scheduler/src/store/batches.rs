@@ -32,7 +32,7 @@ pub struct Batch {
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// Distances to the site are known, or the reason is stored why they are missing.
+    /// The distances to the site are known, or the reason for their absence is stored.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,

@@ -285,7 +285,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases the active leases of all ended sessions. Each counts as a crash of its task if the
+/// Releases the active leases of all ended sessions. A release counts as a crash of the task if the
 /// agent was lost, or reconnected without the lease. A task with `max_crashes` crashes fails.
 /// Returns the number of released leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {

@@ -2,7 +2,7 @@
 //! measurement too.
 //!
 //! Invariant: a report is accepted only from the agent that got the order, and only once, because
-//! it ends the order.
+//! the report ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -58,7 +58,7 @@ pub enum ReportContent {
     Measured {
         result: MeasurementResult,
         /// Whether the result agrees with an earlier measurement at the same address that the
-        /// prober could have reported instead; `None` if there was none to compare.
+        /// prober could have reported instead; `None` if there was no such measurement.
         agreed: Option<bool>,
     },
     /// The prober recently measured another site at the same address, and reports that measurement.

@@ -13,7 +13,8 @@ use super::rows::Rows;
 
 /// Maximum number of names with the same beginning that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
-/// Number of names compared on each side of an unknown name. Most fleets have fewer agents.
+/// Number of stored names compared before and after an unknown name, in sort order. Most fleets
+/// have fewer agents.
 const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
@@ -100,7 +101,7 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
 }
 
 /// The names nearest to this one, at most three, the nearest first. Among very many names, this
-/// finds only names that are one edit away, and near names among those that sort next to this one.
+/// finds only names that differ by one edit, and near names that sort close to this one.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());

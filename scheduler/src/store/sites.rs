@@ -33,7 +33,7 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// For an alias, the site it points at, with that site's name.
+    /// For an alias, the site that it points at and that site's name; `None` for any other site.
     pub alias_of: Option<(SiteId, String)>,
 }
 

@@ -19,7 +19,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// A site with measuring tasks that every prober has measured or failed to measure.
+/// A site that has measuring tasks, and that every prober has measured or failed to measure.
 #[derive(Debug, Clone)]
 pub struct MeasuredSite {
     pub site: SiteId,
@@ -70,9 +70,9 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     Ok(MeasuringBegun { tasks, aliases: aliases.into_iter().collect() })
 }
 
-/// At most `limit` sites of measuring tasks that each of these probers has measured or failed to
-/// measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site comes first.
-/// Returns no site if there is no prober.
+/// At most `limit` sites that have measuring tasks, and that each of these probers has measured or
+/// failed to measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site
+/// comes first. Returns no site if there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],

@@ -18,7 +18,7 @@ pub struct Landmark {
     pub city: String,
     pub carrier: String,
     pub connected: bool,
-    /// Why the landmark was chosen or, if it is quarantined, why that is so.
+    /// Why the landmark was chosen; for a quarantined landmark, why it is quarantined.
     pub reason: String,
     pub by: ChosenBy,
     /// Time since the landmark disconnected; `None` while it is connected.

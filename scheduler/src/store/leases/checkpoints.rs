@@ -90,7 +90,7 @@ pub async fn save(
     Ok(saved == 1)
 }
 
-/// The crawl states of these tasks; a task without a checkpoint is absent.
+/// The states of these tasks' crawls, from the checkpoints; a task without a checkpoint is absent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
     let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", tasks as _);
     let rows = rows.all(conn).await?;

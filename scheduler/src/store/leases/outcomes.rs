@@ -40,7 +40,7 @@ pub struct Report {
     pub duration: Duration,
     /// The median time to the first byte on warm connections.
     pub rtt: Option<Rtt>,
-    /// One sentence, or empty.
+    /// A sentence from the agent; may be empty.
     pub message: String,
     /// Number of pages fetched again because the former agent's checkpoint did not include them.
     pub refetched: u32,

@@ -143,9 +143,9 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     Ok(orders.collect())
 }
 
-/// Ends orders that will not be answered. Deletes orders of probers that are gone. If a prober
-/// missed the time limit, stores a failure, so that the target does not wait for the prober any
-/// longer.
+/// Ends orders that will not be answered. Deletes orders of probers whose session has ended. If a
+/// prober missed the time limit, stores a failure, so that the target does not wait for the prober
+/// any longer.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"

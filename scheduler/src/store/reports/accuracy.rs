@@ -1,4 +1,4 @@
-//! Computes how well predicted round trips agreed with measured ones, over ended crawls.
+//! Computes how well predicted round trips agreed with measured ones in ended crawls.
 
 use sqlx::{Connection as _, PgConnection};
 

@@ -19,7 +19,7 @@ use super::assignment_row::{AssignmentRow, TaskRow};
 /// is in the batch.
 const SPARSEST: i64 = 4;
 
-/// Selects tasks of a batch: newest rounds that meet all of these conditions.
+/// Selects tasks of a batch: those newest rounds that meet all of these conditions.
 #[derive(Debug, Clone)]
 pub struct TaskFilter {
     pub batch: BatchId,

@@ -26,7 +26,7 @@ pub struct Event {
     /// The event's position in the log. A reader continues after it.
     pub cursor: Cursor,
     pub at: DateTime<Utc>,
-    /// task, lease, session, agent, term or database.
+    /// One of task, lease, session, agent, term and database.
     pub noun: String,
     /// The state that was entered, or a word for the event.
     pub what: String,

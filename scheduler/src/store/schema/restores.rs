@@ -217,7 +217,7 @@ mod tests {
         assert!(void.contains("expired"), "{void}");
 
         // A number issued after the backup is not the agent's fault. A number that was never issued
-        // is.
+        // is the agent's fault.
         let answers = [
             (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
             (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),

@@ -154,7 +154,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The hold of a moved task belonged to the former site.
+    // The holds of the moved tasks end, because they belonged to the former site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"

@@ -111,8 +111,8 @@ pub enum HoldFilter<'a> {
     Confirming(&'a [SiteId]),
 }
 
-/// Releases at most `limit` tasks, and returns them with their sites. If a later pass looks for the
-/// tasks again, skips tasks locked by another transaction; otherwise waits for the lock.
+/// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
+/// transaction if a later pass looks for these tasks again; otherwise waits for the lock.
 pub async fn release(
     conn: &mut PgConnection,
     which: HoldFilter<'_>,

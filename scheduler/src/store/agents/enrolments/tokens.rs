@@ -41,8 +41,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest open tokens, oldest first. With `all`, also includes ended tokens that are still
-/// stored. Also returns the number of older tokens that were omitted.
+/// The open tokens, oldest first, but at most the newest [`MOST_LISTED`]. With `all`, also includes
+/// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
