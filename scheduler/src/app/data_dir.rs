@@ -14,8 +14,8 @@ use nix::unistd::{Uid, User};
 /// The lock file, which also marks a directory as Landfall's. It contains the PID of the process
 /// that uses the directory.
 pub(crate) const LOCK_FILE: &str = "landfall.lock";
-/// Files that may be in a directory before a scheduler first starts on it. They are the secrets of
-/// another scheduler of the same database, copied by the operator.
+/// Files that are permitted in a directory before a scheduler first starts on it. They are the
+/// secrets of another scheduler of the same database, copied by the operator.
 pub(crate) const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.

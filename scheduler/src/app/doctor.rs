@@ -96,7 +96,7 @@ pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = 
     })
 }
 
-/// Reads facts on a thread that may block, for example because a disk hangs.
+/// Reads facts on a thread that is allowed to block, because a disk may hang.
 async fn reading<T: Send + 'static>(
     check: &'static str,
     read: impl FnOnce() -> T + Send + 'static,

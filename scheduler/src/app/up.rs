@@ -158,7 +158,7 @@ async fn serve(
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) config: Config,
-    /// The file with the configuration, if every user of this machine can read the database URL in
+    /// The configuration file, but only if every user of this machine can read the database URL in
     /// it. The URL may contain a password.
     pub(crate) exposed: Option<PathBuf>,
 }
@@ -309,7 +309,7 @@ fn greeting(
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
     }
-    // For the default directory, commands do not need the option.
+    // For the default directory, commands do not need `--data-dir`.
     let elsewhere = match data_dir.path() {
         dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
         dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),

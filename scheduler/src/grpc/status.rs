@@ -102,7 +102,7 @@ impl From<store::Error> for Status {
     }
 }
 
-/// The status `Unavailable`, because the request may be repeated.
+/// The status `Unavailable`, because the caller can repeat the request.
 pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
@@ -113,8 +113,8 @@ fn has_zero_character(cause: &sqlx::Error) -> bool {
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
 }
 
-/// Whether the same statement may succeed later: the connection failed, or Postgres is starting,
-/// stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
+/// Whether the same statement can succeed later. It can if the connection failed, or if Postgres is
+/// starting, stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
         return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));

@@ -117,7 +117,7 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     }
 }
 
-/// Maximum lifetime of an order. Each request may take its whole interval and time-out.
+/// Maximum lifetime of an order. Each request can take its whole interval and time-out.
 pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }

@@ -247,8 +247,8 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// At most `limit` pairs of one of these probers and one of these targets for which no measurement
-/// was ever tried.
+/// Pairs of a prober and a target, from these lists, for which no measurement was ever tried.
+/// Returns at most `limit` pairs.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],

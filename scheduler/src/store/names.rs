@@ -28,7 +28,7 @@ pub enum Noun {
     /// An agent, even if it was removed.
     FormerAgent,
     Site,
-    /// The agent of an open enrolment token.
+    /// The agent for which an open enrolment token was made.
     Token,
 }
 

@@ -33,8 +33,8 @@ pub struct Registration {
     pub address: Option<IpAddr>,
     /// The leases that the agent still has, according to its report.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// Whether the process yields: another process of the same agent superseded it, so it connects
-    /// again only after that process is gone.
+    /// Whether the process yields to another process of the same agent, which has superseded it. A
+    /// process that yields connects again only after the other process is gone.
     pub yields: bool,
     /// A random number that the process drew when it started; `None` from an older agent.
     pub process: Option<i64>,

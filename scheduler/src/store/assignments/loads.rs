@@ -244,8 +244,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks and returns the tasks that may move. They still have the assignment that was read, and no
-/// other transaction has locked them.
+/// Locks and returns the tasks that can move now: those that still have the assignment that was
+/// read, and that no other transaction has locked.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

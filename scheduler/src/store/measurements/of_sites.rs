@@ -4,11 +4,11 @@
 //! `address_disagreements` stores the addresses at which an agent measured two sites and found
 //! different round trips, although it could have shared one measurement.
 //!
-//! Invariants: a prober's report changes which address its own orders lock. It changes this for
-//! other probers only if the site's address was unknown, the report settled the site, or another
-//! prober reported the same address. A quarantined agent's report changes only which address its
-//! own orders lock. So an agent that lies about addresses costs every other prober one postponed
-//! order per site, and no request.
+//! Invariants: a prober's report changes which address its own orders lock. The report changes
+//! which address the orders of other probers lock only if the site's address was unknown, the
+//! report settled the site, or another prober reported the same address. A quarantined agent's
+//! report changes only which address its own orders lock. So an agent that lies about addresses
+//! costs every other prober one postponed order per site, and no request.
 //!
 //! An agent that found different round trips for sites at one address shares no measurement there
 //! for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent

@@ -21,7 +21,8 @@ pub enum Cause {
     /// The address of the site permits no further crawl.
     Address {
         address: IpNet,
-        /// Whether the task is admitted: it may be assigned, and has a place at the address.
+        /// Whether the task is admitted. An admitted task may be assigned, and has a place at the
+        /// address.
         admitted: bool,
     },
     /// The site asked for a pause of this length.
