@@ -41,7 +41,7 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The open tokens, oldest first, but at most the newest [`MOST_LISTED`]. With `all`, also includes
+/// The open tokens, oldest first, but at most the newest `MOST_LISTED`. With `all`, also includes
 /// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
