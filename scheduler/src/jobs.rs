@@ -39,11 +39,11 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// A quiet scheduler multiplies the period of a pass by this factor. Changes caused only by time
-/// (the end of a pause, a due recrawl) are then noticed later by the same factor.
+/// A quiet scheduler multiplies the period of a pass by this factor. Changes that only time causes
+/// (the end of a pause, a due recrawl) are then noticed up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
-/// The time after which a pass runs without a signal.
+/// The time after which a pass runs even without a signal.
 #[derive(Debug, Clone, Copy)]
 pub enum Period {
     /// The same period at all times.
@@ -54,7 +54,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// The period, if no signal has come for `quiet`.
+    /// The period to use when the last signal came `quiet` ago.
     fn after(self, quiet: Duration) -> Duration {
         match self {
             Self::Steady(period) => period,
@@ -64,13 +64,13 @@ impl Period {
     }
 }
 
-/// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until
-/// `shutdown`.
+/// Runs `run_once` soon after the start, then whenever `wake` is signalled or `period` has passed,
+/// until `shutdown`.
 ///
-/// After a pass the task rests for the duration of the pass, at least `LEAST_REST`. So a task with
-/// much work occupies the database at most half of the time. A signal during the rest is handled
-/// after the rest. The first pass waits a random part of `period / 10`, so that schedulers started
-/// together do not work at the same moments.
+/// After each pass, the task rests for as long as the pass took, but at least for `LEAST_REST`. So
+/// a task with much work occupies the database at most half of the time. A signal during the rest
+/// is handled after the rest. The first pass waits a random part of `period / 10`, so that
+/// schedulers started together do not work at the same moments.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Period,

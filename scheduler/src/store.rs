@@ -140,7 +140,8 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
 /// Connects and applies migrations. Safe when two schedulers start at once: the migrator holds a
 /// lock.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
-    // No timeouts on this connection: a migration may take long or wait for another scheduler's.
+    // This connection has no timeouts, because a migration may take long, or wait for a migration
+    // by another scheduler.
     let mut conn = options.connect().await?;
     if schema::restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
@@ -201,7 +202,7 @@ pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transa
     Ok(tx)
 }
 
-/// Formats a time for people, to the minute.
+/// Formats a time for messages, to the minute.
 pub(crate) fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()
 }

@@ -18,8 +18,8 @@ use crate::app::secret::hex;
 
 /// The field of sqlx's log lines that contains the SQL statement.
 const STATEMENT: &str = "db.statement";
-/// Hides the notices of Postgres: they concern its own commands ("relation exists, skipping") and
-/// do not help the operator.
+/// The default log filter. It hides the notices of Postgres, which concern Postgres' own commands
+/// ("relation exists, skipping") and do not help the operator.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -58,7 +58,7 @@ pub struct Backup {
     pub progress: ProgressBar,
 }
 
-/// Makes a backup. Returns a text for people that describes the backup.
+/// Makes a backup. Returns a text that describes the backup to the operator.
 ///
 /// # Errors
 /// When the backup cannot be made; the message names the obstacle. Then no file is written, and an

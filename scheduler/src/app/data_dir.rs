@@ -14,8 +14,8 @@ use nix::unistd::{Uid, User};
 /// The lock file, which also marks a directory as Landfall's. It contains the PID of the process
 /// that uses the directory.
 pub(crate) const LOCK_FILE: &str = "landfall.lock";
-/// Files that may be in a directory before a scheduler first starts on it. They are the secrets of
-/// another scheduler of the same database, copied by the operator.
+/// Files that are permitted in a directory before a scheduler first starts on it. They are the
+/// secrets of another scheduler of the same database, copied by the operator.
 pub(crate) const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
@@ -71,9 +71,8 @@ impl DataDir {
             .ok_or(DataDirError::NoDefault)
     }
 
-    /// The default directory for running a scheduler. It is refused to root if the directory
-    /// belongs to another user, because the service of that user could not read files written by
-    /// root.
+    /// The default directory for running a scheduler. Root may not use a directory that belongs to
+    /// another user, because the service of that user could not read files written by root.
     pub fn default_to_run() -> Result<PathBuf, DataDirError> {
         let path = Self::default_path()?;
         let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
@@ -143,8 +142,8 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
     Ok(lock)
 }
 
-/// Replaces a file in one step. Readers, also after a crash, find either the old content or the new
-/// one.
+/// Replaces a file in one step. Readers find either the old content or the new one, even after a
+/// crash.
 pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
     let temporary = path.with_extension("new");
     // An existing temporary file is removed first, because it would keep its old mode.

@@ -13,8 +13,8 @@ pub fn space(folder: &Path) -> Option<DiskSpace> {
     Some(DiskSpace { free: bytes(system.blocks_available()), size: bytes(system.blocks()) })
 }
 
-/// Reads the space of a folder's file system on a thread that may block, because a network file
-/// system may hang. Cheap to clone.
+/// Reads the space of a folder's file system on a thread that is allowed to block, because a
+/// network file system may hang. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct DiskWatch {
     folder: Arc<Path>,

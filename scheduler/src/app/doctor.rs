@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PACKAGE_FOLDER: &str = "/var/lib/landfall";
 const PACKAGE_FILE: &str = "/etc/landfall/landfall.toml";
 
-/// The state of the subject of a check.
+/// What a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -64,7 +64,7 @@ pub(crate) struct CheckResult {
     /// The name of the check.
     pub(crate) check: &'static str,
     pub(crate) state: State,
-    /// The finding, for people.
+    /// The finding, as shown to the operator.
     pub(crate) text: String,
     /// What the operator should do; `None` if nothing needs to be done.
     pub(crate) remedy: Option<String>,
@@ -96,7 +96,7 @@ pub(crate) async fn in_time<T>(check: &'static str, facts: impl Future<Output = 
     })
 }
 
-/// Reads facts on a thread that may block, for example because a disk hangs.
+/// Reads facts on a thread that is allowed to block, because a disk may hang.
 async fn reading<T: Send + 'static>(
     check: &'static str,
     read: impl FnOnce() -> T + Send + 'static,

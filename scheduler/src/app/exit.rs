@@ -1,5 +1,5 @@
 //! The end of the program: one sentence on standard error and an exit code. There is no backtrace
-//! if a person can fix the error.
+//! if the user can fix the error.
 //!
 //! `landfall --help` prints [`CODES`], the meanings of the exit codes.
 

@@ -15,7 +15,7 @@ use crate::gnp::Position;
 
 /// Maximum size of the file in bytes: twice the size of the largest commercial file.
 const MOST_BYTES: u64 = 1 << 30;
-/// Number of records at the start of the file, of which one must have a position. A file of
+/// At least one of this many records at the start of the file must have a position. A file of
 /// countries or carriers has no positions.
 const LOOKED_AT: usize = 10_000;
 

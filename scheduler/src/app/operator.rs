@@ -162,13 +162,13 @@ impl ClientFile {
     }
 }
 
-/// The sections of an existing client file without any change, including comments.
+/// The sections of an existing client file, unchanged and with their comments.
 fn sections(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.find("\n[").map(|at| format!("\n{}", &text[at + 1..])).unwrap_or_default()
 }
 
-/// The secrets that are used if those of the database and of the data directory differ.
+/// Which secrets are used if the database and the data directory have different ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
     /// The data directory's secrets, because the operator requested it.
@@ -180,7 +180,7 @@ pub enum Precedence {
     Database,
 }
 
-/// Returns the operator's token. Makes it at the first start.
+/// Returns the operator's token, which is made at the first start.
 ///
 /// # Errors
 /// When the file or the database cannot be used, or when another scheduler of the database made the
@@ -282,8 +282,8 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Makes a random token and writes it to a file beside the file of the present token. That file
-    /// is `token_file` if given, else in `folder`.
+    /// Makes a random token and writes it to a file beside the file of the present token. The
+    /// present token is in `token_file` if given, else in `folder`.
     pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = Secret::generate().context("make the operator's token")?;
         let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);

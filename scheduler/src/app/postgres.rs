@@ -123,7 +123,7 @@ impl PrivatePostgres {
     /// process at a time uses the directory.
     ///
     /// # Errors
-    /// See [`PostgresError`], whose messages say what a person can do.
+    /// See [`PostgresError`], whose messages say what the operator can do.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &[]).await
     }
@@ -235,7 +235,8 @@ fn down(log: &Path, what: &str) -> anyhow::Error {
     let room = disk::space(&cluster).map(|disk| disk.free);
     let (last, cluster) = (server::last_lines(log), cluster.display());
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
-    // The log is checked too: when the server ends, the space of its temporary files becomes free.
+    // The log is checked too, because the disk may have room again: when the server ends, the space
+    // of its temporary files becomes free.
     if room.is_some_and(|room| room < LEAST_ROOM) || last.contains("No space left on device") {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"

@@ -39,20 +39,20 @@ use crate::store::{self, schedulers};
 pub struct Options {
     /// The folder with all files of this scheduler; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The gRPC address; the configuration's if `None`.
+    /// The gRPC address; the configured address if `None`.
     pub listen: Option<SocketAddr>,
     /// The file with the configuration; the defaults are used if `None`.
     pub config: Option<PathBuf>,
-    /// The operator's own Postgres server. If `None`, the configuration's; if that has none, a
-    /// private one.
+    /// The operator's own Postgres server. If `None`, the configured server is used or, without
+    /// one, a private server.
     pub database_url: Option<String>,
     /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
-    /// The contact URL, sent in every user agent; the configuration's if `None`.
+    /// The contact URL, sent in every user agent; the configured URL if `None`.
     pub contact_url: Option<ContactUrl>,
-    /// The file that maps addresses to positions; the configuration's if `None`.
+    /// The file that maps addresses to positions; the configured file if `None`.
     pub geoip: Option<PathBuf>,
-    /// The collector of traces; the configuration's if `None`.
+    /// The collector of traces; the configured collector if `None`.
     pub otlp: Option<Collector>,
     /// The address that agents connect to; derived from the listening address if `None`.
     pub advertise: Option<AdvertisedAddress>,
@@ -62,8 +62,8 @@ pub struct Options {
 
 /// Runs a scheduler until SIGINT or SIGTERM.
 pub async fn up(options: Options) -> anyhow::Result<()> {
-    // The signals are handled before Postgres is spawned, so that a signal during its start does
-    // not leave it running.
+    // The signals are handled before Postgres is spawned, so that a signal during the start of
+    // Postgres does not leave Postgres running.
     let shutdown = on_signal()?;
     let Configuration { config, exposed } = configuration(&options)?;
     if let Some(file) = exposed.as_deref().map(Path::display) {
@@ -158,7 +158,7 @@ async fn serve(
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) config: Config,
-    /// The file with the configuration, if every user of this machine can read the database URL in
+    /// The configuration file, but only if every user of this machine can read the database URL in
     /// it. The URL may contain a password.
     pub(crate) exposed: Option<PathBuf>,
 }
@@ -200,7 +200,7 @@ pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> 
     Ok(Configuration { config, exposed })
 }
 
-/// Whether every user of this machine can read the file, unless its folder is closed to them.
+/// Whether the file's mode gives every user of this machine access. Its folder may still deny it.
 pub(crate) fn exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
@@ -277,7 +277,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
 }
 
-/// The text for people that is printed at the start.
+/// The text that is printed at the start.
 fn greeting(
     private: bool,
     has_contact: bool,
@@ -309,7 +309,7 @@ fn greeting(
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
     }
-    // For the default directory, commands do not need the option.
+    // For the default directory, commands do not need `--data-dir`.
     let elsewhere = match data_dir.path() {
         dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
         dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),

@@ -155,7 +155,7 @@ impl AgentDesk {
             "an agent connected"
         );
         let wakes = &self.scheduler.wakes;
-        // Wakes the stream of the session that this one supersedes, so that it ends.
+        // Wakes the stream of the session that the new session supersedes, so that the stream ends.
         wakes.wake_agents([agent]);
         wakes.measure.notify_one();
         wakes.fit.notify_one();
@@ -196,7 +196,8 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
 }
 
 /// Maximum number of heartbeats that an agent can have sent since it was welcomed. An agent varies
-/// its interval by up to a fifth. Twice the regular number plus a few tolerates any clock error.
+/// its interval by up to a fifth. The maximum is twice the regular number plus a few, which
+/// tolerates any clock error.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)

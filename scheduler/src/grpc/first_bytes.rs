@@ -1,8 +1,8 @@
 //! Closes connections that do not begin a request in time.
 //!
-//! A connection may use HTTP/1 or HTTP/2. The server can tell only when as many bytes have arrived
-//! as HTTP/2's preface has. Without a time limit, a client that sends less would keep its
-//! connection forever.
+//! A connection may use HTTP/1 or HTTP/2. The server can distinguish them only when it has received
+//! as many bytes as HTTP/2's preface has. Without a time limit, a client that sends fewer bytes
+//! would keep its connection forever.
 
 use std::io;
 use std::pin::Pin;

@@ -40,8 +40,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Only the present instance is ready, so it serves this request. The clone replaces it, and
-        // must become ready first.
+        // Only the present inner service is ready, so it serves this request. Its clone replaces
+        // it, and must first become ready.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         if auth::is_page(request.uri().path()) {

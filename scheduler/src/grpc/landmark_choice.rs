@@ -39,7 +39,7 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// Fewer agents can be landmarks than landmarks were requested.
+    /// More landmarks were requested than there are agents that can be landmarks.
     #[error("{}", too_few_beacons(*.asked, *.there))]
     TooFewBeacons {
         asked: u32,
@@ -171,9 +171,9 @@ pub struct Replacement {
 }
 
 /// Replaces an elected landmark that has been disconnected for at least `after` by a newly elected
-/// agent. If there are several, replaces the one that has been away longest; the other landmarks
-/// stay. Returns `None` if no landmark is lost. If two schedulers run this at once, only the first
-/// replaces the landmark; the second then finds no lost landmark.
+/// agent. If there are several, replaces the one that has been disconnected longest; the other
+/// landmarks stay. Returns `None` if no landmark is lost. If two schedulers run this at once, only
+/// the first replaces the landmark; the second then finds no lost landmark.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
     // In almost all passes no landmark is lost. This check then avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {

@@ -81,7 +81,7 @@ pub struct Plan {
     pub picked: Vec<SuggestedSite>,
 }
 
-/// A site beside which an agent would help.
+/// A suggested place for a new agent, which is beside this site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuggestedSite {
     pub name: String,

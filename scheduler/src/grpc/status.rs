@@ -1,7 +1,7 @@
 //! Maps errors to gRPC statuses. No other module does this.
 //!
-//! The message of a status is one sentence for people. Internal causes are logged here, once, and
-//! not sent. Every match is exhaustive, so that a new error needs an explicit code.
+//! The message of a status is one sentence in plain words. Internal causes are logged here, once,
+//! and not sent. Every match is exhaustive, so that a new error needs an explicit code.
 
 use std::io;
 
@@ -72,8 +72,8 @@ fn rest(more: u64, all: bool) -> String {
     }
 }
 
-/// `Unavailable` if the database is away, its disk is full, or it asks for a retry; otherwise
-/// `Internal`.
+/// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
+/// otherwise `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         let passing = match &error {
@@ -102,7 +102,7 @@ impl From<store::Error> for Status {
     }
 }
 
-/// The status `Unavailable`, because the request may be repeated.
+/// The status `Unavailable`, because the caller can repeat the request.
 pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
@@ -113,8 +113,8 @@ fn has_zero_character(cause: &sqlx::Error) -> bool {
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
 }
 
-/// Whether the same statement may succeed later: the connection failed, or Postgres is starting,
-/// stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
+/// Whether the same statement can succeed later. It can if the connection failed, or if Postgres is
+/// starting, stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
         return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
@@ -195,7 +195,7 @@ codes! {
         | E::TooFewAgents { .. }
         | E::IgnoresLoad(_)
         | E::Differs { .. } => Code::FailedPrecondition,
-        // An immediate retry does not help, unlike a retry while the database is away.
+        // An immediate retry does not help, unlike a retry while the database is unreachable.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }

@@ -1,4 +1,5 @@
-//! Delays and logs wrong operator tokens from commands, programs and browsers.
+//! Delays the answers to wrong operator tokens from commands, programs and browsers, and logs these
+//! attempts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,8 +36,9 @@ impl WrongTokens {
         Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
     }
 
-    /// The answer to a refused operator. A wrong token is answered after the delay, or at once if
-    /// too many wrong tokens already wait. Hold no database connection in the meantime.
+    /// The answer to a caller that was refused as operator. A wrong token is answered after the
+    /// delay, or at once if too many wrong tokens already wait. The caller must hold no database
+    /// connection in the meantime.
     pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
         if !matches!(refused, AuthError::WrongOperatorToken) {
             return refused.into();

@@ -1,6 +1,6 @@
 //! Assigns an agent to every located task.
 //!
-//! The pure module `strategy` makes the choice; this pass only reads its input and stores its
+//! The pure module `strategy` makes the choice; this pass only reads the input and stores the
 //! result. A measured round trip takes precedence over a predicted one. Agents without an active
 //! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
 //! task without a candidate waits or fails. If an agent becomes excluded, the tasks that it has not
@@ -64,8 +64,8 @@ impl Assign {
     /// One pass: transactions of bounded size, until no task can be assigned.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
-        // Runs before any row is locked, because the first use of a new map takes a second of
-        // preparation.
+        // The map is read before any row is locked, because the first use of a new map takes a
+        // second of preparation.
         let map = self.scheduler.maps.current(self.scheduler.begin()).await?;
         self.release_held().await?;
         self.release_unmet().await?;
@@ -158,8 +158,8 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Withdraws a limited number of tasks from agents that have left. Returns `true` if more may
-    /// remain.
+    /// Withdraws a limited number of tasks from agents that take no work any more. Returns `true`
+    /// if more may remain.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
@@ -174,7 +174,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Assigns a limited number of tasks. Returns `true` if more may wait.
+    /// Assigns a limited number of tasks. Returns `true` if more tasks may wait.
     async fn choose_some(&self, map: Option<Arc<CurrentMap>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
@@ -240,9 +240,9 @@ impl Assign {
     }
 }
 
-/// Whether a task's site may be confirmed while the task waits, if its distances are uncertain. A
-/// site that probably has several locations is not confirmed, because no measurement shows which
-/// agent is nearest.
+/// Whether a task may wait while uncertain distances of its site are confirmed. A site that
+/// probably has several locations is not confirmed, because no measurement shows which agent is
+/// nearest.
 pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
@@ -258,8 +258,8 @@ fn now_has_one_more(agents: &mut [AvailableAgent], chosen: AgentId) {
     }
 }
 
-/// Why a fallback was chosen. An alarm, or the cause why the site is unmeasured, is more specific
-/// than `generic`.
+/// The cause of a fallback. Two causes are more specific than `generic` and replace it: an alarm,
+/// and the reason why the site is unmeasured.
 pub(super) fn fallback(task: &WaitingTask, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
@@ -300,7 +300,8 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// The choice of an agent that may be nearer than the chosen one; `None` unless this task explores.
+/// The choice of an agent that may be nearer than the chosen one. `None` if the strategy does not
+/// explore, or if no agent is worth a trial now.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,
@@ -320,8 +321,8 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The cause of the strategy's own choice. It includes the number of full candidates if the chosen
-/// agent has room.
+/// The cause of the strategy's own choice. If the chosen agent has a free slot, the cause includes
+/// the number of candidates without one.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
@@ -344,8 +345,9 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of a task's draw. It depends only on the task and its number of former choices, so that
-/// a choice can be repeated exactly. The seeds of neighbouring tasks are unrelated.
+/// The seed of the random choice for a task. It depends only on the task and on the number of its
+/// earlier choices, so a choice can be repeated exactly. The seeds of neighbouring tasks are
+/// unrelated.
 pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

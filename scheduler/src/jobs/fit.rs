@@ -1,5 +1,5 @@
-//! Fitting: computes an embedding from the mesh. It replaces the former one in a single
-//! transaction.
+//! Fitting: computes an embedding from the mesh. The new embedding replaces the former one in a
+//! single transaction.
 //!
 //! A fit is made if there is a reason (see `due`) and the mesh has no gap that will soon close. A
 //! fit requested by an operator does not wait for gaps. A fit is discarded if another embedding was
@@ -27,8 +27,8 @@ use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
-/// Maximum time that a fit waits for gaps in the mesh. It is longer than the lifetime of a beacon
-/// order, so only an agent that disconnects again and again is left out.
+/// Maximum time that a fit waits for gaps in the mesh. Within this time a lost beacon order expires
+/// and is sent again, so a fit leaves out only agents that disconnect again and again.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of old embeddings kept for sites that still have placements in them. Few are enough,
 /// because few refits happen while a site waits for an agent.

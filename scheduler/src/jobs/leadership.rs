@@ -28,8 +28,8 @@ use super::locate::refined::MapCache;
 
 /// Number of renewals of a scheduler's row during the life of a term. Three in a row may fail.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// Maximum idle time between two statements of a role's transaction, in lives of a term. It is at
-/// least `LEAST_STANDSTILL`.
+/// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
+/// life. It is at least `LEAST_STANDSTILL`.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
@@ -75,8 +75,8 @@ pub struct HeldTerms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
-    /// Life and grace of a session. When a scheduler takes the role reap, it extends every session
-    /// by up to this time.
+    /// Lifetime of a session, including its grace period. When a scheduler takes the role reap, it
+    /// extends every session by up to this time.
     lifetime: Duration,
     disk: Option<DiskWatch>,
     entry: Arc<Mutex<SchedulerEntry>>,

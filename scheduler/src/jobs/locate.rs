@@ -166,7 +166,7 @@ impl Locate {
     }
 }
 
-/// Locates the sites that can be located, outside the async threads.
+/// Locates the sites that can be located, on a thread outside the async runtime's own threads.
 async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<LocatedSite>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
@@ -342,7 +342,8 @@ mod tests {
         assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
     }
 
-    /// Fits a map of this kind. Returns whether heights are zero, and whether sites are clouds.
+    /// Fits a map of this kind. Returns whether all heights are zero, and whether a refined map
+    /// exists.
     async fn fitted_with(pool: PgPool, map: Tier) -> (bool, bool) {
         let trial = Trial::with(pool, 6, Config { map, ..Config::default() }).await;
         trial.mesh(&trial.agents).await;

@@ -3,8 +3,8 @@
 //!
 //! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
 //! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
-//! This alone limits each of them to one probe per interval, over all probers. The address of a new
-//! site is unknown, so its first order only asks for the address.
+//! This alone limits each site and each address to one probe per interval, over all probers. The
+//! address of a new site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Maximum number of tasks that one pass moves, and of sites that it gives to probers.
+/// Maximum number of tasks that one pass moves, and also of sites that it gives to probers.
 const BATCH: i64 = 1000;
 /// Maximum number of tasks being measured at the same time. By default, nine probers together have
-/// orders for about half as many.
+/// orders for about half of them.
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Time allowed for an order in addition to its samples: for the message's round trip, and because
 /// the agent may be busy.
@@ -117,7 +117,7 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     }
 }
 
-/// Maximum lifetime of an order. Each request may take its whole interval and time-out.
+/// Maximum lifetime of an order. Each request can take its whole interval and time-out.
 pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }

@@ -106,7 +106,7 @@ struct Task {
 }
 
 impl UnfinishedTasks {
-    /// The spans that end with an event of a task.
+    /// The spans that an event of a task completes.
     fn moved(&mut self, event: &Event) -> Vec<Span> {
         let (Some(of), Some(state)) = (&event.task, TaskState::named(&event.what)) else { return Vec::new() };
         let former = self.0.remove(&of.id);

@@ -37,13 +37,13 @@ pub struct Agent {
     /// Number of tasks assigned to the agent but not leased.
     pub waiting: u32,
     /// The load that the agent's last heartbeat reported; `None` before the first heartbeat, and
-    /// while the agent is away.
+    /// while the agent has no session.
     pub said: Option<ReportedLoad>,
     pub connected: bool,
     pub landmark: bool,
     /// Number of other agents that have measured this agent's beacon.
     pub reached_by: u32,
-    /// The time of the last heartbeat of any of the agent's sessions.
+    /// When any of the agent's sessions last received a heartbeat.
     pub seen_at: Option<DateTime<Utc>>,
     /// The agent's version; empty until it first connects.
     pub version: String,
@@ -63,7 +63,8 @@ pub struct Agent {
     pub paused: Option<String>,
     /// Whether the agent's stream has ended, but its session has not expired yet.
     pub disconnected: bool,
-    /// When a second process with the agent's credential was last refused; `None` if not recently.
+    /// When a second process with the agent's credential was last refused; `None` if that did not
+    /// happen recently.
     pub twin_at: Option<DateTime<Utc>>,
 }
 
@@ -165,7 +166,7 @@ impl Agent {
     }
 
     /// The load level: assigned and leased tasks plus unusable slots, minus the agent's slots.
-    /// `None` while the agent is away.
+    /// `None` while the agent has no session.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
             self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));

@@ -178,8 +178,8 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,
-    /// Number of the [stored](super::batches::constraints::remember) set of excluded agents; `None`
-    /// if no agent was excluded.
+    /// Row number of the [stored](super::batches::constraints::remember) set of excluded agents;
+    /// `None` if no agent was excluded.
     pub exclusions: Option<i64>,
 }
 
@@ -201,7 +201,7 @@ struct AssignmentRow<'a> {
     candidates: Vec<i64>,
     predicted_us: Vec<Option<i64>>,
     measured_us: Vec<Option<i64>>,
-    /// The candidates' load levels; `None` for a candidate that is away.
+    /// The candidates' load levels; `None` for a candidate that could not get work.
     levels: Vec<Option<i64>>,
     cause: &'a str,
     fallback: Option<&'a str>,

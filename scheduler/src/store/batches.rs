@@ -32,7 +32,7 @@ pub struct Batch {
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// Distances to the site are known, or the reason why they are missing.
+    /// The distances to the site are known, or the reason for their absence is stored.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
@@ -178,7 +178,7 @@ pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state and reason of one of these tasks, for people.
+    /// The state of one of these tasks and the reason for it, as a sentence.
     pub reason: String,
 }
 

@@ -23,8 +23,8 @@ use super::types::{Interval, Micros, whole};
 
 /// Number of epochs in the history: six weeks if a fit runs every hour.
 const HISTORY: i64 = 1000;
-/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that
-/// later measurements cannot look like drift.
+/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that the
+/// error of later measurements cannot count as drift.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
 /// The newest embedding, with facts about the measurements that came after it.
@@ -36,8 +36,8 @@ pub struct Newest {
     /// The median error over the mesh on which the embedding was fitted, as in `gnp::Quality`.
     pub mesh_error: f64,
     pub created_at: DateTime<Utc>,
-    /// Names of connected agents that have no placement in the embedding, and were measured in the
-    /// mesh after it.
+    /// Names of connected agents that have no placement in the embedding. Each of them has measured
+    /// another agent, or was measured, after the embedding was made.
     pub newcomers: Vec<String>,
     pub mesh_rows: i64,
     /// Number of mesh measurements taken after the embedding was made.
@@ -136,7 +136,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// Pairs of agents of which one measured the other after `since`. Each pair has the smaller
+/// Pairs of agents in which one agent measured the other after `since`. Each pair has the smaller
 /// identifier first.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
@@ -162,7 +162,7 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
     epoch.one(conn).await
 }
 
-/// The time by the database's clock. Data read by later statements is at least as new as this.
+/// The time by the database's clock. Data read by later statements is at least as new as this time.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
@@ -173,7 +173,7 @@ pub struct NewEmbedding<'a> {
     pub embedding: &'a Embedding,
     /// When the mesh was read.
     pub as_of: DateTime<Utc>,
-    /// The reason of the fit, for people.
+    /// The reason for the fit, as operators see it.
     pub reason: &'a str,
     /// The median error over the mesh of the fit; `None` without measurements.
     pub mesh_error: Option<f64>,
@@ -181,15 +181,15 @@ pub struct NewEmbedding<'a> {
     pub median_move: Option<Duration>,
 }
 
-/// Makes a fit the newest embedding. Changes nothing and returns `false` if another embedding has
-/// replaced `former` since then. Run in a transaction.
+/// Makes a fit the newest embedding. Changes nothing and returns `false` if `former` is no longer
+/// the newest embedding. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &NewEmbedding<'_>,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
-    // The lock only makes the next statement see another fit's commit. The comparison of epochs
-    // prevents a fit from replacing a newer one.
+    // The lock makes the next statement see the commit of a concurrent fit. The comparison of
+    // epochs then prevents this fit from replacing a newer one.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
     let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
@@ -250,7 +250,7 @@ pub struct Epoch {
     pub epoch: EmbeddingEpoch,
     /// When the mesh was read.
     pub fitted_at: DateTime<Utc>,
-    /// The reason of the fit, for people.
+    /// The reason for the fit, as operators see it.
     pub reason: String,
     /// Number of placed agents, including the landmarks.
     pub agents: u32,
@@ -278,8 +278,8 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
     epochs.all(conn).await
 }
 
-/// Deletes embeddings in which no site is placed any more, except the newest `keep`. Before that,
-/// deletes these embeddings' placements of sites without an open task; such a site is located again
+/// Deletes embeddings in which no site is placed any more, except the newest `keep`. First deletes
+/// from these embeddings the placements of sites without an open task; such a site is located again
 /// when it gets a task. Deletes at most `limit` placements and ten embeddings per call. Returns the
 /// number of deleted rows.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {

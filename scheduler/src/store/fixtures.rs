@@ -257,7 +257,7 @@ pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
     leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
 }
 
-/// The tasks that need an agent next, of strategies that choose an agent for each task separately.
+/// The tasks that need an agent next. Only tasks whose strategies choose for each task separately.
 pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
     let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
     waiting.into_iter().map(|task| task.task).collect()

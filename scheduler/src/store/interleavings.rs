@@ -260,8 +260,8 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
     assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
-    // The agent stopped waiting. It reports again on another connection before the first report's
-    // transaction commits.
+    // The agent stopped waiting for the answer. It reports again on another connection before the
+    // first report's transaction commits.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
 }

@@ -100,9 +100,9 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 }
 
 /// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
-/// grants leases to it, so the slots need not be counted here; for thousands of agents, that would
-/// be most of the work. Returns grants in the order of `asking`. Each agent occurs once in
-/// `asking`, and the caller has [locked](lock) it.
+/// grants leases to the agent, so its slots need not be counted again here. For thousands of
+/// agents, counting would be most of the work. Returns grants in the order of `asking`. Each agent
+/// occurs once in `asking`, and the caller has [locked](lock) it.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -285,7 +285,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases the active leases of all ended sessions. Each counts as a crash of its task if the
+/// Releases the active leases of all ended sessions. A release counts as a crash of the task if the
 /// agent was lost, or reconnected without the lease. A task with `max_crashes` crashes fails.
 /// Returns the number of released leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {

@@ -2,7 +2,7 @@
 //! measurement too.
 //!
 //! Invariant: a report is accepted only from the agent that got the order, and only once, because
-//! it ends the order.
+//! the report ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -59,7 +59,7 @@ pub enum ReportContent {
     Measured {
         result: MeasurementResult,
         /// Whether the result agrees with an earlier measurement at the same address that the
-        /// prober could have reported instead; `None` if there was none to compare.
+        /// prober could have reported instead; `None` if there was no such measurement.
         agreed: Option<bool>,
     },
     /// The prober recently measured another site at the same address, and reports that measurement.
@@ -83,7 +83,7 @@ impl From<MeasurementResult> for Report {
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site. If the report settled the site at another site's origin, that other site.
+    /// The measured site, or the other site at whose origin the report settled it.
     Site(SiteId),
     Beacon(AgentId),
     /// This agent has no such open order: the report is late, repeated, or about another agent's
@@ -274,8 +274,8 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// At most `limit` pairs of one of these probers and one of these targets for which no measurement
-/// was ever tried. The targets are connected.
+/// Pairs of a prober and a target, from these lists, for which no measurement was ever tried.
+/// Returns at most `limit` pairs.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],

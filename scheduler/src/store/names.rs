@@ -13,7 +13,8 @@ use super::rows::Rows;
 
 /// Maximum number of names with the same beginning that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
-/// Number of names compared on each side of an unknown name. Most fleets have fewer agents.
+/// Number of stored names compared before and after an unknown name, in sort order. Most fleets
+/// have fewer agents.
 const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
@@ -27,11 +28,11 @@ pub enum Noun {
     /// An agent, even if it was removed.
     FormerAgent,
     Site,
-    /// The agent of an open enrolment token.
+    /// The agent for which an open enrolment token was made.
     Token,
 }
 
-/// Runs a statement on the names of a noun. Each literal is the text after a `from` of the
+/// Runs a statement on the names of a noun. Each literal is the text that follows a `from` in the
 /// statement.
 macro_rules! of_noun {
     ($noun:expr, $statement:ident, $conn:expr, $($argument:expr),+) => {
@@ -50,7 +51,8 @@ macro_rules! of_noun {
     };
 }
 
-/// U+10FFFF sorts after every character that a name may have.
+/// Selects the names with a beginning as a range. The range ends with U+10FFFF, which sorts after
+/// every character that a name may have.
 macro_rules! beginning {
     ($names:literal, $conn:expr, $beginning:expr) => {
         sqlx::query_scalar!(
@@ -99,7 +101,7 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
 }
 
 /// The names nearest to this one, at most three, the nearest first. Among very many names, this
-/// finds only names that are one edit away, and near names among those that sort next to this one.
+/// finds only names that differ by one edit, and near names that sort close to this one.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());

@@ -45,7 +45,7 @@ pub enum MigrationObstacle {
     )]
     Foreign {
         database: String,
-        /// The observation that shows this.
+        /// What was found in the database, as evidence.
         said: String,
     },
     /// The database's migrations differ from this program's but are not newer.
@@ -82,8 +82,8 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time. Those numbers are at least
-/// this one; releases count from 1.
+/// Minimum migration number of builds before the first release, which numbered their migrations by
+/// time. Releases count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.

@@ -37,7 +37,7 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
     sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
-/// The valid operator's token, and the former one.
+/// The operator's token that is valid now, and the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
     /// The hash of the valid token; `None` until the first scheduler makes a token.

@@ -33,7 +33,7 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// For an alias, the site it points at, with that site's name.
+    /// For an alias, the site that it points at and that site's name; `None` for any other site.
     pub alias_of: Option<(SiteId, String)>,
 }
 
@@ -73,8 +73,8 @@ pub struct SiteTask {
     pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent was chosen. If another strategy than the batch's was applied, also the reason
-    /// for that.
+    /// Why this agent was chosen. If a strategy other than the batch's was applied, also the reason
+    /// why.
     pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,

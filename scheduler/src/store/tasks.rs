@@ -19,7 +19,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// A site with measuring tasks that every prober has measured or failed to measure.
+/// A site that has measuring tasks, and that every prober has measured or failed to measure.
 #[derive(Debug, Clone)]
 pub struct MeasuredSite {
     pub site: SiteId,
@@ -46,8 +46,8 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     )
     .one(conn)
     .await?;
-    // Two statements, because in one join with an unknown number of rows the planner would read all
-    // tasks.
+    // These are two statements, because for one join with an unknown number of rows the planner
+    // would read all tasks.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),
@@ -70,9 +70,9 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     Ok(MeasuringBegun { tasks, aliases: aliases.into_iter().collect() })
 }
 
-/// At most `limit` sites of measuring tasks that each of these probers has measured or failed to
-/// measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site comes first.
-/// Returns no site if there is no prober.
+/// At most `limit` sites that have measuring tasks, and that each of these probers has measured or
+/// failed to measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site
+/// comes first. Returns no site if there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],

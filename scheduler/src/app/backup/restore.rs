@@ -2,7 +2,8 @@
 //! the operator's own server, or both.
 //!
 //! The file and the destination are checked before anything is changed. A mark in the database, set
-//! before the first row and removed in the last step, prevents schedulers from starting on it.
+//! before the first row and removed in the last step, prevents schedulers from starting on a
+//! database that is only partly restored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,8 +43,8 @@ pub struct Restore {
     pub progress: ProgressBar,
 }
 
-/// Restores a backup. Returns a text for people that says what was restored and what the operator
-/// must still do.
+/// Restores a backup. Returns a text that tells the operator what was restored and what remains to
+/// be done.
 ///
 /// # Errors
 /// When the backup cannot be restored; the message names the obstacle. Then nothing is restored.
@@ -246,7 +247,7 @@ impl RestoreInput {
     }
 }
 
-/// The text for people that is printed at the end.
+/// The text that is printed at the end.
 fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {

@@ -178,7 +178,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     assert!(said.contains("500 sites"), "{said}");
     let told = backup(Backup { database_url: url("empty"), ..wanted(base, "e.tar") }).await.unwrap_err().to_string();
     assert!(told.contains("contains no tables of landfall"), "{told}");
-    // The token in this directory is not the one whose hash the database has.
+    // The token in this directory does not match the hash in the database.
     let other = Backup { database_url: url("landfall"), data_dir: Some(base.join("two")), ..wanted(base, "o.tar") };
     let told = backup(other).await.unwrap_err().to_string();
     assert!(told.contains("do not match the database"), "{told}");

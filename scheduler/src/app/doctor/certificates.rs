@@ -21,8 +21,8 @@ use crate::app::tls::{AUTHORITY_WARNED_BEFORE, CA, CA_KEY, DOMAIN, NEW_AUTHORITY
 
 const AUTHORITY: &str = "authority";
 const CERTIFICATE: &str = "certificate";
-/// Time within which a running scheduler renews its certificate. The scheduler checks once an hour
-/// whether the renewal is needed.
+/// Time by which the renewal of a certificate may be late before it counts as failed. A running
+/// scheduler checks once an hour whether the renewal is needed.
 const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 
 /// Why no valid certificate was served.

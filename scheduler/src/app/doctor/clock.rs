@@ -14,8 +14,8 @@ const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(60);
 
 /// Whether the kernel reports that the clock is synchronised; `None` if unknown.
 ///
-/// The kernel's flag is read with `adjtimex`, which needs unsafe code. The program `timedatectl` of
-/// systemd prints the flag.
+/// Reading the kernel's flag with `adjtimex` would need unsafe code. Therefore systemd's program
+/// `timedatectl` is run, which prints the flag.
 pub(super) async fn synchronised() -> Option<bool> {
     let mut asked = Command::new("timedatectl");
     asked.args(["show", "--property=NTPSynchronized", "--value"]);

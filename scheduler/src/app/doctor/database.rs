@@ -107,7 +107,7 @@ impl Fault {
     }
 }
 
-/// Reads the facts of the operator's server. Without one, reads those of the data directory's
+/// Reads the facts of the operator's server. Without one, reads the facts of the data directory's
 /// private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {

@@ -124,16 +124,16 @@ fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     Some(Holder { pid, name: name.trim().to_owned() })
 }
 
-/// Whether a process has the file open. On overlay file systems, the list of locks shows other
-/// numbers than the metadata of the files.
+/// Whether a process has the file open. Used for overlay file systems, because there the list of
+/// locks shows other numbers than the metadata of the files.
 fn opened(pid: i32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
-/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows another
-/// device than the files' metadata; then the PID in the file decides.
+/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows a device
+/// that differs from the one in the files' metadata; then the PID in the file decides.
 fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
     locks.lines().find_map(|line| {
         let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

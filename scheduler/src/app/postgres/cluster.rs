@@ -192,7 +192,7 @@ pub(super) enum SocketDir {
 }
 
 impl SocketDir {
-    /// Makes an empty folder that only the account may enter. No server may be running.
+    /// Makes an empty folder that only the account may enter. Call it only while no server runs.
     pub(super) fn make(data_dir: &Path, account: &Account) -> anyhow::Result<Self> {
         let kept = data_dir.join("run");
         if fits(&kept) {
@@ -248,8 +248,8 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // This is enough for the indexes of a million open tasks. A small database uses little of
         // this memory.
         "shared_buffers=256MB".to_owned(),
-        // After a checkpoint, every changed page is logged in full. With 256 MB there was a
-        // checkpoint every second at full load.
+        // After a checkpoint, every changed page is logged in full. With a limit of 256 MB there
+        // was a checkpoint every second at full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),

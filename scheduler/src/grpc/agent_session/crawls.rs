@@ -43,8 +43,8 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // The pause applies only if the agent could not crawl. A lease that was preempted, or
-            // returned because of the site, does not mean that the agent has no room.
+            // `REFUSAL_PAUSE` applies only if the agent could not crawl. A lease that was
+            // preempted, or returned because of the site, does not mean that the agent has no room.
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }

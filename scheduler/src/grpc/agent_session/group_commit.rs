@@ -162,7 +162,7 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
 
 /// Returns the request's result, or runs the request in its own transaction if needed. If the
 /// verdict is missing, the session that ran the transaction was dropped. This happens when the
-/// scheduler stops or the database is away.
+/// scheduler stops or the database is unreachable.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
@@ -179,7 +179,7 @@ async fn conclude<R: Request>(
 
 /// Why a transaction failed.
 enum FailedTransaction {
-    /// Postgres refused it because of one of the requests, and nothing was done.
+    /// Postgres refused the transaction because of one of the requests, and nothing was done.
     Refused(store::Error),
     /// The database became unavailable, perhaps during the commit, so only idempotent requests may
     /// be retried.

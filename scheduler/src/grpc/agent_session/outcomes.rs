@@ -19,8 +19,8 @@ use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
 
-/// Maximum number of outcomes of a stream recorded at once. It is high enough to share the cost of
-/// the commit, and low enough for a transaction of some tens of milliseconds.
+/// Maximum number of outcomes from one stream that are recorded at once. It is high enough to share
+/// the cost of the commit, and low enough for a transaction of some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
 /// Takes the outcomes that have already arrived, beginning with `request`. Also returns the next
@@ -67,7 +67,8 @@ impl Session {
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
-            // Wakes at once, because the site's address is idle until the next crawl.
+            // Wakes the assignment at once, because the address is idle until another crawl begins
+            // there.
             self.scheduler.wakes.assign.notify_one();
         }
         for ((task, token), answer) in keys.into_iter().zip(answers) {
@@ -83,8 +84,8 @@ pub(super) struct OutcomeBatch {
     agent: AgentId,
     /// Each report, with the origin at which the agent found the site.
     reports: Vec<(Report, Option<String>)>,
-    /// The agent's free slots. `None` if no leases may be granted for them and for the newly freed
-    /// slots.
+    /// The agent's free slots. `None` if no leases may be granted, neither for free slots nor for
+    /// newly freed ones.
     free: Option<FreeSlots>,
 }
 

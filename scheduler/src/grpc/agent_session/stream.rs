@@ -1,4 +1,4 @@
-//! One agent's session: a task that owns its stream.
+//! One agent's session, run as a task that owns the agent's stream.
 //!
 //! The task answers the agent's messages. When it is woken, and at least once a second, it sends
 //! the messages that the store has for the agent: revoked or preempted leases, measurement orders,
@@ -105,8 +105,8 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // `gone` is true if the agent is gone. If all sessions end at once, agents may still be
-        // there.
+        // `gone` says whether the agent is gone. It is false if the scheduler itself ends all
+        // sessions, because the agents may still be there.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
             () = wakes.database.silent() => (Err(status::away()), false),

@@ -39,7 +39,8 @@ impl InvalidField {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// Makes the error for a field of the message that is in the field `of`.
+    /// Makes the error for a field of a nested message. `of` is the field that contains this
+    /// message.
     fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
         move |error| Self::new(format!("{of}.{}", error.field), error.problem)
     }

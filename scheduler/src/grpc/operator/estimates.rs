@@ -16,11 +16,11 @@ use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
-/// After an estimate, the next one is made only after a pause of this many times its duration. So
-/// at most about a tenth of the time is spent on the estimates of one batch, even of a million
-/// sites.
+/// After an estimate, the next one is made only after a pause of this many times the estimate's
+/// duration. So at most about a tenth of the time is spent on the estimates of one batch, even of a
+/// million sites.
 const PAUSE: u32 = 10;
-/// Minimum time between two estimates of one batch. People do not read faster.
+/// Minimum time between two estimates of one batch. Nobody could read more frequent estimates.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of estimates computed at once. Each occupies a connection to the database.
 const AT_ONCE: usize = 2;
@@ -52,7 +52,7 @@ struct Entry {
 }
 
 impl Estimates {
-    /// The remaining time of a batch, by an estimate at most a little older than the pause between
+    /// The remaining time of a batch. The estimate is at most a little older than the pause between
     /// two estimates. Waits up to `patience` for an estimate that is being computed, then returns
     /// the former one; `None` if there is none yet.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
@@ -87,7 +87,7 @@ impl Estimates {
     }
 
     async fn compute(&self, pool: &PgPool, batch: BatchId) {
-        // The semaphore is never closed.
+        // This cannot fail, because the semaphore is never closed.
         let place = self.places.acquire().await;
         let began = Instant::now();
         let computed = estimate(pool, batch).await;

@@ -160,7 +160,8 @@ impl ReportDesk {
     async fn unplanned(&self, error: PlanError) -> Status {
         let (noun, name) = match &error {
             PlanError::UnknownAgent(name) => (Noun::Agent, name.clone()),
-            // The name of a host has a dot, and the names of few agents have one.
+            // A host name contains a dot and few agents' names do, so a name with a dot is looked
+            // up as a site.
             PlanError::UnknownNear(name) if name.contains('.') => (Noun::Site, name.clone()),
             PlanError::UnknownNear(name) => (Noun::Agent, name.clone()),
             _ => return error.into(),

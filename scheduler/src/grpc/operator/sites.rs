@@ -302,8 +302,8 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 }
 
 impl SiteDesk {
-    /// Refuses a strategy that this fleet or this configuration cannot follow. A fleet may be too
-    /// small for the default, which operators did not choose.
+    /// Refuses a strategy that this fleet or this configuration cannot follow. The default strategy
+    /// is accepted even if the fleet is too small, because the operator did not choose it.
     async fn check_strategy(&self, conn: &mut PgConnection, strategy: Strategy) -> Result<(), Status> {
         if strategy.needs_load() && self.scheduler.config.draws == Draws::Static {
             return Err(SubmitError::IgnoresLoad(strategy).into());

@@ -626,8 +626,8 @@ async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
     }
 }
 
-/// Ends the task of `a.cn` as crawled by this agent. The agent's distance was predicted but not
-/// measured.
+/// Stores that this agent crawled `a.cn`, which ends the task. The agent's distance was predicted
+/// but not measured.
 async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
     sqlx::query(
         "insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)

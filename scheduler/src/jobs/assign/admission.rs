@@ -1,8 +1,8 @@
 //! Admission: which agents may crawl for which batches in one pass.
 //!
-//! It is read once for all batches of a pass and updated with each assignment, so that quotas also
-//! hold within the pass. The pure module `constraints` decides admission. A batch without
-//! constraints admits every agent.
+//! Admission is read once for all batches of a pass and updated with each assignment, so that
+//! quotas also hold within the pass. The pure module `constraints` decides admission. A batch
+//! without constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,24 +22,25 @@ pub(in crate::jobs) struct Admission {
     /// All enrolled agents, including disconnected ones.
     fleet: BTreeMap<AgentId, AgentTraits>,
     spending: HashMap<(BatchId, AgentId), QuotaUse>,
-    /// Expected bytes per site of each batch.
+    /// The expected number of bytes per site, for each batch.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// The number of each batch's stored set of excluded agents, valid while the set is unchanged.
+    /// For each batch, the row number of its stored set of excluded agents. Removed when the set
+    /// changes.
     stored: HashMap<BatchId, i64>,
 }
 
-/// What happens to tasks of a batch that no agent may crawl.
+/// What happens to those tasks of a batch that no agent may crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
-    /// The tasks wait for this cause.
+    /// The tasks wait because of this cause.
     Wait(NoEligibleAgent),
-    /// The tasks fail with this reason, for people.
+    /// The tasks fail with this reason.
     Fail(String),
 }
 
 impl Admission {
-    /// Reads the constraints of these batches, and finds the agents that they exclude.
+    /// Reads the constraints of these batches, and finds the agents that the constraints exclude.
     pub(in crate::jobs) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
@@ -116,8 +117,8 @@ impl Admission {
         }
     }
 
-    /// The number of the batch's stored set of excluded agents; `None` if the batch excludes no
-    /// agent.
+    /// The row number of the batch's stored set of excluded agents, which is stored first if
+    /// needed. `None` if the batch excludes no agent.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -132,7 +133,7 @@ impl Admission {
         Ok(Some(stored))
     }
 
-    /// Number of further tasks of a batch that these agents may get in all, at most `most`.
+    /// Number of further tasks of a batch that these agents together may get, at most `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(asked) = self.constraints.get(&batch) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
@@ -143,8 +144,7 @@ impl Admission {
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
     /// The tasks can fail only if no enrolled agent meets the constraints. They wait if agents that
-    /// meet them are disconnected or have used up their quota, because a quota is free again within
-    /// a day.
+    /// meet them are disconnected or have used up their quota. A quota is free again within a day.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -153,7 +153,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// The agents that may not begin the tasks of a batch that are assigned to them.
+    /// Each agent that may no longer begin the tasks of a batch that are assigned to it.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -167,7 +167,8 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds locked tasks that no agent may crawl, or fails them if the batch demands it.
+    /// Puts tasks on hold that no agent may crawl, or fails them if the batch's constraints demand
+    /// it. The caller has locked the tasks.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,

@@ -4,8 +4,8 @@
 //! The pure module `strategy::balance` decides the moves. This pass reads the agents' loads and
 //! queues, and stores each move as a new assignment with its cause. The work of a pass is bounded:
 //! it reads only the ends of the longest queues, makes at most `MOVES` moves, and predicts
-//! distances only for agents that joined after a choice. A task is moved only if its assignment is
-//! still the one that was read, and never to an agent that its batch excludes.
+//! distances only to agents that joined after the task's agent was chosen. A task is moved only if
+//! its assignment is still the one that was read, and never to an agent that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Maximum number of moves in one pass. It is enough for two hundred agents at once, in a
-/// transaction of well under a second.
+/// Maximum number of moves in one pass. So one pass can move a task to each of two hundred agents,
+/// in a transaction of well under a second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. An agent that is admitted to only one in fifty tasks still
 /// finds one among them.
@@ -41,7 +41,7 @@ const PREDICTED: usize = 100;
 struct BalanceInput {
     agents: Vec<AvailableAgent>,
     waiting: Vec<QueuedTask>,
-    /// The agents as candidates, for each waiting task.
+    /// For each waiting task, the agents as candidates.
     candidates: Vec<Arc<[Candidate]>>,
     queued: Vec<MovableTask>,
     admission: Admission,
@@ -149,8 +149,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether an agent that joined may get tasks from other queues: fewer tasks wait for the agent
-/// than it has slots.
+/// Whether a newly joined agent may get tasks from other queues. It may while fewer tasks wait for
+/// it than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }

@@ -15,12 +15,12 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected if it contradicts the round trips of at least this many landmarks: the sum
-/// of the claim and the round trip is shorter than light needs. One landmark is not enough, because
-/// one position may be wrong.
+/// A claim is rejected if it contradicts the round trips of at least this many landmarks. It
+/// contradicts a landmark's round trip if the sum of both is shorter than light needs between the
+/// agent and the landmark. One landmark is not enough, because one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
-/// Whether one of the measurements is a claim, that is, not by a landmark.
+/// Whether one of the measurements is a claim, that is, was not made by a landmark.
 pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }
@@ -51,8 +51,8 @@ pub(in crate::jobs) fn believed(
     kept
 }
 
-/// Number of landmarks for which the sum of their round trip and this claim is shorter than light
-/// needs.
+/// Number of landmarks whose round trip, added to this claim, is shorter than light needs between
+/// the landmark and the agent.
 fn impossible(
     positions: &BTreeMap<AgentId, Position>,
     (agent, claim): (AgentId, Rtt),

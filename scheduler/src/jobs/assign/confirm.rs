@@ -2,13 +2,13 @@
 //! (the confirmers) measure it. Sites with uncertain distances are also confirmed while their
 //! `gnp-balanced` or `earliest-finish` tasks wait for a slot.
 //!
-//! Works on located tasks, site by site. Each pass ends confirmations that are complete or overdue,
-//! begins requested ones, and orders the next measurement of open ones. A site has one open order
-//! at a time, so its confirmers measure one after another. Confirmers that fail or leave are
-//! skipped; the wait for each other confirmer is bounded.
+//! Confirming goes site by site through located tasks. Each pass ends confirmations that are
+//! complete or overdue, begins requested ones, and orders the next measurement of open ones. A site
+//! has one open order at a time, so its confirmers measure one after another. Confirmers that fail
+//! or leave are skipped; the wait for each other confirmer is bounded.
 //!
 //! A confirmer's measurement is used like any other. It takes precedence over a prediction at once.
-//! Later it helps much to locate the site, because confirmers are the nearest agents. Physically
+//! Later it helps to locate the site, because confirmers are the nearest agents. Physically
 //! impossible claims are rejected (`super::claims`). An agent that is excluded by all batches that
 //! wait for the site is not used as a confirmer.
 
@@ -34,8 +34,8 @@ use crate::jobs::measure::{order_lifetime, spread};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum number of open confirmations. It prevents long waits for agents that are near many
-/// sites.
+/// Maximum number of open confirmations. The limit prevents long waits for agents that are near
+/// many sites.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
@@ -135,7 +135,7 @@ struct ConfirmInput {
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<CurrentMap>>,
     tried: HashMap<SiteId, Vec<ConfirmationAttempt>>,
-    /// Sites for which only batches with constraints wait, with these batches.
+    /// For each site for which only batches with constraints wait, these batches.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
@@ -188,8 +188,9 @@ mod tests {
     use crate::store::embeddings::placements::{self, LocatedSite};
     use crate::store::fixtures;
 
-    /// Agents on a line with 10 ms between neighbours. Three of them, from end to end, are
-    /// landmarks. These have measured a site that is half a step before the last agent but one.
+    /// Agents on a line with 10 ms between neighbours. Three of them are landmarks: the first, the
+    /// last and one between. The landmarks have measured a site that is 5 ms before the second-last
+    /// agent.
     struct Line {
         trial: Trial,
         site: SiteId,
@@ -301,9 +302,9 @@ mod tests {
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
     }
 
-    /// A line whose site's distances are certain or uncertain, and whose agents are busy for five
-    /// seconds or idle. Two tasks have strategies that confirm sites with uncertain distances. A
-    /// confirmation takes less than a second.
+    /// A line of agents and a site. The site's distances are certain if `sure`, and the agents are
+    /// busy for five seconds if `busy`. Two tasks have strategies that confirm sites with uncertain
+    /// distances. A confirmation takes less than a second.
     async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
         let mut line = Line::of(pool, 8).await;
         let config = Arc::make_mut(&mut line.trial.scheduler.config);
@@ -552,8 +553,8 @@ mod tests {
         let asked = line.confirm().await;
         assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
         assert_eq!(line.chosen(line.task).await.0, Some(5));
-        // For a batch without constraints, any agent may measure when the first confirmation is too
-        // old.
+        // If no recent confirmation exists, any agent may confirm the site for a batch without
+        // constraints.
         line.located("two").await;
         line.trial.execute("delete from confirmers").await;
         line.trial.execute("delete from confirmations").await;

@@ -110,8 +110,8 @@ impl Known {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
-    /// The agents as candidates for a site; for static draws without their loads and without what
-    /// crawls taught.
+    /// The agents as candidates for a site. For static draws, the candidates have no load and no
+    /// corrections learned from crawls.
     pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent], draws: Draws) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);

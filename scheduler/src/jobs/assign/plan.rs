@@ -4,7 +4,8 @@
 //! located and are planned again in the next pass, with the results of crawls that have ended by
 //! then. So the last sites of a batch go to the agents that end them soonest, and a wrong
 //! prediction leaves no long queue. A plan that decides nothing is kept until a task, an agent or a
-//! crawl changes, or a slot will soon be free. The pure module `strategy::schedule` makes the plan.
+//! crawl changes, or until a slot is about to become free. The pure module `strategy::schedule`
+//! makes the plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,15 +27,15 @@ use input::{PlanDecisions, PlanInput};
 
 mod input;
 
-/// Maximum number of tasks planned together, called a window. It limits planning to a second,
-/// because the distances of a site take half a millisecond. The oldest tasks of a larger batch are
-/// planned first.
+/// Maximum number of tasks planned together, called a window. It keeps planning within a second,
+/// because computing the distances of a site takes half a millisecond. The oldest tasks of a larger
+/// batch are planned first.
 const WINDOW: i64 = 500;
 /// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
 /// fill all windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. It limits the delay of changes without a signal: a site was measured
-/// again, used quota became free, a signal was lost.
+/// Maximum age of a plan. It bounds how late a plan reflects changes that send no signal, such as a
+/// new measurement of a site or quota that became free, and how long a lost signal matters.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Makes plans. Keeps the newest plan while a new one would be the same.
@@ -54,8 +55,8 @@ struct UnchangedPlan {
 }
 
 impl UnchangedPlan {
-    /// The plan that was begun at `began`. `None` if it moved a task, because the next plan may
-    /// then move more, or if it planned nothing.
+    /// Keeps the plan that was begun at `began`. `None` if the plan moved a task, because the next
+    /// plan may move more, or if no task was planned.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);

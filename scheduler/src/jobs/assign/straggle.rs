@@ -3,8 +3,8 @@
 //! Runs for idle slots when no site waits to be planned. While sites wait, it runs only for slots
 //! of agents that are admitted to none of them. The pure module `strategy::straggler` chooses the
 //! crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the task is then
-//! planned like any other. A crawl is not moved if it ends before that, or if its agent does not
-//! receive or does not support the preemption.
+//! planned like any other. A crawl stays with its agent if it ends before the lease is returned, or
+//! if the agent does not receive or does not support the preemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 
 /// Maximum number of crawls considered in a pass, the longest-running first. It is small because
-/// the distances of a site take half a millisecond.
+/// computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
 
 /// One pass, for the slots of all agents except those in `wanted`, whose slots waiting tasks can
@@ -76,8 +76,8 @@ pub(in crate::jobs) async fn run(
     Ok(())
 }
 
-/// Number of slots of each agent in which a crawl could begin, without those reserved for preempted
-/// crawls.
+/// For each agent, the number of slots in which a crawl could begin, without slots that are
+/// reserved for preempted crawls.
 async fn idle(
     tx: &mut Transaction<'static, Postgres>,
     agents: &[AvailableAgent],

@@ -21,8 +21,8 @@ pub(super) struct Unconfirmed {
     pub(super) wanted: bool,
 }
 
-/// Holds tasks whose strategy needs confirmed distances until they exist. If the strategy does not
-/// need them, a task is held only while a confirmation of its site is open, and at most for the
+/// Holds tasks whose strategy needs confirmed distances until these distances exist. A task with
+/// another strategy is held only while a confirmation of its site is open, and at most for the
 /// usual time of a confirmation. Such a task would have waited that long anyway, and an agent that
 /// does not answer must not delay it further.
 pub(super) async fn hold_unconfirmed(
@@ -66,8 +66,8 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full. Returns the other tasks; those at a known,
-/// shared address now have a place there.
+/// Holds the tasks whose address is known to be full. Returns the other tasks. Those whose known
+/// address is shared now occupy a place there.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

@@ -1,5 +1,5 @@
-//! Decides whether the map must be fitted again, and gives the reason for people. This file is
-//! pure, except that it reads the mesh to measure drift.
+//! Decides whether the map must be fitted again, and states the reason for the operator. This file
+//! is pure, except that it reads the mesh to measure drift.
 
 use sqlx::PgConnection;
 
@@ -11,18 +11,18 @@ use crate::store::measurements;
 
 use crate::jobs::measure::fleet::Ground;
 
-/// The map is fitted again if one in this many round trips is newer than the fit.
+/// The map is fitted again if at least one in this many round trips is newer than the fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged if one in this many measured pairs is newer than the fit. If there were fewer,
-/// all could be from one bad minute.
+/// Drift is judged if at least one in this many measured pairs is newer than the fit. If there were
+/// fewer, all could be from one bad minute.
 const FRESH_SHARE: usize = 4;
 /// Minimum number of newer pairs. A median of fewer would mean little.
 const FEWEST_FRESH: usize = 10;
-/// The map has drifted if its median error over the newer pairs is at least this many times its
-/// median error at the fit ...
+/// The map has drifted only if its median error over the newer pairs is at least this many times
+/// its median error at the fit.
 const DRIFT_FACTOR: f64 = 1.5;
-/// ... and at least this much above it. (The fit error of a steady network is near zero, so the
-/// factor alone would be reached too easily.)
+/// The map has drifted only if its median error has also risen by at least this much. The fit error
+/// of a steady network is near zero, so the factor alone would be reached too easily.
 const DRIFT_ABOVE: f64 = 0.01;
 /// Maximum number of newcomers named in a reason; further ones are only counted.
 const NAMED: usize = 3;

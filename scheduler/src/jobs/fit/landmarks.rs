@@ -2,9 +2,9 @@
 //! other landmarks stay.
 //!
 //! One landmark is replaced per pass, and the new one is used only from the next pass on. So if
-//! half of a fleet is disconnected for a while, its landmarks are not all replaced at once. The map
-//! is then fitted again in the background; until then the present map is used. If the former
-//! landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
+//! half of a fleet is disconnected for a while, its landmarks are not all replaced at once. After a
+//! replacement the map is fitted again in the background; until then the present map is used. If
+//! the former landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
 
 use anyhow::Context;
 

@@ -1,7 +1,7 @@
 //! Trust: judges every agent by its reports, and acts on the results.
 //!
 //! A review runs before every fit, and periodically for reports about sites. It opens and ends
-//! quarantines and alarms. Code that reads the mesh, measurements of sites or the fleet must itself
+//! quarantines and alarms. Code that reads the mesh, the fleet or measurements of sites must itself
 //! omit quarantined agents.
 
 use std::collections::BTreeMap;
@@ -27,18 +27,17 @@ const SITES: i64 = 40;
 /// before the agent is trusted again.
 const CONSISTENT: i32 = 3;
 /// Number of sites that an agent must measure again if it was quarantined for its reports about
-/// sites. This is half as many more than the minimum for a judgement, because some sites do not
-/// answer.
+/// sites. This is 1.5 times the minimum for a judgement, because some sites do not answer.
 const PROBATION_SITES: i64 = 12;
-/// Age after which such an agent repeats these measurements. It is short enough to release the
-/// agent within an hour, and long enough not to burden sites.
+/// Age after which an agent quarantined for its reports about sites repeats these measurements. It
+/// is short enough to release the agent within an hour, and long enough not to burden sites.
 const PROBATION_AGE: Duration = Duration::from_secs(600);
 /// Minimum number of agents for a judgement. With fewer, honest agents could not outvote a lying
 /// one.
 const FEWEST_AGENTS: usize = 4;
-/// A fit is rejected if its error is more than this many times that of the last good fit.
+/// A fit is rejected if its error is more than this many times the error of the last good fit.
 const ERROR_GROWTH: f64 = 2.0;
-/// Relative error up to which no fit is rejected, however good the last one was.
+/// Up to this relative error no fit is rejected, however good the last good fit was.
 const USUAL_ERROR: f64 = 0.5;
 
 /// The result of a review.

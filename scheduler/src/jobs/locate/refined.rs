@@ -26,7 +26,7 @@ pub struct CurrentMap {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
     /// `None` if another kind of map was configured, or the mesh has too few data for a refined
-    /// one. The embedding then makes the predictions.
+    /// map. Distances are then predicted from the embedding.
     pub refined: Option<Refined>,
 }
 

@@ -1,5 +1,5 @@
-//! Tests the address lock: which agents resolve addresses, which agents measure there, and for
-//! which agents a measurement counts.
+//! Tests the address lock: which agents resolve addresses, which agents measure at an address, and
+//! for which agents a measurement counts.
 
 use std::net::IpAddr;
 use std::time::Duration;

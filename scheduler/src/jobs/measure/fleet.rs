@@ -17,8 +17,7 @@ use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
-/// Minimum number of other landmarks with which a landmark must have a round trip. A landmark with
-/// fewer is not fitted.
+/// A landmark is fitted only if its round trip with at least this many other landmarks is known.
 const FEWEST_PARTNERS: usize = 2;
 
 /// The connected agents, and the chosen landmarks.
@@ -112,9 +111,9 @@ impl Ground {
         Ok(Self { landmarks, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
-    /// Whether an embedding that was fitted to these landmarks is still valid. Chosen landmarks
-    /// must be the same. In a small fleet no present landmark may be missing, but former ones may
-    /// be gone, because agents come and go.
+    /// Whether an embedding that was fitted to these landmarks is still valid. If landmarks were
+    /// chosen, they must be exactly these. In a small fleet, every present landmark must be among
+    /// these; other agents may have left since, because agents come and go.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
@@ -135,8 +134,8 @@ impl Ground {
     }
 }
 
-/// The candidates that have a round trip, in either direction, with at least [`FEWEST_PARTNERS`]
-/// other candidates.
+/// The candidates whose round trip, in either direction, with at least [`FEWEST_PARTNERS`] other
+/// candidates is known.
 fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
     let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
     for pair in mesh {

@@ -71,8 +71,8 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
 /// releases its leases. If the agent is an elected landmark, another one is elected later, as for a
-/// landmark that stays away. A landmark set by hand is removed from the landmarks at once. Run in a
-/// transaction.
+/// landmark that stays disconnected. A landmark set by hand is removed from the landmarks at once.
+/// Run in a transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,

@@ -27,7 +27,8 @@ pub use tokens::{RevokeError, RevokedToken, State, Token, is_open, list, not_yet
 mod names;
 mod tokens;
 
-/// Number of bytes of a token's hash that form its identifier for people.
+/// Number of bytes of a token's hash that form the identifier by which operators refer to the
+/// token.
 const ID_BYTES: usize = 5;
 
 /// The agent that an operator wants to enrol.
@@ -58,7 +59,7 @@ pub enum Name {
 /// A new token.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The token's identifier for people.
+    /// The identifier by which operators refer to the token.
     pub id: String,
     pub name: String,
     /// The token in clear text, returned only here.
@@ -196,7 +197,7 @@ async fn insert(
     Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
 }
 
-/// The token's identifier for people.
+/// The identifier by which operators refer to the token.
 fn id(hash: &SecretHash) -> String {
     hex(&hash.as_bytes()[..ID_BYTES])
 }

@@ -24,7 +24,7 @@ words!(
         /// An identifier issued after the restored backup was made. This is not the agent's fault.
         #[error("a report on a lease from after the restored backup: its site is crawled again")]
         Restored = "restored",
-        /// A token older than the task's newest.
+        /// A token older than the task's newest token.
         #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
         /// The newest token of a task that was cancelled or failed before this outcome.
@@ -51,7 +51,7 @@ pub struct Count {
     pub times: u64,
     pub first_at: DateTime<Utc>,
     pub last_at: DateTime<Utc>,
-    /// A description of the last refusal, for people.
+    /// A sentence that describes the last refusal.
     pub detail: String,
 }
 

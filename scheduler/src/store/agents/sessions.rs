@@ -33,8 +33,8 @@ pub struct Registration {
     pub address: Option<IpAddr>,
     /// The leases that the agent still has, according to its report.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// Whether the process yields: another process of the same agent superseded it, so it connects
-    /// again only after that process is gone.
+    /// Whether the process yields to another process of the same agent, which has superseded it. A
+    /// process that yields connects again only after the other process is gone.
     pub yields: bool,
     /// A random number that the process drew when it started; `None` from an older agent.
     pub process: Option<i64>,
@@ -56,7 +56,7 @@ words!(
         Expired = "expired",
         /// Another process connected with the same credential.
         Superseded = "superseded",
-        /// The same process connected again, because the stream broke or the scheduler was away.
+        /// The same process connected again, because the stream broke or the scheduler was down.
         Reconnected = "reconnected",
         /// Another machine was enrolled in the agent's place.
         Replaced = "replaced",
@@ -116,8 +116,8 @@ pub enum OpenError {
     Store(#[from] Error),
 }
 
-/// Opens a session: ends the agent's former session, rebinds the leases that the agent still has to
-/// the new one, and releases the agent's other leases. Run in a transaction.
+/// Opens a session: ends the agent's former session, moves the leases that the agent still has to
+/// the new session, and releases the agent's other leases. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -19,8 +19,8 @@ use crate::store::{Error, position};
 const CRAWLS_LEARNED: i64 = 40;
 /// Maximum number of crawl residuals read per agent. This limit matters only in a small fleet.
 const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
-/// Maximum number of crawl residuals read for all agents together. At least [`CRAWLS_LEARNED`] of
-/// each agent are read nevertheless.
+/// Maximum number of crawl residuals read for all agents together. Even beyond this limit, at least
+/// [`CRAWLS_LEARNED`] of each agent are read.
 const RESIDUALS: i64 = 20_000;
 /// Number of a site's newest crawls that are read. Strategies do not try more agents than this.
 const CRAWLS_OF_A_SITE: i64 = 10;

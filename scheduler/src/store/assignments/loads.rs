@@ -65,7 +65,7 @@ pub struct AvailableAgent {
     /// Number of tasks assigned to the agent but not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
     /// The mean length of the agent's newest crawls. It is near the fleet's mean while few crawls
-    /// of the agent are known, and one second while the fleet has none.
+    /// of the agent are known, and one second if no crawl of the fleet is known.
     pub pace: Duration,
     /// When the agent's session was opened.
     pub since: DateTime<Utc>,
@@ -190,8 +190,8 @@ pub struct QueuedTask {
 }
 
 /// The tasks that wait at these agents: at most `each` per agent, starting with the task that would
-/// be granted last. Omits a task if another task is crawling its site, because it would have to
-/// wait at any agent.
+/// be granted last. Omits a task if another task is crawling its site, because such a task would
+/// have to wait at any agent.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -244,8 +244,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks and returns the tasks that may move. They still have the assignment that was read, and no
-/// other transaction has locked them.
+/// Locks and returns the tasks that can move now: those that still have the assignment that was
+/// read, and that no other transaction has locked.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

@@ -201,7 +201,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // A task of a site counts also as a task of its aliases, and the reverse.
+        // A task of a site also counts as a task of the site's aliases, and the reverse.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());

@@ -46,7 +46,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
     Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
-/// The properties of enrolled agents that constraints can require. Includes agents that are away.
+/// The properties of all enrolled agents, connected or not, that constraints can require.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTraits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits = rows
@@ -128,7 +128,7 @@ pub async fn spending(
     Ok((spending, expected))
 }
 
-/// Adds the bytes that crawls of batches with a quota fetched. The bytes are summed by the hour, so
+/// Adds the bytes fetched by crawls of batches with a quota. The bytes are summed by the hour, so
 /// that checking a quota reads few rows. An hour counts until 24 hours after its end, so an agent
 /// never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
 pub(in crate::store) async fn add_spending(
@@ -160,14 +160,13 @@ pub(in crate::store) async fn add_spending(
     .await
 }
 
-/// Deletes the sums of hours that no longer count.
+/// Deletes hourly sums that are too old to matter for a quota.
 pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// Returns the sites among these whose confirmation is awaited only by batches with constraints,
-/// each with these batches. A site is absent if a batch without constraints also waits for its
-/// confirmation.
+/// For each of these sites whose confirmation only batches with constraints await, returns these
+/// batches. A site is absent if a batch without constraints also waits for its confirmation.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -113,8 +113,8 @@ pub async fn step(
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks with their rows. Returns the numbers of the exclusions to which their
-/// assignments referred. The caller has locked the tasks.
+/// Removes ended tasks with their rows. Returns the row numbers of the exclusions to which the
+/// tasks' assignments referred. The caller has locked the tasks.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],
@@ -140,7 +140,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         .one(conn)
         .await?;
     if left {
-        // If tasks are open, they are of a round that was being made when the removal began.
+        // Open tasks belong to a round that was being made when the removal began.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }

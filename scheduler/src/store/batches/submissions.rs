@@ -42,7 +42,7 @@ pub struct Submission {
     pub policy: PolicyRequest,
     /// The requested constraints. A new batch gets exactly these; an existing batch keeps its own.
     pub constraints: ConstraintsRequest,
-    /// The scheduler's own policy.
+    /// The policy that is configured for this scheduler.
     pub default_policy: CrawlPolicy,
     /// A key chosen by the client. A submission without a key cannot be repeated safely.
     pub idempotency_key: Option<String>,
@@ -80,7 +80,7 @@ pub enum SubmitError {
     TooFewAgents { strategy: Strategy, agents: usize },
     #[error("strategy: {0} chooses by load, which this scheduler ignores: its configuration has draws = \"static\"")]
     IgnoresLoad(Strategy),
-    /// The batch has another policy, or other constraints.
+    /// The batch has another policy, or other constraints, than the request asks for.
     #[error("batch {batch} has {}: choose another batch or leave out that setting", listed(.differences))]
     Differs {
         batch: String,
@@ -365,8 +365,8 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // Only two executions: until then, Postgres still plans the statement each time, from the
-        // statistics.
+        // Executes the statement only twice. So early, Postgres still plans the statement each
+        // time, from the statistics.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
         // Makes Postgres plan the checks of foreign keys while the tables have one page.

@@ -1,5 +1,6 @@
-//! The progress of batches. Its cost depends only on the number of changes: triggers write
-//! differences, a job adds them to sums, and readers use the view `batch_progress`.
+//! The progress of batches. Triggers write each change as a difference, a job adds the differences
+//! to sums, and readers use the view `batch_progress`. So the cost depends only on the number of
+//! changes.
 
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
     .await
 }
 
-/// Deletes at most `limit` minutes older than `keep`. Returns the number of deleted rows.
+/// Deletes at most `limit` one-minute rows older than `keep`. Returns the number of deleted rows.
 pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, limit: i64) -> Result<u64, Error> {
     sqlx::query!(
         r#"

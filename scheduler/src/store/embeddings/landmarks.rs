@@ -18,7 +18,7 @@ pub struct Landmark {
     pub city: String,
     pub carrier: String,
     pub connected: bool,
-    /// The reason why the landmark was chosen or is quarantined, for people.
+    /// Why the landmark was chosen; for a quarantined landmark, why it is quarantined.
     pub reason: String,
     pub by: ChosenBy,
     /// Time since the landmark disconnected; `None` while it is connected.
@@ -34,7 +34,7 @@ pub enum ChosenBy {
     Election,
 }
 
-/// An elected landmark that stays away.
+/// An elected landmark that stays disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentLandmark {
     pub agent: AgentId,
@@ -49,7 +49,7 @@ pub struct UnreachedAgent {
     pub name: String,
     /// The URL of the agent's beacon, if the agent runs one.
     pub beacon_url: Option<String>,
-    /// The failure of the last agent that tried to reach it; `None` if none has tried.
+    /// The failure of the last attempt to measure the agent's beacon; `None` if no agent has tried.
     pub failure: Option<String>,
 }
 
@@ -79,8 +79,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// The elected landmark that has been away for the longest time. Considers only landmarks that are
-/// not removed and whose last session ended at least `after` ago.
+/// The elected landmark that has been disconnected for the longest time. Considers only landmarks
+/// that are not removed and whose last session ended at least `after` ago.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,

@@ -29,7 +29,8 @@ pub struct Checkpoint {
 /// Why a crawl is slow or paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The shortest interval between two requests.
+    /// The minimum interval that the agent keeps between two requests to the site; `None` if it
+    /// reported none.
     pub interval: Option<Duration>,
     /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,
@@ -39,7 +40,7 @@ pub struct RateState {
     /// Number of requests in the last minute.
     pub recent_requests: u32,
     pub recent_errors: u32,
-    /// The newest error, or empty.
+    /// The newest error; empty if there was none.
     pub last_error: String,
 }
 
@@ -89,7 +90,7 @@ pub async fn save(
     Ok(saved == 1)
 }
 
-/// The crawl states of these tasks; a task without a checkpoint is absent.
+/// The states of these tasks' crawls, from the checkpoints; a task without a checkpoint is absent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
     let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", tasks as _);
     let rows = rows.all(conn).await?;

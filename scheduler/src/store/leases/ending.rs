@@ -138,7 +138,7 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
 pub(in crate::store) struct Completed {
     pub(in crate::store) task: TaskId,
     pub(in crate::store) token: LeaseToken,
-    /// Why the task fails: a sentence for people and a reason kind; `None` if the task is done.
+    /// Why the task fails, as a sentence and as a kind of reason; `None` if the task is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,
 }
 

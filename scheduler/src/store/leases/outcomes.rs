@@ -40,7 +40,7 @@ pub struct Report {
     pub duration: Duration,
     /// The median time to the first byte on warm connections.
     pub rtt: Option<Rtt>,
-    /// One sentence, or empty.
+    /// A sentence from the agent; may be empty.
     pub message: String,
     /// Number of pages fetched again because the former agent's checkpoint did not include them.
     pub refetched: u32,
@@ -170,8 +170,9 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold,
-/// because their lease was taken back or never claimed the address for which the task was admitted.
+/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold.
+/// The lease of such a task was taken back, or never claimed the address for which the task was
+/// admitted.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,

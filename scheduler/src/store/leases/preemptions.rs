@@ -41,8 +41,8 @@ pub struct UnderWay {
     /// Number of fetched pages, and the time that they took, from the checkpoint. `None` if no page
     /// was fetched, or if another agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
-    /// The shortest interval between two requests that the site accepted, if the agent reported
-    /// one.
+    /// The minimum interval that the agent keeps between two requests to the site; `None` if it
+    /// reported none.
     pub interval: Option<Duration>,
     /// Agents at which a crawl of this task crashed, or that were lost during such a crawl.
     pub crashed_at: Vec<AgentId>,

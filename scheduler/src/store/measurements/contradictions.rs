@@ -1,5 +1,5 @@
-//! Contradictions: crawls that observe a round trip that differs from the one known for the site.
-//! They make the site's measurements doubtful.
+//! Contradictions: crawls that observe a round trip that differs from the known round trip of the
+//! site. Contradictions make the site's measurements doubtful.
 
 use std::collections::HashMap;
 

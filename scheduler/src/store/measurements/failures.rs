@@ -1,4 +1,4 @@
-//! Why a measurement failed: a cause for programs, and a message for people.
+//! Why a measurement failed: a cause that programs can compare, and a message for the operator.
 
 use crate::model::words;
 

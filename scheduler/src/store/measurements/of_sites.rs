@@ -4,11 +4,11 @@
 //! `address_disagreements` stores the addresses at which an agent measured two sites and found
 //! different round trips, although it could have shared one measurement.
 //!
-//! Invariants: a prober's report changes which address its own orders lock. It changes this for
-//! other probers only if the site's address was unknown, the report settled the site, or another
-//! prober reported the same address. A quarantined agent's report changes only which address its
-//! own orders lock. So an agent that lies about addresses costs every other prober one postponed
-//! order per site, and no request.
+//! Invariants: a prober's report changes which address its own orders lock. The report changes
+//! which address the orders of other probers lock only if the site's address was unknown, the
+//! report settled the site, or another prober reported the same address. A quarantined agent's
+//! report changes only which address its own orders lock. So an agent that lies about addresses
+//! costs every other prober one postponed order per site, and no request.
 //!
 //! An agent that found different round trips for sites at one address shares no measurement there
 //! for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent
@@ -29,16 +29,17 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// Number of consecutive postponed orders with a lock that are treated as a failed measurement. A
-/// site may need one order for each of three addresses: the one that other probers see, the one
-/// that this prober sees, and the one at which the site settles.
+/// After this many consecutive postponed orders with a lock, a failed measurement is stored. A site
+/// may need one order for each of three addresses: the one that other probers see, the one that
+/// this prober sees, and the one at which the site settles.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";
 /// The failure stored when a prober postponed an order and gave no address.
 const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
-/// Stores a prober's report about a site. `had_lock` says whether its order locked an address.
+/// Stores a prober's report about a site. `had_lock` says whether the prober's order locked an
+/// address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
@@ -78,7 +79,7 @@ pub(in crate::store) async fn upsert(
 }
 
 /// Stores the address of a site that was measured, successfully or not. Returns the number of
-/// requests sent before that no stored measurement includes yet.
+/// earlier requests that no stored measurement includes yet.
 async fn not_counted(
     conn: &mut PgConnection,
     site: SiteId,
@@ -153,8 +154,8 @@ struct ReportedAddress {
     settled: bool,
 }
 
-/// Stores the address of a site that a prober measured. Returns the number of requests that the
-/// prober sent before and that no stored measurement includes yet.
+/// Stores the address of a site that a prober measured. Returns the number of the prober's earlier
+/// requests that no stored measurement includes yet.
 async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
@@ -174,8 +175,8 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Stores the address of a site that a prober did not measure. `had_lock` says whether its order
-/// locked an address. Returns the number of consecutive orders that locked an address without
+/// Stores the address of a site that a prober did not measure. `had_lock` says whether the prober's
+/// order locked an address. Returns the number of consecutive orders that locked an address without
 /// measuring.
 async fn postponed(
     conn: &mut PgConnection,
@@ -209,8 +210,8 @@ async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(),
     .await
 }
 
-/// Stores a reported address that differs from the site's, with the numbers of postponed orders and
-/// of requests.
+/// Stores a reported address that differs from the site's stored address, with the numbers of
+/// postponed orders and of requests.
 async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
@@ -249,8 +250,8 @@ pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<
     resolved_addresses.all(conn).await
 }
 
-/// Time for which the sites at an address are measured one by one after a disagreement. Agents
-/// remember their measurements for less time.
+/// Time for which the sites at an address are measured one by one after a disagreement. It is
+/// longer than agents remember their measurements.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of agents that must report a disagreement before all agents stop sharing. One is not
 /// enough, because a single agent may err for a local reason.

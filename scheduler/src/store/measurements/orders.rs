@@ -82,7 +82,7 @@ pub struct OpenOrder {
     pub prober: String,
     /// The address that the order locks; `None` if the order only asks for the address.
     pub address: Option<String>,
-    /// The order's site, if it is another site at the same address.
+    /// The order's site if it is another site at the same address; otherwise `None`.
     pub other: Option<String>,
 }
 
@@ -143,9 +143,9 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     Ok(orders.collect())
 }
 
-/// Ends orders that will not be answered. Deletes orders of probers that are gone. If a prober
-/// missed the time limit, stores a failure, so that the target does not wait for the prober any
-/// longer.
+/// Ends orders that will not be answered. Deletes orders of probers whose session has ended. If a
+/// prober missed the time limit, stores a failure, so that the target does not wait for the prober
+/// any longer.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -187,8 +187,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders the measurements between connected agents that must be made now. Those of landmarks come
-/// first. Returns the probers that got orders.
+/// Orders the beacon measurements between connected agents that are missing or outdated. A prober
+/// measures landmarks before other agents. Returns the probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

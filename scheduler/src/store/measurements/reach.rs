@@ -1,4 +1,4 @@
-//! Reads which agents reach which beacons, to show the mesh to people.
+//! Reads which agents reach which beacons, for the display of the mesh.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
 
-/// Time after which a failed measurement of a beacon is tried again. If one of the two agents
-/// reconnects, it is tried sooner.
+/// Time after which a failed measurement of a beacon is repeated. If one of the two agents
+/// reconnects, the measurement is repeated sooner.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);
 
 /// Whether one agent reaches another's beacon.

@@ -1,4 +1,4 @@
-//! Computes how well predicted round trips agreed with measured ones, over ended crawls.
+//! Computes how well predicted round trips agreed with measured ones in ended crawls.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -18,9 +18,10 @@ pub struct AccuracyRow {
     pub city: Option<String>,
     pub carrier: Option<String>,
     pub day: Option<String>,
-    /// Errors against the median round trips of the crawls.
+    /// Errors of the predictions, compared with the median round trips of the crawls.
     pub crawled: Errors,
-    /// Errors against the round trips that the agents had measured before they were chosen.
+    /// Errors of the predictions, compared with the round trips that the agents had measured before
+    /// they were chosen.
     pub probed: Errors,
 }
 

@@ -52,8 +52,8 @@ pub struct NewestChoice {
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent was chosen. If another strategy than the batch's was applied, also the reason
-    /// for that.
+    /// Why this agent was chosen. If a strategy other than the batch's was applied, also the reason
+    /// why.
     pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,

@@ -19,7 +19,7 @@ use super::assignment_row::{AssignmentRow, TaskRow};
 /// is in the batch.
 const SPARSEST: i64 = 4;
 
-/// Selects tasks of a batch: newest rounds that meet all of these conditions.
+/// Selects tasks of a batch: those newest rounds that meet all of these conditions.
 #[derive(Debug, Clone)]
 pub struct TaskFilter {
     pub batch: BatchId,
@@ -67,8 +67,8 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// The mean distance between the site numbers of the last page's rows, if it was short. Then
-    /// the next page reads a range of sites; otherwise it looks up each site.
+    /// The mean distance between the site numbers of the last page's rows; `None` if it was large.
+    /// With a value, the next page reads a range of sites; otherwise it looks up each site.
     spacing: Option<i64>,
     ended: bool,
 }
@@ -177,7 +177,7 @@ macro_rules! page {
 }
 
 /// At most `limit` rows after `after`, of sites up to number `last`. If `last` is given, the page
-/// reads all sites up to that number, so few of these sites may belong to other batches.
+/// reads all sites up to that number, so most of these sites should belong to the batch.
 async fn assignments(
     conn: &mut PgConnection,
     wanted: &TaskFilter,

@@ -26,7 +26,7 @@ pub struct Event {
     /// The event's position in the log. A reader continues after it.
     pub cursor: Cursor,
     pub at: DateTime<Utc>,
-    /// task, lease, session, agent, term or database.
+    /// One of task, lease, session, agent, term and database.
     pub noun: String,
     /// The state that was entered, or a word for the event.
     pub what: String,
@@ -36,7 +36,7 @@ pub struct Event {
     pub agent: Option<String>,
     pub session: Option<SessionId>,
     pub incarnation: Option<Incarnation>,
-    /// The cause, for people.
+    /// The cause, as operators see it.
     pub cause: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The number of the event, for people and programs.
+    /// The number of the event, which operators and programs see.
     pub const fn id(self) -> i64 {
         self.id
     }

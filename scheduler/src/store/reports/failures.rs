@@ -10,7 +10,7 @@ use crate::store::types::Unsigned;
 
 use super::{CrawlFilter, Groups};
 
-/// A group of failed sites, in their newest rounds.
+/// A group of sites whose newest rounds failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureRow {
     /// The values that the sites have in common. A field is `None` if rows are not grouped by it,

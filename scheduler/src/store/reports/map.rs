@@ -8,7 +8,7 @@ use crate::store::rows::Rows;
 use crate::store::types::whole;
 
 /// A table with up to this many times the wanted rows is read completely. A sample would then
-/// consist of so few blocks that its size could differ much from the wanted one.
+/// consist of so few blocks that its size could differ much from the wanted size.
 const READ_WHOLE: f64 = 4.0;
 
 /// A placed site.

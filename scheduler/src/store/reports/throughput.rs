@@ -325,8 +325,8 @@ mod tests {
         sites: u32,
     }
 
-    /// An ended crawl. `granted` and `accepted` (of its outcome) are seconds after `begin`.
-    /// `started` and `took_ms` are by the agent's clock.
+    /// An ended crawl. `granted` and `accepted`, the times of its lease and of its outcome, are in
+    /// seconds after `begin`. `started` and `took_ms` are by the agent's clock.
     struct Crawl {
         granted: f64,
         accepted: f64,

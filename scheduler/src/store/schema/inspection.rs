@@ -35,15 +35,15 @@ pub async fn server(conn: &mut PgConnection) -> Result<ServerFacts, Error> {
 /// The relation of a database's schema to this program's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaState {
-    /// There are no tables; a start creates them.
+    /// There are no tables; the start of a scheduler creates them.
     Empty,
-    /// There are tables of another program, and none of them has the name of a Landfall table. A
-    /// start creates Landfall's tables beside them.
+    /// There are tables of another program, and none of them has the name of a Landfall table. The
+    /// start of a scheduler creates Landfall's tables beside them.
     Shared {
         /// One of these tables.
         table: String,
     },
-    /// A start applies this number of migrations.
+    /// The start of a scheduler would apply this number of migrations.
     Older { missing: usize },
     /// The schema is this program's.
     Current,
@@ -174,7 +174,7 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn tables_of_others_are_told_apart_from_none_and_from_those_in_the_way(pool: PgPool) {
-        // The database of a test may be a copy of one with the schema.
+        // The database of a test may be a copy that already has the schema.
         pool.execute("drop schema public cascade; create schema public").await.unwrap();
         assert_eq!(inspected(&pool).await, Ok(SchemaState::Empty));
         pool.execute("create table wp_posts (title text)").await.unwrap();

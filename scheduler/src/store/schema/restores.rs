@@ -1,7 +1,7 @@
 //! Restores: adjusts a database that was restored from a backup, and records the restore.
 //!
-//! Agents and people may have seen numbers that the database does not contain any more. So after a
-//! restore every new number is above a floor, which no earlier number can have reached. Nothing
+//! Agents and operators may have seen numbers that the database does not contain any more. So after
+//! a restore every new number is above a floor, which no earlier number can have reached. Nothing
 //! that was active in the backup continues, because its sessions and leases ended long ago. While a
 //! restore is incomplete, the database has a table that only restores create.
 
@@ -19,7 +19,7 @@ use crate::store::{Error, leases, minute};
 /// represent the floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
-/// The result of a restore, for people.
+/// The result of a restore, as reported to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreResult {
     pub at: DateTime<Utc>,
@@ -217,7 +217,7 @@ mod tests {
         assert!(void.contains("expired"), "{void}");
 
         // A number issued after the backup is not the agent's fault. A number that was never issued
-        // is.
+        // is the agent's fault.
         let answers = [
             (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
             (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),

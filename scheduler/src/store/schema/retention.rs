@@ -2,8 +2,8 @@
 //! limits.
 //!
 //! Invariants: rows are deleted in pieces. A piece is one short transaction that locks only rows
-//! that are no longer in use. It finds these rows through an index, and does not read rows in use
-//! again and again. The newest round of a site in a batch is kept, however old it is.
+//! that are no longer in use. It finds these rows through an index, and does not repeatedly read
+//! rows that are still in use. The newest round of a site in a batch is kept, however old it is.
 
 use std::time::Duration;
 
@@ -106,8 +106,8 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 }
 
 /// Reads the assignments in order of creation, continuing where the last piece ended. A new
-/// assignment ends the earlier assignments of its task, so these are deleted. Each assignment is
-/// read only once, even if it is still in use.
+/// assignment supersedes the earlier assignments of its task, so the earlier ones are deleted. Each
+/// assignment is read only once, even if it is still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"

@@ -41,7 +41,7 @@ pub struct AlarmFilter {
 }
 
 /// At most `limit` of the open alarms that the filter selects, newest first, and the number of all
-/// of them.
+/// selected alarms.
 pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -106,8 +106,8 @@ pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, A
     .await
 }
 
-/// Holds the tasks among these located ones whose site's circuit is open, and returns them. The
-/// caller has locked the tasks.
+/// Of these located tasks, holds and returns those whose site's circuit is open. The caller has
+/// locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"

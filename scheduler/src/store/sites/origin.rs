@@ -24,8 +24,8 @@ const MOVE_TRIES: u32 = 3;
 
 /// Settles a site at the origin that the prober observed, and returns the keeper of this origin.
 ///
-/// If both sites have a task in a batch and round, only one task is kept: the one that has begun,
-/// else the keeper's. The other task is cancelled, and stores the reason.
+/// If both sites have a task in a batch and round, only one task is kept: the task that has begun
+/// or, if neither has, the keeper's task. The other task is cancelled, and stores the reason.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
@@ -154,7 +154,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The hold of a moved task belonged to the former site.
+    // The holds of the moved tasks end, because they belonged to the former site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"

@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source's name, as stored and shown to people.
+    /// The source's name, as stored and as shown to operators.
     pub const fn name(self) -> &'static str {
         match self {
             Self::List => "list",

@@ -16,7 +16,7 @@ use crate::store::rows::{Rows, Statement};
 pub struct SuspectedSite {
     /// From 0 to 1; 1 is certain.
     pub confidence: f64,
-    /// The evidence, for people; not empty.
+    /// The evidence in words; never empty.
     pub evidence: String,
 }
 

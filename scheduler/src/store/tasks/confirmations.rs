@@ -67,13 +67,13 @@ pub struct ConfirmationRequest {
 
 /// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
 /// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
-/// If a site's confirmation ended a moment ago, its tasks are not held.
+/// If a site's confirmation ended within `max_age`, the site's tasks are not held.
 pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
     let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
-    // Locks every row, even if it does not change it. So a transaction that ends a confirmation
+    // Locks every row, even if the row does not change. So a transaction that ends a confirmation
     // waits, and then also releases the tasks held here.
     sqlx::query!(
         r#"
@@ -100,8 +100,8 @@ pub struct DueConfirmations {
     pub looked_at: usize,
 }
 
-/// The sites of at most `limit` requested confirmations, longest requested first. The limit is
-/// lower if more than `at_once` confirmations would be open after these have begun. Deletes
+/// Chooses at most `limit` requested confirmations, the oldest requests first, and returns their
+/// sites. Chooses fewer if otherwise more than `at_once` confirmations would be open. Deletes
 /// confirmations that no task waits for.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
     // Locks the rows first. [`want`] also locks them until its tasks are held, so the next
@@ -201,8 +201,8 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
 }
 
 /// At most `limit` sites of open confirmations that have no open order. The longest open comes
-/// first. Each site has the connected, trusted confirmers that have not answered. A site whose
-/// order was lost with the prober's session is included again.
+/// first. Each site comes with its connected, trusted confirmers that have not answered. A site
+/// whose order was lost with the prober's session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"

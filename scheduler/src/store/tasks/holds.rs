@@ -21,7 +21,8 @@ pub enum Cause {
     /// The address of the site permits no further crawl.
     Address {
         address: IpNet,
-        /// Whether the task is admitted: it may be assigned, and has a place at the address.
+        /// Whether the task is admitted. An admitted task may be assigned, and has a place at the
+        /// address.
         admitted: bool,
     },
     /// The site asked for a pause of this length.
@@ -111,8 +112,8 @@ pub enum HoldFilter<'a> {
     Confirming(&'a [SiteId]),
 }
 
-/// Releases at most `limit` tasks, and returns them with their sites. If a later pass looks for the
-/// tasks again, skips tasks locked by another transaction; otherwise waits for the lock.
+/// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
+/// transaction if a later pass looks for these tasks again; otherwise waits for the lock.
 pub async fn release(
     conn: &mut PgConnection,
     which: HoldFilter<'_>,

@@ -181,7 +181,7 @@ mod tests {
             assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Moves the times at which recrawls are due back by `time`, as if that time had passed.
+        /// Moves the due times of recrawls into the past by `time`, as if that time had passed.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)

@@ -91,8 +91,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// Of the reasons why a batch's tasks without an agent wait, the most frequent one that is worth
-/// reporting, with the number of these tasks.
+/// The most frequent reason worth reporting why tasks of this batch without an agent wait. Also
+/// returns the number of tasks that wait for this reason.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -111,7 +111,7 @@ impl From<v1::ElectLandmarksRequest> for Election {
     }
 }
 
-/// The error for a request for two different agents that names one agent twice.
+/// The error for a request that must name two different agents but names one agent twice.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two different agents"))
 }

@@ -1,4 +1,4 @@
-//! Converts the state of the system.
+//! Converts the state of the whole system to a message of the protocol.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Makes three agents, the last without coordinates, and four sites: one was crawled, one has
-/// several locations, one has coordinates in another embedding, and one is beside the second agent.
+/// Makes three agents, the last without coordinates, and five sites: one was crawled, one is beside
+/// the second agent, one has several locations, one has coordinates only in another embedding, and
+/// one has no coordinates.
 async fn ground(pool: PgPool) -> OperatorServer {
     let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
@@ -66,8 +67,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // Before, each site is 10 + 2 + 1 ms away. After, the second site has an agent at its position,
-    // of height 1 ms.
+    // Before the changes, each site is 10 + 2 + 1 ms from its agent. After them, an agent of height
+    // 1 ms stands beside the second site.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();
@@ -83,7 +84,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
-    // The suggested place is beside the other site. With it, every site has an agent beside it.
+    // The suggested place is beside the other site. With an agent there, every site has one beside
+    // it.
     let near: Vec<&str> = plan.suggestions.iter().map(|one| one.near.as_str()).collect();
     assert_eq!((near, plan.sampled_sites), (vec!["a.cn"], 2), "{plan:?}");
     assert!((millis(plan.suggestions[0].gain) - 5.0).abs() < 1e-3 && plan.suggestions[0].share == 0.5, "{plan:?}");

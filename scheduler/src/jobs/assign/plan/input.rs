@@ -28,8 +28,8 @@ use super::super::known::Known;
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-/// Number of agents stored with a choice: the one that gets the site, and those that would have
-/// ended the crawl next.
+/// Number of agents stored with a choice: the agent that gets the site, and the agents that would
+/// have ended its crawl next.
 const LISTED: usize = 3;
 
 /// The input of a plan.
@@ -183,9 +183,9 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// For each site only the duration at each agent is kept, because the candidates of all sites
-    /// would need a hundred megabytes. The candidates of the few decided sites are read from
-    /// `among` again.
+    /// Only the duration at each agent is kept for a site, because the candidates of all sites
+    /// would need a hundred megabytes. Few sites get a decision now, and their candidates are read
+    /// again from `among`.
     pub(super) fn decided(
         &self,
         admission: &Admission,
@@ -233,8 +233,8 @@ impl PlanInput {
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// The time that each agent would need for one waiting task. There is no time if no distance is
-    /// known or trusted, nor for an agent that the batch excludes.
+    /// The time that each agent would need for one waiting task. No agent has a time if no distance
+    /// of the site is known or trusted. An agent that the batch excludes has none either.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -277,8 +277,8 @@ impl PlanInput {
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice for an entry of the plan: its agent, and the agents that would end this crawl
-    /// first if it were the only crawl.
+    /// The choice for an entry of the plan: the entry's agent, and the agents that would end this
+    /// crawl first if it were the only crawl.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {

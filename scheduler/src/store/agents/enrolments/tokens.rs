@@ -26,7 +26,7 @@ pub enum State {
 /// A stored token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The token's identifier for people.
+    /// The identifier by which operators refer to the token.
     pub id: String,
     pub name: String,
     pub city: String,
@@ -41,8 +41,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest tokens, oldest first: open ones or, with `all`, also ended ones that are still
-/// stored. Also returns the number of older tokens that were omitted.
+/// The open tokens, oldest first, but at most the newest `MOST_LISTED`. With `all`, also includes
+/// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"

@@ -47,8 +47,8 @@ pub async fn renew(
     Ok(renewed == 1)
 }
 
-/// Stores why the session's agent gets no leases; `None` if it gets leases again. Returns `true` if
-/// the reason changed.
+/// Stores the reason why the session's agent gets no leases, or `None` when it gets leases again.
+/// Returns `true` if the reason changed.
 pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
     let changed = sqlx::query!(
         "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",

@@ -72,8 +72,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Holds the tasks among these located ones whose site's known address has no free place, and
-/// returns them. The caller has locked the tasks.
+/// Of these located tasks, holds and returns those whose site has a known address without a free
+/// place. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
