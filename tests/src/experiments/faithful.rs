@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use self::network::{Network, requests};
 use self::settings::{Cell, Connection, Contender, FAITHFUL, LayoutForm, Point, Settings};
-use super::sweep::crawls::{self, Batch, BatchResult, Carried};
+use super::sweep::batch::{Batch, BatchResult, Carried};
+use super::sweep::crawls;
 use super::sweep::growth::BodyArrival;
 use super::sweep::kept::CellStore;
 use super::sweep::{Format, RunArgs, in_threads};

@@ -18,7 +18,7 @@ use landfall_scheduler::model::Strategy;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::crawls::{Batch, BatchResult};
+use self::batch::{Batch, BatchResult, variation};
 use self::grid::Row;
 use self::kept::CellStore;
 use self::measured::LayoutMeasurements;
@@ -28,6 +28,7 @@ use crate::evidence::float;
 use crate::world::scenario::Scenario;
 use crate::world::web::{SiteRequest, SiteWeb};
 
+pub mod batch;
 pub mod crawls;
 pub mod fleet;
 pub mod grid;
@@ -324,7 +325,7 @@ impl Method {
             Self::List => {
                 let schedule = simulation
                     .with_batch(point, Strategy::EarliestFinish, 0, |batch| Ok(list::list_schedule(&batch)))?;
-                let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), crawls::variation(&schedule.busy));
+                let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), variation(&schedule.busy));
                 return Ok(SimulatedResult {
                     mb_per_min: 0.0,
                     makespan_s,
@@ -337,7 +338,7 @@ impl Method {
         let makespan_s = result.makespan.as_secs_f64();
         let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
         let requests_per_s = float(result.requests) / makespan_s;
-        let (busy_variation, preempted) = (crawls::variation(&result.busy), result.preempted);
+        let (busy_variation, preempted) = (variation(&result.busy), result.preempted);
         Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
     }
 }

@@ -17,7 +17,8 @@ use super::batch;
 use super::network::{Network, requests};
 use super::settings::{Contender, Point, Settings};
 use crate::evidence::float;
-use crate::experiments::sweep::crawls::{self, Batch};
+use crate::experiments::sweep::batch::Batch;
+use crate::experiments::sweep::crawls;
 use crate::experiments::sweep::measured::agent_index;
 
 /// The paper's ratio of the two rates for its one site: 2.38 to 0.45 MB a minute.

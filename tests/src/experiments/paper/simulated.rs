@@ -9,7 +9,7 @@ use landfall_scheduler::model::Strategy;
 use super::stage::LabResult;
 use super::{FinishedCell, PlannedCell};
 use crate::evidence::float;
-use crate::experiments::sweep::crawls::BatchResult;
+use crate::experiments::sweep::batch::BatchResult;
 use crate::experiments::sweep::measured::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};

@@ -12,7 +12,8 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::crawls::{Batch, alone};
+use super::batch::Batch;
+use super::crawls::alone;
 
 /// Number of simulated crawls from which a mean is computed. Several are needed, because packet
 /// losses are random.
