@@ -58,7 +58,7 @@ pub struct Config {
     /// The source address of every connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<IpAddr>,
-    /// The name server, `address` or `address:port`. If absent, the system's is used.
+    /// The name server, `address` or `address:port`. If absent, the system's name server is used.
     #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
     /// Whether to cache the name server's answers for their TTL, at most an hour. Turn it off only
@@ -68,18 +68,18 @@ pub struct Config {
     /// Networks that may be probed and crawled although they are not public.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
-    /// Additional certificate authorities (PEM) for sites, beside the public web's.
+    /// Certificate authorities (PEM) to trust for sites, in addition to the public ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_ca: Option<PathBuf>,
-    /// The address at which Prometheus reads the agent's metrics; port 0 takes any free port. If
-    /// absent, they cannot be read.
+    /// The address at which Prometheus reads the agent's metrics; port 0 takes any free port.
+    /// Without an address, the metrics cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
     /// Whether `metrics` may be an address that is not loopback. Everybody who reaches it can read
     /// the metrics.
     #[serde(default)]
     pub metrics_public: bool,
-    /// The OTLP collector that gets a span for each crawl. If absent, none are sent.
+    /// The OTLP collector that gets a span for each crawl. If absent, no spans are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<Collector>,
     #[serde(default)]
@@ -91,7 +91,7 @@ pub struct Config {
     /// Where to store fetched pages. If absent, no pages are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
-    /// The command that crawls sites. If absent, the agent's own crawler does.
+    /// The command that crawls sites. If absent, the agent's own crawler crawls them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecConfig>,
 }

@@ -312,8 +312,8 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether sites must be measured before the choice, for their distances or for the addresses
-    /// that probers resolve.
+    /// Whether sites must be measured before an agent is chosen, because the strategy needs their
+    /// distances or the addresses to which probers resolve their names.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }

@@ -130,7 +130,7 @@ pub struct BatchStatus {
     pub strategy: Strategy,
     /// Number of the batch's sites. Each site is counted once, in the state of its newest round.
     pub sites: u64,
-    /// Number of sites that have ended with any result.
+    /// Number of sites whose newest round has ended, with any result.
     pub ended: u64,
     pub failed: u64,
     /// Number of sites that are being crawled.

@@ -26,8 +26,8 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// The sums of a time slice. Each crawl changes only a few of these sums, however many slices the
-/// crawl spans.
+/// The sums of a time slice. However many slices a crawl spans, it changes the sums of only a few
+/// of them, because `step` is a difference between slices.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.

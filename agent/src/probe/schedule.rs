@@ -28,7 +28,7 @@ pub enum Event {
     Warmed,
     /// No connection was made, or its first request was not answered.
     WarmUpFailed,
-    /// The connection was closed before a sample was sent on it or answered.
+    /// The connection was closed before a sample was sent, or before the sample was answered.
     Closed,
     /// A sample was answered, and the connection can be used again.
     Answered,

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 pub(super) struct Answers(BTreeMap<String, Vec<Value>>);
 
 impl Answers {
-    /// Sets the values of an answer, and replaces earlier values. A command whose JSON differs from
-    /// its rows calls this after its rows were recorded.
+    /// Sets the example values of an answer, and replaces earlier values. If the JSON of a command
+    /// differs from its table rows, this is called after the rows were recorded.
     pub(super) fn set(&mut self, name: &str, values: Vec<Value>) {
         self.0.insert(key(name), values);
     }

@@ -40,7 +40,7 @@ pub(crate) trait Row: Sized + 'static {
         Self::COLUMNS.first().map_or_else(String::new, |(_, cell)| printable(&cell(self, view)))
     }
 
-    /// The tone of the cells in the column marked `!`.
+    /// The tone of the cells in the column that [`Row::COLUMNS`] marks with `!`.
     fn tone(&self) -> Tone {
         Tone::Plain
     }

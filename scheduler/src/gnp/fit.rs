@@ -1,12 +1,12 @@
 //! Fits an embedding: places the landmarks first, then all agents by the mesh.
 //!
-//! Phase 1 places the landmarks (Ng and Zhang, landmark operations): starting from classical
-//! scaling of their distances, the simplex minimises the sum of squared relative errors. Phase 2
-//! places all agents, including the landmarks: starting from the landmarks' places and from a
-//! scaling of the whole mesh, it minimises the robust squared log error. Both phases move one agent
-//! at a time while the others are fixed (block coordinate descent), and sweep over all agents until
-//! a sweep gains nothing. A simplex over all components at once would not converge beyond a few
-//! tens of components.
+//! Phase 1 places the landmarks ("landmark operations" in Ng and Zhang's paper). It starts from a
+//! classical multidimensional scaling of the landmarks' distances, and minimises the sum of squared
+//! relative errors. Phase 2 places all agents, including the landmarks. It starts from the
+//! landmarks' places and from a scaling of the whole mesh, and minimises the robust squared log
+//! error. Both phases use Nelder and Mead's simplex. They move one agent at a time while the others
+//! are fixed (block coordinate descent), and sweep over all agents until a sweep gains nothing. A
+//! simplex over all components at once would not converge beyond a few tens of components.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
 //! this start unless another start reaches a clearly lower cost. A repeated measurement of the same
@@ -154,8 +154,8 @@ fn by_mesh(
     Ok(points)
 }
 
-/// Places every other agent by its distances to the landmarks (Ng and Zhang, ordinary host
-/// operations). Agents without a distance to any landmark are left out.
+/// Places every other agent by its distances to the landmarks ("ordinary host operations" in Ng and
+/// Zhang's paper). Agents without a distance to any landmark are left out.
 fn by_landmarks(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,

@@ -1,5 +1,5 @@
-//! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; Ng and
-//! Zhang, ordinary host operations).
+//! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; "ordinary
+//! host operations" in Ng and Zhang's paper).
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
 //! the error could place a host far from all agents. Two things prevent this: the search starts
@@ -290,8 +290,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // The costs may differ by a thousandth of a squared log error per measurement, which is
-            // about three per cent of a round trip.
+            // The costs, in squared log errors, may differ by 0.001 per measurement. This is the
+            // square of a log error of about 0.03, or three per cent of a round trip.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::contact::{ContactUrl, InvalidContact};
 use crate::model::size;
 
-/// Maximum number of pages and of links, because the store's columns have signed types.
+/// Maximum number of pages and of links, which is the maximum of the store's signed columns.
 const MOST: u32 = i32::MAX.unsigned_abs();
 /// Maximum duration of one crawl.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -25,12 +25,12 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
 /// Maximum recrawl interval. For a longer interval, an operator can submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Maximum number of patterns in a list, and maximum length of a pattern in bytes, because an agent
-/// compares each link with each pattern.
+/// Maximum number of patterns in a list, and maximum length of a pattern in bytes. Both are limited
+/// because an agent compares each link with each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// Maximum lengths of a user-agent name and of its version, in bytes, because every request
-/// contains them.
+/// Maximum lengths of a user-agent name and of its version, in bytes. Both are limited because
+/// every request contains them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 

@@ -173,9 +173,9 @@ pub struct NewEmbedding<'a> {
     pub embedding: &'a Embedding,
     /// When the mesh was read.
     pub as_of: DateTime<Utc>,
-    /// The reason for the fit, as operators see it.
+    /// The reason for the fit, as shown to operators.
     pub reason: &'a str,
-    /// The median error over the mesh of the fit; `None` without measurements.
+    /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
     /// The median distance between an agent's places in the former embedding and in this one.
     pub median_move: Option<Duration>,
@@ -250,7 +250,7 @@ pub struct Epoch {
     pub epoch: EmbeddingEpoch,
     /// When the mesh was read.
     pub fitted_at: DateTime<Utc>,
-    /// The reason for the fit, as operators see it.
+    /// The reason for the fit, as shown to operators.
     pub reason: String,
     /// Number of placed agents, including the landmarks.
     pub agents: u32,
@@ -259,7 +259,7 @@ pub struct Epoch {
     pub dimensions: u32,
     /// Root mean square of the landmarks' relative errors.
     pub fit_error: f64,
-    /// The median error over the mesh of the fit; `None` without measurements.
+    /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
     /// The median distance between an agent's places in the former epoch and in this one.
     pub median_move: Option<Micros>,

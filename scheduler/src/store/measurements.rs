@@ -83,7 +83,8 @@ impl From<MeasurementResult> for Report {
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site, or the other site at whose origin the report settled it.
+    /// The measured site. If the reported origin shows that this site is an alias of another site,
+    /// the other site instead.
     Site(SiteId),
     Beacon(AgentId),
     /// This agent has no such open order: the report is late, repeated, or about another agent's

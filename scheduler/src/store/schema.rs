@@ -82,8 +82,8 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Minimum migration number of builds before the first release, which numbered their migrations by
-/// time. Releases count from 1.
+/// Builds before the first release numbered their migrations by time. Those numbers are at least
+/// this; the numbers of releases start at 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.

@@ -157,17 +157,17 @@ pub struct Fault {
 pub struct FaultPlan {
     pub seed: u64,
     pub faults: usize,
-    /// Mean time between the beginnings of two faults.
+    /// Mean time from the beginning of a fault to the beginning of the next.
     pub interval: Duration,
     /// How long a session lives without heartbeats.
     pub lifetime: Duration,
-    /// Maximum duration of a fault in session lifetimes; at least 0.2.
+    /// Maximum duration of a fault, as a multiple of `lifetime`; at least 0.2.
     pub longest: f64,
     pub kinds: Vec<FaultKind>,
 }
 
-/// Draws the faults, ordered by their beginnings. Every kind occurs once at first, in random order;
-/// after that, kinds are drawn by weight.
+/// Draws the faults, in the order in which they begin. At first every kind occurs once, in random
+/// order; after that, kinds are drawn by weight.
 pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;

@@ -68,8 +68,8 @@ impl Accuracy {
         self.is_true() || void.is_some()
     }
 
-    /// What is wrong with the measurements; `None` if they pass. If wrong measurements pass because
-    /// the timing is void, prints the reason, and the check counts as skipped.
+    /// What is wrong with the measurements; `None` if they pass. Wrong measurements also pass if
+    /// the timing is void; then the reason is printed, and the check counts as skipped.
     pub fn violation(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {

@@ -319,9 +319,8 @@ impl<const N: usize> Host<'_, N> {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The positions of the `K` agents that explain the measurements best, each with its best
-    /// height, the best first. If the embedding has fewer agents, the best one fills the
-    /// other entries.
+    /// The positions of the `K` agents that explain the measurements best, each with a height, the
+    /// best first. If there are fewer agents, the best one fills the other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -340,10 +339,10 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements, if the height at each
-    /// position is the mean of the unexplained parts of the distances. The log error is
-    /// approximated by the first term of its series in `(g - d) / (g + d)`, which is exact enough
-    /// for ranking. `lines` is a buffer.
+    /// How badly the positions of four agents explain the measurements. For each measurement there
+    /// is a height at which the computed distance equals the measured distance; each position gets
+    /// the mean of these heights. The log error is approximated by the first term of its series in
+    /// `(g - d) / (g + d)`, which is exact enough for ranking. `lines` is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -370,7 +369,9 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position; the height is the median of the unexplained parts of the distances.
+    /// A start at an agent's position. For each measurement there is a height at which the computed
+    /// distance equals the measured distance. The start has the median of these heights, at least
+    /// 0.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

@@ -20,10 +20,10 @@ const FEWEST_WITNESSES: usize = 4;
 /// Maximum number of witnesses per pair. The median over these is precise enough, and a large fleet
 /// has a million pairs.
 const MOST_WITNESSES: usize = 32;
-/// The factor by which the distance that witnesses see must exceed the distance that the
-/// pair claims.
+/// Witnesses contradict a pair's claim if the distance that they see is at least this many times
+/// the distance that the pair claims.
 const DENIED_BY: f64 = 4.0;
-/// The two agents' measurements of each other agree if their log ratio is at most this.
+/// Two agents' measurements of each other agree if their absolute log ratio is at most this.
 const AGREED: f64 = 0.35;
 
 /// The distance that a pair claims, and the distance between the two agents according to at least

@@ -66,8 +66,8 @@ pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName
     }
 }
 
-/// Finds an agent for a call that only reads, even if the agent was removed: its results are still
-/// reported.
+/// Finds an agent for a call that only reads. Also finds removed agents, because reports still
+/// contain their results.
 pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<Agent, Status> {
     if let Some(agent) = agents::show(conn, name).await? {
         return Ok(agent);
@@ -76,8 +76,8 @@ pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -
     agents::show(conn, &full).await?.ok_or_else(|| Unknown::Agent(name.to_owned()).into())
 }
 
-/// Finds the agents that a filter selects, including removed ones. A `name` that is not empty
-/// selects one agent, and the agent must be at these places. `None` if there is no condition.
+/// Finds the agents that a filter selects, including removed ones. If `name` is not empty, only the
+/// agent of this name can be selected. Returns `None` if the filter has neither a name nor a place.
 pub(in crate::grpc) async fn agents_at(
     conn: &mut PgConnection,
     name: &str,

@@ -69,8 +69,8 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
     .await
 }
 
-/// At most `limit` batches with open tasks, the newest first, without estimates. Also returns the
-/// number of batches beyond `limit`.
+/// Returns at most `limit` batches with open tasks, the newest first, and the number of further
+/// such batches. Their remaining times ([`BatchStatus::estimate`]) are not computed.
 pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
     let rows = sqlx::query!(
         r#"

@@ -66,9 +66,9 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
-/// Makes one next round for each of these tasks' sites. Several aliases of a site get one round
-/// together, which belongs to that site. Returns the number of new rounds. The tasks have ended,
-/// and the caller has locked them.
+/// Makes one next round for each site of these tasks. Several aliases of a site get one round
+/// together, which belongs to that site. Returns the number of new rounds. The tasks must have
+/// ended, and the caller must have locked them.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
@@ -105,8 +105,8 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
     .await
 }
 
-/// Cancels the planned recrawls of a batch, or of some of its sites under any of their names.
-/// Returns the number of tasks whose recrawl was cancelled.
+/// Cancels the planned recrawls of a batch. If `sites` is given, cancels only the recrawls of these
+/// sites and of their aliases. Returns the number of tasks whose recrawl was cancelled.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
     sqlx::query!(
         r#"

@@ -1,9 +1,9 @@
 //! Measures how long each strategy takes to choose one of a thousand available agents for a site.
 //!
-//! The inputs of all strategies are computed before, because reading and predicting are not part of
-//! the decision. The strategies alternate in five runs, and the medians are printed. Here
-//! `earliest-finish` decides for one site at a time. Its planning of many sites at once is measured
-//! separately, as time per site.
+//! The inputs of all strategies are computed before the measurement, because reading and predicting
+//! are not part of the decision. The strategies alternate in five runs, and the medians are
+//! printed. Here `earliest-finish` decides for one site at a time. Its planning of many sites at
+//! once is measured separately, as time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

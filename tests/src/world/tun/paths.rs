@@ -139,7 +139,7 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether the packet is an answer. The receiver of an answer opened the exchange.
+    /// Whether the packet is an answer. An answer goes to the host that opened the exchange.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),

@@ -19,8 +19,8 @@ use crate::net::origin::Origin;
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
-/// Approximate size in bytes of an entry without its rules. Because it counts too, the number of
-/// entries is limited even if all files are empty.
+/// Approximate size in bytes of an entry without its rules. It is added to the size of each file,
+/// so the number of entries is limited even if all files are empty.
 const ENTRY_BYTES: usize = 256;
 /// A file above this size counts as large. Fewer than one file in a thousand is large. Two thousand
 /// crawls with smaller files take at most 128 MiB.
@@ -55,8 +55,8 @@ fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
 }
 
 impl RobotsCache {
-    /// The time of the request for the site's robots.txt, and the file, if the cache has them and
-    /// they are fresh. The file is `None` if the site has no robots.txt.
+    /// The cache's entry for a site, if it is fresh: the time at which robots.txt was requested,
+    /// and the file. The file is `None` if the site has no robots.txt.
     pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, file) = kept.entries.get(origin)?;
@@ -82,7 +82,7 @@ impl RobotsCache {
     }
 
     /// Waits for the memory permit for a large file. Returns `None` for a small file, which needs
-    /// none.
+    /// no permit.
     pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
         if !is_large(file) {
             return None;

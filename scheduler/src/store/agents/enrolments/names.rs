@@ -61,7 +61,7 @@ impl TakenNames {
     }
 
     /// Returns a name for each requested agent, or all refusals. Names given by the operator are
-    /// assigned first, so that no formed name takes one of them.
+    /// assigned first, so that no generated name takes one of them.
     pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {
