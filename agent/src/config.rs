@@ -107,8 +107,8 @@ pub struct BeaconConfig {
     /// from which this agent connects to the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
-    /// Private networks in which the agent may measure beacons of other agents. It connects to
-    /// nothing else there.
+    /// Private networks in which the agent may measure beacons of other agents. In these networks
+    /// the agent connects to nothing else.
     #[serde(deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
 }

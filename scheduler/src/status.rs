@@ -47,7 +47,7 @@ pub struct SchedulerStatus {
     pub url: String,
     pub version: String,
     pub started_at: DateTime<Utc>,
-    /// Whether the scheduler renewed its row in time.
+    /// Whether the scheduler renewed its row in the database in time.
     pub running: bool,
     /// The roles that the scheduler leads.
     pub roles: Vec<String>,

@@ -26,8 +26,8 @@ const DENIED_BY: f64 = 4.0;
 /// Two agents' measurements of each other agree if their absolute log ratio is at most this.
 const AGREED: f64 = 0.35;
 
-/// The distance that a pair claims, and the distance between the two agents according to at least
-/// half of the witnesses, in milliseconds.
+/// The distance that a pair claims, and the distance between the two agents that the median witness
+/// sees, in milliseconds.
 type DisputedPair = (f64, f64);
 
 /// Returns the agents with several colluding partners, each with the reason for display.
