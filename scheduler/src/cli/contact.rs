@@ -11,13 +11,14 @@ use crate::model::contact::ContactUrl;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ContactCommand {
-    /// Set it: an http or https URL, or mailto:. Without one agents send no requests
+    /// Set the contact URL, which begins with http:, https: or mailto:. Without one, agents send no
+    /// requests
     #[command(after_help = "Example:\n  landfall contact set https://example.org/crawler")]
     Set {
         /// The URL
         url: ContactUrl,
     },
-    /// Show it
+    /// Show the contact URL
     Show {
         #[command(flatten)]
         format: ShowFormatArgs,

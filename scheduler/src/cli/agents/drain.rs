@@ -23,7 +23,7 @@ pub(in crate::cli) struct DrainArgs {
     /// The agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// Wait until it holds no lease
+    /// Wait until the agent holds no lease
     #[arg(long)]
     wait: bool,
 }
@@ -33,7 +33,8 @@ pub(in crate::cli) struct RemoveArgs {
     /// The agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// Take back the leases it holds; without this flag an agent that holds leases is not removed
+    /// Take back the leases that the agent holds; without this flag an agent with leases is not
+    /// removed
     #[arg(long)]
     force: bool,
 }

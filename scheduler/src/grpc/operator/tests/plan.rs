@@ -109,7 +109,7 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
     let called = |name: &str| v1::PlannedAddition { name: name.into(), ..addition("a.cn") };
     let too_many = v1::PlanRequest { add: vec![addition("a.cn"); 101], ..v1::PlanRequest::default() };
     let twice = v1::PlanRequest { add: vec![called("x"), called("x")], ..v1::PlanRequest::default() };
-    let unforeseen = "strategy: a plan supports random, gnp-top1 and gnp-top3, but not hash";
+    let unforeseen = "strategy: a plan supports random and gnp-top1 to gnp-top3, but not hash";
     let slots = v1::PlannedAddition { slots: Some(0), ..addition("a.cn") };
     for (request, code, message) in [
         (
