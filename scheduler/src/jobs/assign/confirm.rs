@@ -363,12 +363,15 @@ mod tests {
         line.pass().await;
         assert!(line.asked().await.is_some());
         line.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        // However long the passes take, the patience does not end before the test ends it.
+        line.trial.execute("update confirmations set began_at = began_at + interval '1 hour'").await;
+        line.trial.execute("update task_holds set until = until + interval '1 hour'").await;
         line.pass().await;
         for task in tasks {
             assert_eq!(line.chosen(task).await.0, None, "it is waited for");
         }
-        line.trial.execute("update confirmations set began_at = began_at - interval '1 second'").await;
-        line.trial.execute("update task_holds set until = until - interval '1 second'").await;
+        line.trial.execute("update confirmations set began_at = began_at - interval '1 hour 1 second'").await;
+        line.trial.execute("update task_holds set until = until - interval '1 hour 1 second'").await;
         line.pass().await;
         for task in tasks {
             assert!(line.chosen(task).await.0.is_some());
