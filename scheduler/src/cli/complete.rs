@@ -98,7 +98,7 @@ fn agents(begun: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 fn strategies(begun: &OsStr) -> Vec<CompletionCandidate> {
-    beginning(Strategy::ALL.iter().map(|strategy| strategy.to_string()), begun)
+    beginning(Strategy::ALL.iter().map(ToString::to_string), begun)
 }
 
 fn beginning(names: impl IntoIterator<Item = String>, begun: &OsStr) -> Vec<CompletionCandidate> {
