@@ -165,7 +165,7 @@ impl Settings {
         ensure!((0.0..1.0).contains(&self.path_spread), "path_spread must be 0 to below 1, is {}", self.path_spread);
         ensure!((0.0..=100.0).contains(&self.jitter_ms), "jitter_ms must be 0 to 100, is {}", self.jitter_ms);
         let landmarks = self.landmarks.len();
-        ensure!(self.dimensions + 1 <= landmarks, "dimensions must be below the number of landmarks, {landmarks}");
+        ensure!(self.dimensions < landmarks, "dimensions must be below the number of landmarks, {landmarks}");
         ensure!(self.product().contains(&self.centre), "centre must be made of values that the factors have");
         ensure!(access_mbit.iter().all(|rate| *rate > 0.0), "factors.access_mbit must be above 0");
         Ok(())

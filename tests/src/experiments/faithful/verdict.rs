@@ -31,13 +31,13 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn median(&self, strategy: impl ToString, of: impl Fn(&CellResult) -> f64) -> Option<f64> {
+    fn median(&self, strategy: &impl ToString, of: impl Fn(&CellResult) -> f64) -> Option<f64> {
         let name = strategy.to_string();
         median(self.rows.iter().filter(|row| row.cell.strategy == name).map(|row| of(&row.result)).collect())
     }
 
     /// The median over seeds of the ratio of one strategy's growth to another's in the same seed.
-    fn ratio(&self, one: impl ToString, other: impl ToString) -> Option<f64> {
+    fn ratio(&self, one: &impl ToString, other: &impl ToString) -> Option<f64> {
         let (one, other) = (one.to_string(), other.to_string());
         let growth = |strategy: &str, seed| {
             let same = |row: &&&Row| row.cell.strategy == strategy && row.cell.seed == seed;
@@ -47,13 +47,13 @@ impl Group<'_> {
         median(seeds.filter_map(|seed| Some(growth(&one, seed)? / growth(&other, seed)?)).collect())
     }
 
-    fn saturated(&self, strategy: impl ToString) -> bool {
+    fn saturated(&self, strategy: &impl ToString) -> bool {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
 
     /// Whether random's growth is about the paper's.
     fn is_alike(&self) -> bool {
-        let random = self.median(Strategy::Random, |result| result.whole);
+        let random = self.median(&Strategy::Random, |result| result.whole);
         random.is_some_and(|random| (random / PAPER_RANDOM - 1.0).abs() <= ALIKE)
     }
 }
@@ -94,7 +94,7 @@ fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
     for group in groups {
         let Point { access_mbit, page_kb, server_ms, connection } = group.point;
         let growth = |of: fn(&CellResult) -> f64| {
-            group.median(Strategy::Random, of).map_or("none".to_owned(), |growth| format!("{growth:.1}"))
+            group.median(&Strategy::Random, of).map_or("none".to_owned(), |growth| format!("{growth:.1}"))
         };
         let mut row = vec![
             group.layout.to_owned(),
@@ -106,9 +106,9 @@ fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
             growth(|result| result.second_half),
         ];
         row.extend(settings.contenders().map(|strategy| {
-            let Some(growth) = group.median(strategy, |result| result.whole) else { return "none".to_owned() };
-            let full = if group.saturated(strategy) { "!" } else { "" };
-            match group.ratio(strategy, Strategy::Random) {
+            let Some(growth) = group.median(&strategy, |result| result.whole) else { return "none".to_owned() };
+            let full = if group.saturated(&strategy) { "!" } else { "" };
+            match group.ratio(&strategy, &Strategy::Random) {
                 Some(ratio) if strategy != Contender::Published(Strategy::Random) => {
                     format!("{growth:.1} ({ratio:.2}){full}")
                 }
@@ -124,9 +124,9 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let (random, top1, top3) = (Strategy::Random, Strategy::GNP_TOP1, Strategy::GNP_TOP3);
     let all = groups.len();
     let count = |holds: &dyn Fn(&Group<'_>) -> bool| groups.iter().filter(|group| holds(group)).count();
-    let above = |one, other| move |group: &Group<'_>| group.ratio(one, other).is_some_and(|ratio| ratio > 1.0);
-    let falls_behind = |group: &Group<'_>| group.ratio(top1, top3).is_some_and(|ratio| ratio < 1.0);
-    let full = |group: &Group<'_>| group.saturated(top1);
+    let above = |one, other| move |group: &Group<'_>| group.ratio(&one, &other).is_some_and(|ratio| ratio > 1.0);
+    let falls_behind = |group: &Group<'_>| group.ratio(&top1, &top3).is_some_and(|ratio| ratio < 1.0);
+    let full = |group: &Group<'_>| group.saturated(&top1);
     let mut lines = vec![
         format!(
             "Top-3 grows faster than random in {} of {all} cells, Top-1 in {}",
@@ -143,7 +143,7 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     ];
     let alike: Vec<&Group<'_>> = groups.iter().filter(|group| group.is_alike()).collect();
     for (strategy, paper) in [(top3, PAPER_TOP3), (top1, PAPER_TOP1)] {
-        let ratio = median(alike.iter().filter_map(|group| group.ratio(strategy, random)).collect());
+        let ratio = median(alike.iter().filter_map(|group| group.ratio(&strategy, &random)).collect());
         lines.push(match ratio {
             Some(ratio) => format!(
                 "{strategy} / random, median of the {} cells with random within 25 % of {PAPER_RANDOM}: {ratio:.3}; the paper's {paper}: {}",
@@ -162,7 +162,7 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
 fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let of = |strategy: Contender| {
         let mean = |of: fn(&CellResult) -> f64| {
-            let all: Vec<f64> = groups.iter().filter_map(|group| group.median(strategy, of)).collect();
+            let all: Vec<f64> = groups.iter().filter_map(|group| group.median(&strategy, of)).collect();
             all.iter().sum::<f64>() / float(all.len().max(1))
         };
         format!(
@@ -177,10 +177,10 @@ fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
 /// Compares our strategies with the published ones.
 fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let top3 = Strategy::GNP_TOP3;
-    let free = || groups.iter().filter(|group| !settings.published.iter().any(|one| group.saturated(*one)));
-    let growth = |group: &Group<'_>, strategy| group.median(strategy, |result| result.whole);
+    let free = || groups.iter().filter(|group| !settings.published.iter().any(|one| group.saturated(one)));
+    let growth = |group: &Group<'_>, strategy| group.median(&strategy, |result| result.whole);
     let line = |strategy: Strategy| {
-        let ratio = median(free().filter_map(|group| group.ratio(strategy, top3)).collect());
+        let ratio = median(free().filter_map(|group| group.ratio(&strategy, &top3)).collect());
         let best =
             |group: &Group<'_>| settings.published.iter().filter_map(|one| growth(group, *one)).fold(0.0, f64::max);
         let least = groups
