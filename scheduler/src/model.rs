@@ -281,6 +281,22 @@ impl Strategy {
         named.chain((1..=TopK::MOST).filter_map(TopK::new).map(Self::GnpTop))
     }
 
+    /// The whole name; `None` for [`Self::GnpTop`], whose name depends on K.
+    const fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Random => Some("random"),
+            Self::Hash => Some("hash"),
+            Self::Kademlia => Some("kademlia"),
+            Self::Domain => Some("domain"),
+            Self::Geographic => Some("geographic"),
+            Self::Prefix => Some("prefix"),
+            Self::GnpTop(_) => None,
+            Self::GnpBalanced => Some("gnp-balanced"),
+            Self::GnpConfirmed => Some("gnp-confirmed"),
+            Self::EarliestFinish => Some("earliest-finish"),
+        }
+    }
+
     /// Whether the strategy uses round trips between agents and sites.
     pub const fn needs_distance(self) -> bool {
         match self {
@@ -329,18 +345,10 @@ impl Default for Strategy {
 /// The name in the store, on the command line and in reports. It never changes.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Random => "random",
-            Self::Hash => "hash",
-            Self::Kademlia => "kademlia",
-            Self::Domain => "domain",
-            Self::Geographic => "geographic",
-            Self::Prefix => "prefix",
-            Self::GnpTop(k) => return f.pad(&format!("{GNP_TOP}{}", k.0)),
-            Self::GnpBalanced => "gnp-balanced",
-            Self::GnpConfirmed => "gnp-confirmed",
-            Self::EarliestFinish => "earliest-finish",
-        })
+        match self {
+            Self::GnpTop(k) => f.pad(&format!("{GNP_TOP}{}", k.0)),
+            other => f.pad(other.word().unwrap_or_default()),
+        }
     }
 }
 
@@ -348,14 +356,14 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        // Accept K only as it is printed, so that `gnp-top03` is not a second name of `gnp-top3`.
         if let Some(k) = name.strip_prefix(GNP_TOP) {
-            let top = k.parse().ok().and_then(TopK::new).map(Self::GnpTop);
-            let top = top.filter(|top| top.to_string() == name);
+            // Only the digits that are printed: `gnp-top03` is no other name of `gnp-top3`.
+            let plain = !k.starts_with('0') && k.bytes().all(|byte| byte.is_ascii_digit());
+            let top = k.parse().ok().filter(|_| plain).and_then(TopK::new).map(Self::GnpTop);
             return top.ok_or_else(|| UnknownStrategy::TopK { name: name.to_owned() });
         }
-        let known: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
-        Self::ALL.iter().copied().find(|strategy| strategy.to_string() == name).ok_or_else(|| {
+        Self::ALL.iter().copied().find(|strategy| strategy.word() == Some(name)).ok_or_else(|| {
+            let known: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
             let (listed, near) = (known.join(", "), nearest::nearest(name, known));
             UnknownStrategy::Name { name: name.to_owned(), known: listed, question: nearest::question(near) }
         })

@@ -218,7 +218,8 @@ impl Assign {
                 continue;
             }
             let alarmed = alarm.as_deref().filter(|_| task.strategy.needs_distance());
-            let choice = Choice { fallback: fallback(task, choice.fallback, alarmed), ..choice };
+            let mut choice = Choice { fallback: fallback(task, choice.fallback, alarmed), ..choice };
+            record_loads(&mut choice, &agents);
             let exclusions = admission.exclusions(&mut tx, task.batch).await?;
             admission.took(task.batch, choice.agent);
             now_has_one_more(&mut agents, choice.agent);
@@ -250,6 +251,13 @@ pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
 /// The time for which a task would wait at an agent.
 fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
+}
+
+/// Records the loads of the listed candidates; a static draw was made without them.
+fn record_loads(choice: &mut Choice, agents: &[AvailableAgent]) {
+    for one in &mut choice.candidates {
+        one.load = agents.iter().find(|agent| agent.agent == one.agent).map_or(one.load, |agent| agent.load);
+    }
 }
 
 fn now_has_one_more(agents: &mut [AvailableAgent], chosen: AgentId) {

@@ -263,6 +263,8 @@ mod tests {
         trial.assign().await;
         let drawn = loads(&trial).await;
         assert_eq!((drawn.iter().sum::<u32>(), drawn[2]), (45, 0), "only the two nearest");
+        let highest = trial.count("select max(level) from assignments, unnest(levels) as level").await;
+        assert!(highest > 5, "the load levels are recorded all the same: {highest}");
         assert!(drawn[0] > 5 + 8 && drawn[1] > 8 && drawn[0] - 5 != drawn[1], "even in the mean: {drawn:?}");
         // The third agent idles, and the queues of the others differ.
         trial.balance().await;

@@ -77,9 +77,7 @@ impl Network {
         scenario.web.mean_bytes = f64::from(point.page_kb) * 1024.0;
         scenario
     }
-}
 
-impl Network {
     /// The agents that a strategy without distances chooses: each is the only one whose distance to
     /// its sites is known, so that it is the nearest.
     pub(super) fn chosen(&self, strategy: Strategy, seed: u64) -> anyhow::Result<Survey> {

@@ -85,7 +85,7 @@ impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Kept => "kept",
-            Self::PerRequest => "per request",
+            Self::PerRequest => "per-request",
         })
     }
 }

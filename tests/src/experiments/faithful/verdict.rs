@@ -1,4 +1,4 @@
-//! All cells as a table, and what they say of the paper's findings. Pure.
+//! Prints all cells as a table, and compares them with the paper's findings. Pure.
 
 use std::fmt::Write as _;
 
@@ -18,8 +18,8 @@ const PAPER_TOP1: f64 = 1.220;
 const PAPER_TOP3: f64 = 1.361;
 /// From this share of busy time on, an access link is saturated.
 const SATURATED: f64 = 0.90;
-/// Targets for our strategies: the best one's ratio to the published Top-3 in cells without a
-/// saturated link, and every one's ratio to the best published strategy.
+/// Targets for each of our strategies: its ratio to the published Top-3 in cells without a saturated
+/// link, and its ratio to the best published strategy in every cell.
 const OURS: f64 = 1.15;
 const NEVER_BELOW: f64 = 0.97;
 
