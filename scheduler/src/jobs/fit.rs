@@ -30,6 +30,8 @@ use crate::jobs::fit::due::Drift;
 /// Maximum time that a fit waits for gaps in the mesh. Within this time a lost beacon order expires
 /// and is sent again, so a fit leaves out only agents that disconnect again and again.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Minimum time between two judgements of the drift, each of which reads the whole mesh.
+const JUDGED_EVERY: Duration = Duration::from_secs(60);
 /// Number of old embeddings kept for sites that still have placements in them. Few are enough,
 /// because few refits happen while a site waits for an agent.
 const KEPT: i64 = 5;
@@ -44,12 +46,20 @@ pub struct Fit {
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
     /// When the fit that is needed now began to wait for the mesh. Never locked across an await.
     due_since: Mutex<Option<Instant>>,
+    /// When the drift was judged last. Never locked across an await.
+    judged: Mutex<Option<Instant>>,
     patience: Duration,
 }
 
 impl Fit {
     pub const fn new(scheduler: Leader) -> Self {
-        Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
+        Self {
+            scheduler,
+            refused: Mutex::new(None),
+            due_since: Mutex::new(None),
+            judged: Mutex::new(None),
+            patience: PATIENCE,
+        }
     }
 
     pub async fn run_once(&self) -> anyhow::Result<()> {
@@ -72,8 +82,10 @@ impl Fit {
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = dimensions(ground.landmarks.len(), wanted);
         let drift = match &newest {
-            Some(newest) => Drift::survey(&mut tx, newest).await.context("survey the drift")?,
-            None => None,
+            Some(newest) if due::may_be_enough(newest) && self.may_judge(Instant::now()) => {
+                Drift::survey(&mut tx, newest).await.context("survey the drift")?
+            }
+            _ => None,
         };
         let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -177,6 +189,16 @@ impl Fit {
         (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
     }
 
+    /// Whether the drift may be judged now. If so, it counts as judged.
+    fn may_judge(&self, now: Instant) -> bool {
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = judged.is_none_or(|last| now.saturating_duration_since(last) >= JUDGED_EVERY);
+        if may {
+            *judged = Some(now);
+        }
+        may
+    }
+
     fn has_refused(&self, mesh: &[MeshMeasurement]) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(mesh)
     }
@@ -271,6 +293,14 @@ mod tests {
     async fn pass(trial: &Trial) -> Option<Embedding> {
         trial.fit().await;
         trial.map().await
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_drift_is_judged_at_most_once_a_minute(pool: PgPool) {
+        let trial = Trial::new(pool, 0).await;
+        let (fit, now) = (Fit::new(trial.on(Role::Fit)), Instant::now());
+        let after = |seconds| fit.may_judge(now + Duration::from_secs(seconds));
+        assert_eq!([0, 59, 60, 61, 120].map(after), [true, false, true, false, true]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -39,9 +39,6 @@ pub(in crate::jobs) struct Drift {
 impl Drift {
     /// Measures the drift; `None` if too little was measured after the fit.
     pub(in crate::jobs) async fn survey(conn: &mut PgConnection, newest: &Newest) -> Result<Option<Self>, Error> {
-        if !may_be_enough(newest) {
-            return Ok(None);
-        }
         let fresh = embeddings::pairs_measured_since(conn, newest.created_at).await?;
         let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
         if embedding.epoch() != newest.epoch {
@@ -70,7 +67,7 @@ impl Drift {
 
 /// Whether enough pairs may be newer than the fit to judge the drift. A pair has at most two rows,
 /// and a newer pair at least one, so counts of rows decide without the whole mesh.
-fn may_be_enough(newest: &Newest) -> bool {
+pub(super) fn may_be_enough(newest: &Newest) -> bool {
     let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
     let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));
     newer >= FEWEST_FRESH && newer * FRESH_SHARE * 2 >= rows

@@ -76,7 +76,9 @@ pub enum SubmitError {
         "batch {batch} has the strategy {has}, but {asked} was requested: choose another batch or leave out --strategy"
     )]
     OtherStrategy { batch: String, has: Strategy, asked: Strategy },
-    #[error("strategy: {strategy} draws among more agents than the {agents} that are enrolled: enrol more, or choose a smaller K")]
+    #[error(
+        "strategy: {strategy} draws among more agents than the {agents} that are enrolled: enrol more, or choose a smaller K"
+    )]
     TooFewAgents { strategy: Strategy, agents: usize },
     #[error("strategy: {0} chooses by load, which this scheduler ignores: its configuration has draws = \"static\"")]
     IgnoresLoad(Strategy),

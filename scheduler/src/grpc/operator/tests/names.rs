@@ -176,7 +176,8 @@ async fn a_strategy_that_the_fleet_or_the_configuration_cannot_follow_is_refused
     desk.agents(4).await;
     assert_eq!(submit("gnp-top4").await, Ok(()));
     let refused = |code, message: &str| Err((code, message.to_owned()));
-    let few = "strategy: gnp-top5 draws among more agents than the 4 that are enrolled: enrol more, or choose a smaller K";
+    let few =
+        "strategy: gnp-top5 draws among more agents than the 4 that are enrolled: enrol more, or choose a smaller K";
     assert_eq!(submit("gnp-top5").await, refused(Code::FailedPrecondition, few));
     let load = "strategy: earliest-finish chooses by load, which this scheduler ignores: its configuration has draws = \"static\"";
     assert_eq!(submit("earliest-finish").await, refused(Code::FailedPrecondition, load));
