@@ -5,8 +5,8 @@
 //! whether something has expired. A row with an invalid value causes a typed error, never a panic.
 //!
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
-//! in a state, the planner scans the whole index on states. To prevent this, statements that find
-//! tasks by key or by site compare `state::text`, or filter by state in an earlier step.
+//! in a state, the planner scans the whole index on states. To prevent such scans, statements that
+//! find tasks by key or by site compare `state::text`, or filter by state in an earlier step.
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -47,15 +47,15 @@ use rows::{Rows, Statement as _};
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Maximum number of connections of one scheduler. Two schedulers and the tools stay below
-/// Postgres' default limit of 100.
+/// Maximum number of connections of one scheduler. Two schedulers and other programs, such as
+/// backups, together stay below Postgres' default limit of 100.
 const MAX_CONNECTIONS: u32 = 24;
 
 /// Maximum time that a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeouts that Postgres enforces. The longest statement (ten thousand sites) takes less than 60
-/// s, so a slower one is waiting for a lock that is never released. The second timeout releases the
-/// locks of a scheduler that stops in the middle of a transaction.
+/// Timeouts that Postgres enforces. Even a statement that inserts ten thousand sites takes less
+/// than 60 s, so a longer statement waits for a lock that is never released. The idle timeout
+/// releases the locks of a scheduler that stops in the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 #[derive(Debug, thiserror::Error)]
@@ -63,17 +63,14 @@ pub enum Error {
     /// The database is unreachable, or a statement failed.
     #[error("query the database")]
     Database(#[source] sqlx::Error),
-    /// The database's disk is full.
     #[error("the database's disk is full: make room {}", place_of_disk())]
     DiskFull(#[source] sqlx::Error),
     #[error("inconsistent row: {table}.{column} is {value}")]
     Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
-    /// The migrations could not be applied.
     #[error(transparent)]
     Schema(#[from] schema::MigrationObstacle),
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
-    /// A restore into this database was interrupted.
     #[error(
         "a restore into this database has not ended: when it no longer runs, empty the database (or remove the data \
          directory) and restore again"
@@ -101,11 +98,11 @@ impl Error {
     }
 }
 
-/// Postgres' error code if the disk is full when Postgres creates, extends or writes a file.
+/// The SQLSTATE of an error caused by a full disk.
 const DISK_FULL: &str = "53100";
 
-/// The place of the database's disk, in words that follow "make room". It is global because an
-/// error has no connection with which to ask the database, and a process uses only one database.
+/// The place of the database's disk, in words that follow "make room". This is a global variable,
+/// because an error has no connection to query. A process uses only one database.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {
@@ -116,8 +113,8 @@ fn place_of_disk() -> &'static str {
     PLACE.get().map_or("there", String::as_str)
 }
 
-/// Stores the place of the database's disk in `PLACE`, as precisely as this database user may see
-/// it.
+/// Stores the place of the database's disk in `PLACE`, as precisely as the database user's
+/// permissions allow.
 async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
     let directory = sqlx::query_scalar!(
         r#"
@@ -137,8 +134,8 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
     Ok(())
 }
 
-/// Connects and applies migrations. Safe when two schedulers start at once: the migrator holds a
-/// lock.
+/// Connects and applies migrations. Two schedulers may start at the same time, because the migrator
+/// holds a lock.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // This connection has no timeouts, because a migration may take long, or wait for a migration
     // by another scheduler.
@@ -169,15 +166,16 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
-/// Interval of the statements that keep a transaction open: a fifth of the shortest idle limit.
+/// Interval of the statements that keep a transaction open. It is a fifth of the shortest idle
+/// timeout, which applies to the transactions of a role.
 const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of these statements, so that work that never ends does not hold its locks
-/// forever.
+/// Maximum number of statements that keep a transaction open, so that work that never ends does not
+/// hold its locks forever.
 const MOST_KEPT_OPEN: u32 = 60;
 
 /// Awaits `work`, which runs no statements, while a transaction is open. Sends a statement every
-/// second for a minute, so that Postgres does not abort the transaction as idle. If the process is
-/// stopped, it sends none, and Postgres aborts the transaction.
+/// second for a minute, so that Postgres does not abort the transaction as idle. A suspended
+/// process sends no statement, so Postgres aborts its transaction.
 pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
     let mut work = pin!(work);
     for _ in 0..MOST_KEPT_OPEN {

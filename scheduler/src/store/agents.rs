@@ -22,11 +22,10 @@ use super::types::Unsigned;
 use super::{Error, position};
 use refusals::Refusal;
 
-/// An agent and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
     pub id: AgentId,
-    /// The name, unique in the fleet.
+    /// Unique in the fleet.
     pub name: String,
     pub city: String,
     pub carrier: String,
@@ -45,17 +44,16 @@ pub struct Agent {
     pub reached_by: u32,
     /// When any of the agent's sessions last received a heartbeat.
     pub seen_at: Option<DateTime<Utc>>,
-    /// The agent's version; empty until it first connects.
+    /// Empty until the agent first connects.
     pub version: String,
-    /// The URL of the agent's beacon, if the agent runs one.
+    /// `None` if the agent runs no beacon.
     pub beacon_url: Option<String>,
-    /// The agent's position, if the operator gave one.
+    /// `None` if the operator gave none.
     pub position: Option<Position>,
-    /// Tags that batches may require.
     pub tags: Vec<String>,
     /// Why the agent's measurements are ignored; `None` while the agent is trusted.
     pub quarantined: Option<String>,
-    /// When the agent's drain began; `None` if the agent is not draining.
+    /// `None` if the agent is not draining.
     pub draining_since: Option<DateTime<Utc>>,
     pub removed_at: Option<DateTime<Utc>>,
     /// Why the agent gets no new lease: the reason that the agent reported, or its disconnection.
@@ -64,11 +62,11 @@ pub struct Agent {
     /// Whether the agent's stream has ended, but its session has not expired yet.
     pub disconnected: bool,
     /// When a second process with the agent's credential was last refused; `None` if that did not
-    /// happen recently.
+    /// happen in the last two minutes.
     pub twin_at: Option<DateTime<Utc>>,
 }
 
-/// All agents by name, including removed ones.
+/// All agents, sorted by name, including removed ones.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     read(conn, None).await
 }
@@ -192,7 +190,6 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Er
     located.collect()
 }
 
-/// The city, carrier and country of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentPlace {
     pub agent: AgentId,

@@ -53,8 +53,8 @@ pub enum Pool<'a> {
     },
 }
 
-/// Located tasks that are not held: first those that lost a lease, then the oldest. Locks these
-/// tasks until the transaction ends, and skips tasks that another scheduler has locked.
+/// Located tasks that are not held: first tasks that were leased before, then the oldest. Locks the
+/// returned tasks until the transaction ends, and skips tasks that another scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -104,8 +104,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     Ok(rows.into_iter().map(WaitingTask::from).collect())
 }
 
-/// Returns which of these tasks still need an agent. Locks these tasks until the transaction ends,
-/// and skips tasks that another scheduler has locked.
+/// Returns those of these tasks that still need an agent. Locks the returned tasks until the
+/// transaction ends, and skips tasks that another scheduler has locked.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",

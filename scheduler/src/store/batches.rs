@@ -45,7 +45,8 @@ pub struct Progress {
     /// Number of pages fetched by ended crawls.
     pub pages: u64,
     pub bytes: u64,
-    /// The most frequent reason why tasks without an agent wait, and the number of these tasks.
+    /// The most frequent reason why tasks without an agent wait, and the number of tasks that wait
+    /// for this reason.
     pub waiting_for: Option<(ExplainedWait, u64)>,
     /// When the next round of an ended task is due.
     pub next_recrawl: Option<DateTime<Utc>>,
@@ -106,7 +107,6 @@ pub async fn lock_or_create(
     .await
 }
 
-/// A batch in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchSummary {
     pub name: String,
@@ -120,7 +120,7 @@ pub struct BatchSummary {
     pub cancelled: u64,
 }
 
-/// Selects batches.
+/// Selects batches. A field that is `None` selects all batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchFilter {
     /// Whether the batch has tasks that have not ended.
@@ -178,7 +178,7 @@ pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state of one of these tasks and the reason for it, as a sentence.
+    /// The state of the task of `site`, and the reason for that state, as a sentence.
     pub reason: String,
 }
 

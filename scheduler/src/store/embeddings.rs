@@ -244,7 +244,7 @@ async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<
     .await
 }
 
-/// A line of the history.
+/// A line of the history of embeddings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Epoch {
     pub epoch: EmbeddingEpoch,
@@ -379,7 +379,6 @@ pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     })
 }
 
-/// Refuses the open request, for this reason.
 pub async fn refuse_fit(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
     sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
 }

@@ -16,7 +16,6 @@ use super::leases;
 use super::leases::outcomes::{self, CrawlEnding, OutcomeAnswer, Report};
 use super::sites::addresses::AddressClaim;
 
-/// The connection of a test.
 pub(crate) type Conn = PoolConnection<Postgres>;
 
 /// The lifetime of sessions. It is so long that a session expires only if the test makes it expire.
@@ -51,7 +50,6 @@ where
     sqlx::query(sql).bind(parameter).execute(conn).await.expect(sql);
 }
 
-/// Executes a query that returns a single value.
 pub(crate) async fn scalar<T>(conn: &mut PgConnection, sql: &'static str) -> T
 where
     T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -257,7 +255,8 @@ pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
     leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
 }
 
-/// The tasks that need an agent next. Only tasks whose strategies choose for each task separately.
+/// The next tasks that need an agent, among tasks whose strategies choose an agent for each task
+/// separately.
 pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
     let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
     waiting.into_iter().map(|task| task.task).collect()
@@ -279,8 +278,8 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .expect("read a task")
 }
 
-/// Starts the second transaction. Commits the first one when Postgres reports that the second waits
-/// for its locks. Returns the result of the second.
+/// Starts the second transaction. Commits the first transaction when Postgres reports that the
+/// second one waits for a lock. Returns the result of the second transaction.
 pub(crate) async fn behind<T>(
     pool: &PgPool,
     first: Transaction<'static, Postgres>,

@@ -64,7 +64,7 @@ impl Scene {
         changes::cancel(conn, self.batch, "b", &ChangeScope::All).await.expect("cancel")
     }
 
-    /// The agent reconnects and reports its first lease.
+    /// Opens a new session, in which the agent reports the lease of the first task as held.
     async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::OpenedSession, OpenError> {
         let held = vec![(self.tasks[0], fixtures::TOKEN)];
         let registration = Registration { held, ..fixtures::registration() };
@@ -89,8 +89,6 @@ impl Scene {
         fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
-    /// Starts the second transaction, commits the first one when the second waits for its locks,
-    /// and returns the result of the second.
     async fn behind<T>(
         &self,
         first: Transaction<'static, Postgres>,

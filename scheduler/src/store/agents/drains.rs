@@ -1,8 +1,9 @@
 //! Drains and removals: an operator's commands that stop new work for an agent.
 //!
-//! Both lock the agent's row first, as grants and new sessions do, so the later of two transactions
-//! sees the changes of the earlier one. Tasks that are assigned but not begun are withdrawn at
-//! once, so that other agents can be chosen for them. Neither command counts as a crash of a task.
+//! Both commands lock the agent's row first, as grants and new sessions do, so the later of two
+//! transactions sees the changes of the earlier one. Tasks that are assigned but not begun are
+//! withdrawn at once, so that other agents can be chosen for them. Neither command counts as a
+//! crash of a task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -16,7 +17,6 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 use crate::store::{Error, leases, minute};
 
-/// The result of a drain or a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
     /// Number of tasks that were withdrawn: assigned to the agent but not begun.
@@ -62,7 +62,7 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, D
     Ok(DrainResult { withdrawn, leases, before: agent.draining })
 }
 
-/// Ends an agent's drain. Returns `false` if it was not draining.
+/// Ends an agent's drain. Returns `false` if the agent was not draining.
 pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
@@ -70,9 +70,9 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 }
 
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
-/// releases its leases. If the agent is an elected landmark, another one is elected later, as for a
-/// landmark that stays disconnected. A landmark set by hand is removed from the landmarks at once.
-/// Run in a transaction.
+/// releases its leases. An elected landmark stays in the list of landmarks until another agent is
+/// elected in its place. A landmark set by hand is deleted from the list at once. Run in a
+/// transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,
@@ -92,7 +92,7 @@ pub async fn remove(
     leases::release_of_ended_sessions(conn, max_crashes).await?;
     let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
-    // `withdrawn` includes the leased tasks.
+    // `withdrawn` includes the tasks whose leases were released above.
     Ok(DrainResult { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }
 

@@ -27,8 +27,7 @@ pub use tokens::{RevokeError, RevokedToken, State, Token, is_open, list, not_yet
 mod names;
 mod tokens;
 
-/// Number of bytes of a token's hash that form the identifier by which operators refer to the
-/// token.
+/// Number of bytes of a token's hash that form the token's identifier.
 const ID_BYTES: usize = 5;
 
 /// The agent that an operator wants to enrol.
@@ -39,9 +38,8 @@ pub struct AgentRequest {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// The agent's position, if known.
     pub position: Option<Position>,
-    /// Tags that batches may require. If empty, an agent enrolled again keeps its tags.
+    /// If empty, an agent enrolled again keeps its tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
     /// Whether to replace an agent of this name that is in use.
@@ -50,13 +48,11 @@ pub struct AgentRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
-    /// Given by the operator.
     Given(String),
-    /// Formed from city and carrier, with a number appended if that name is taken.
+    /// Formed from city and carrier, with a number appended if the name is taken.
     Formed(String),
 }
 
-/// A new token.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
     /// The identifier by which operators refer to the token.
@@ -79,15 +75,13 @@ pub enum Refusal {
         "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
     )]
     Open { name: String, made_at: DateTime<Utc> },
-    /// The request contains the name twice.
     #[error("{0} is named twice")]
     Repeated(String),
 }
 
-/// Why no token is made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The refused names, by their index in the request.
+    /// The refusals, each with the index of its name in the request.
     #[error("{}", first(.0))]
     Refused(Vec<(usize, Refusal)>),
     #[error("draw a token")]
@@ -100,7 +94,6 @@ fn first(refused: &[(usize, Refusal)]) -> String {
     refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
 }
 
-/// The result of redeeming a token.
 #[derive(Debug, Clone)]
 pub struct RedeemResult {
     pub agent: AgentId,
@@ -115,7 +108,6 @@ pub struct RedeemResult {
     pub replaced: bool,
 }
 
-/// Why a token is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RedeemError {
     /// No such token exists, or the token was deleted after its expiry.
@@ -123,7 +115,6 @@ pub enum RedeemError {
     Unknown,
     #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Used { name: String, at: DateTime<Utc> },
-    /// The operator revoked the token.
     #[error("the enrolment token for {name} was revoked at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Revoked { name: String, at: DateTime<Utc> },
     #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
@@ -157,7 +148,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<
     Ok(made.collect())
 }
 
-/// Stores the tokens. Returns their expiry times by hash.
+/// Returns the tokens' expiry times by hash.
 async fn insert(
     conn: &mut PgConnection,
     wanted: &[AgentRequest],
@@ -197,12 +188,11 @@ async fn insert(
     Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
 }
 
-/// The identifier by which operators refer to the token.
 fn id(hash: &SecretHash) -> String {
     hex(&hash.as_bytes()[..ID_BYTES])
 }
 
-/// Exchanges a token for an agent's credential, once. Run in a transaction.
+/// Exchanges a token for an agent's credential. Run in a transaction.
 pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<RedeemResult, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(

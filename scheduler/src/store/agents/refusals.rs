@@ -12,31 +12,27 @@ words!(
     /// Why an agent's report or request is refused.
     #[derive(thiserror::Error)]
     Refusal {
-        /// An outcome of a task that does not exist.
         #[error("an outcome of an unknown task")]
         UnknownTask = "unknown-task",
         /// An outcome or a release of a lease that was granted to another agent.
         #[error("a report on another agent's lease")]
         ForeignLease = "foreign-lease",
-        /// A token that was never granted.
         #[error("a token that was never granted")]
         ForgedToken = "forged-token",
-        /// An identifier issued after the restored backup was made. This is not the agent's fault.
+        /// A task or token that was issued after the restored backup was made, so the database does
+        /// not contain it. The agent is not at fault.
         #[error("a report on a lease from after the restored backup: its site is crawled again")]
         Restored = "restored",
-        /// A token older than the task's newest token.
         #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
         /// The newest token of a task that was cancelled or failed before this outcome.
         #[error("an outcome of a task that has ended in another way")]
         EndedTask = "ended-task",
-        /// A repeated outcome that differs from the accepted one.
         #[error("an outcome that contradicts the one that was accepted")]
         Contradiction = "contradiction",
         /// A heartbeat with a sequence number too high for the age of its session.
         #[error("a heartbeat from the future")]
         FutureHeartbeat = "future-heartbeat",
-        /// The agent's sessions superseded each other too often.
         #[error("flapping: its sessions superseded each other too often")]
         Flapping = "flapping",
         /// A second process with the agent's credential asked for a session.

@@ -1,8 +1,8 @@
 //! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
 //! Invariants: an agent has at most one active session (a unique index), and that is the session of
-//! the newest incarnation. Only Postgres' clock decides whether a session has expired. A session is
-//! marked as ended before its leases are released, never after.
+//! the newest incarnation. A session is marked as ended before its leases are released, never
+//! after.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -33,18 +33,17 @@ pub struct Registration {
     pub address: Option<IpAddr>,
     /// The leases that the agent still has, according to its report.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// Whether the process yields to another process of the same agent, which has superseded it. A
-    /// process that yields connects again only after the other process is gone.
+    /// Whether another process with the agent's credential has superseded this process. If so, no
+    /// session is opened while the other process is connected.
     pub yields: bool,
-    /// A random number that the process drew when it started; `None` from an older agent.
+    /// A random number that the process drew when it started; `None` from an agent of an older
+    /// version.
     pub process: Option<i64>,
 }
 
-/// A new session.
 #[derive(Debug, Clone)]
 pub struct OpenedSession {
     pub session: SessionId,
-    /// The session's number among all sessions of the agent.
     pub incarnation: Incarnation,
     /// The leases among [`Registration::held`] that now belong to this session.
     pub kept: Vec<(TaskId, LeaseToken)>,
@@ -70,7 +69,6 @@ words!(
 );
 
 words!(
-    /// The state of a session.
     SessionState {
         /// The agent still renews the session.
         Active = "active",
@@ -93,15 +91,12 @@ pub struct SessionTerms {
     pub max_crashes: u32,
 }
 
-/// Why no session is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("this agent was removed by the operator: enrol it again under its name to restore it")]
     Removed,
-    /// The process yields to another process of the same agent, which is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
     Taken(Incarnation),
-    /// The agent's sessions keep superseding each other.
     #[error(
         "flapping: {times} sessions of this agent were superseded within a minute (fewer than {most} are allowed): \
          check whether two processes use its credential; the connected one stays"
@@ -109,7 +104,7 @@ pub enum OpenError {
     Flapping {
         /// Number of sessions superseded within the last minute.
         times: i64,
-        /// The number at which new sessions are refused.
+        /// Number of superseded sessions at which new sessions are refused.
         most: u32,
     },
     #[error("open a session")]
@@ -165,8 +160,8 @@ pub async fn open(
     Ok(OpenedSession { session, incarnation, kept })
 }
 
-/// The cause with which the agent's active session ends when a new one replaces it, or the reason
-/// why no new session may replace it. The caller has locked the agent's row.
+/// The cause with which the agent's active session ends when a new session replaces it. Returns an
+/// error if no new session may replace it. The caller has locked the agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -194,11 +189,9 @@ async fn end_of_former(
     }
 }
 
-/// The state of an agent's newest session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestSession {
     pub session: SessionId,
-    /// The session's number among all sessions of the agent.
     pub incarnation: Incarnation,
     pub state: SessionState,
     pub opened_at: DateTime<Utc>,
@@ -238,13 +231,14 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Extends every active session when a scheduler takes the reaper's term. Since `served_until`,
-/// when the former term ended, agents may have had no scheduler that renewed their sessions.
-/// Returns the number of extended sessions.
+/// Extends every active session when a scheduler takes the reaper's term. The extension makes up
+/// for the time since `served_until`, the end of the former term, in which possibly no scheduler
+/// renewed sessions. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
-/// gets what remained of its lifetime when that term ended. So a dead agent's session expires after
-/// at most two lifetimes during which a scheduler reaped, however often the term changes hands.
+/// gets the time that remained of its lifetime when the former term ended. So a dead agent's
+/// session expires after at most two lifetimes in which a scheduler reaped, even if terms change
+/// often.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,
@@ -269,9 +263,8 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks overdue sessions as expired, and returns their agents. The leases of these agents are
-/// released in a later transaction. So a late heartbeat finds the session ended, and cannot revive
-/// an agent whose tasks other agents have got.
+/// Marks overdue sessions as expired, and returns their agents. The sessions' leases are released
+/// in a later transaction, so a late heartbeat cannot renew a session whose leases were released.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -285,7 +278,6 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
     .await
 }
 
-/// Ends the agent's active session, if it has one.
 pub(in crate::store) async fn close_active(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -1,7 +1,6 @@
 //! Loads: each agent's active crawls, waiting tasks and reported load. Also reads and locks the
 //! tasks that may move from one agent to another.
 //!
-//! At most `MOST_COUNTED` tasks of a queue are counted; longer queues are treated as equally long.
 //! A task moves only if its assignment is still the one that was read. If concurrent transactions
 //! move, grant, withdraw or cancel the same task, the first one wins; a move does not wait for the
 //! others.
@@ -30,7 +29,6 @@ const CRAWLS_PACED: i64 = 20;
 /// Maximum length of a crawl in the computation of the pace. Longer crawls count as one day.
 const LONGEST_MS: i64 = 86_400_000;
 
-/// An agent's report of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedLoad {
     /// Number of slots in which a crawl could begin.
@@ -113,8 +111,8 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
 }
 
 /// The agents with an active session that are neither draining, paused nor disconnected. A
-/// disconnected agent may reconnect, so it keeps its tasks until its session expires, but gets no
-/// new ones.
+/// disconnected agent may reconnect, so it keeps its leases until its session expires, but gets no
+/// new tasks.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -190,8 +188,8 @@ pub struct QueuedTask {
 }
 
 /// The tasks that wait at these agents: at most `each` per agent, starting with the task that would
-/// be granted last. Omits a task if another task is crawling its site, because such a task would
-/// have to wait at any agent.
+/// be granted last. Omits a task if the site of the task has an active lease, because the task
+/// would have to wait at any agent.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"

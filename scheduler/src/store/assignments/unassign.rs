@@ -1,5 +1,4 @@
-//! Withdraws tasks from agents that have not begun them. No other code moves a task from `assigned`
-//! back to `located`.
+//! Withdraws tasks from agents that have not begun them.
 
 use std::time::Duration;
 
@@ -18,7 +17,8 @@ pub enum UnassignScope<'a> {
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
     /// connected, also tasks of agents that have been disconnected for longer than this duration.
     Unavailable(Duration),
-    /// Tasks of these batches that are assigned to agents that the batch now excludes.
+    /// Tasks of each of these batches that are assigned to the agent, because the batch now
+    /// excludes the agent.
     Excluded(&'a [(BatchId, AgentId)]),
 }
 

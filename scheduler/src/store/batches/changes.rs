@@ -28,7 +28,6 @@ pub enum ChangeScope {
     Sites(Vec<SiteName>),
 }
 
-/// The result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CancelResult {
     pub tasks: u64,
@@ -41,7 +40,6 @@ pub struct CancelResult {
     pub agents: Vec<AgentId>,
 }
 
-/// The result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetryResult {
     /// Number of tasks that got a new round.
@@ -50,7 +48,6 @@ pub struct RetryResult {
     pub open: u64,
 }
 
-/// Why a batch is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     #[error("batch {batch} does not contain {}", listed(.sites))]
@@ -82,8 +79,8 @@ pub async fn cancel(
         ChangeScope::All => None,
         ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // Runs before open tasks are read. It waits for a round that another transaction is making, so
-    // that the tasks of that round are found too.
+    // This call comes before the query for open tasks, because it waits for a transaction that is
+    // making a round. The query then finds the tasks of that round.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
@@ -111,7 +108,8 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // Runs again, because an outcome may have ended an open task just before the task was locked.
+    // The call is repeated, because an outcome may have ended an open task just before the task was
+    // locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
@@ -150,7 +148,8 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks. Omits a site that has an open or done task under another name.
+/// Locks the batch's failed tasks. Omits the task of an alias if the site that the alias points at
+/// has an open or done task.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -201,7 +200,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // A task of a site also counts as a task of the site's aliases, and the reverse.
+        // If the name is an alias, tasks of the site that the alias points at count too.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());

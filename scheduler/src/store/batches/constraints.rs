@@ -165,8 +165,8 @@ pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// For each of these sites whose confirmation only batches with constraints await, returns these
-/// batches. A site is absent if a batch without constraints also waits for its confirmation.
+/// For each of these sites, returns the batches that wait for its confirmation. A site is absent if
+/// any of these batches has no constraints.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],

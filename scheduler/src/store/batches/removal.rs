@@ -1,5 +1,5 @@
-//! Removes a batch with its tasks and their rows. Keeps its sites and their measurements: other
-//! batches share them, and a site that is submitted again need not be measured again.
+//! Removes a batch with its tasks and their rows. Keeps the sites and their measurements, because
+//! other batches share them. A site that is submitted again then needs no new measurement.
 //!
 //! Invariants: a batch that is being removed gets no new task. A step is one short transaction that
 //! locks only ended tasks of the batch. If a removal is interrupted between two steps, the next
@@ -15,11 +15,10 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Maximum number of tasks removed by a step. Each task has about ten rows, and a step takes some
-/// tens of milliseconds.
+/// Maximum number of tasks removed by a step. With about ten rows per task, a step takes some tens
+/// of milliseconds.
 pub const STEP: i64 = 1_000;
 
-/// Why a batch is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
     #[error("batch {batch} has {open} {} not ended: wait for them (`landfall batches wait {batch}`), or give --cancel", had(*.open))]
@@ -40,7 +39,6 @@ pub enum RemovalStep {
     /// The remaining tasks cannot be removed yet: an agent must first be told to stop, or another
     /// transaction has locked them.
     Waits,
-    /// The batch is removed.
     Done,
 }
 
@@ -122,7 +120,7 @@ pub(in crate::store) async fn remove_tasks(
     sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
-    // One statement deletes both, because tasks and assignments reference each other.
+    // One statement deletes tasks and assignments, because they reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"
         with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
@@ -140,7 +138,8 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         .one(conn)
         .await?;
     if left {
-        // Open tasks belong to a round that was being made when the removal began.
+        // The remaining tasks belong to a round that was being made when the removal began, so they
+        // may be open.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
@@ -243,8 +242,8 @@ mod tests {
         let mut tx = pool.begin().await.expect("begin");
         let first = step(&mut tx, autumn, "autumn", TaskPosition::default()).await.expect("a step");
         assert!(matches!(first, RemovalStep::Removed(1000, _)), "{first:?}");
-        // Before the removal commits, the shared site is granted, and another batch gets a new
-        // task.
+        // Before the first step commits, the agent gets a lease of the shared site, and another
+        // batch gets a new task.
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;

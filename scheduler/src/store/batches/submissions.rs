@@ -29,7 +29,6 @@ const CHUNK: usize = 10_000;
 /// If fewer rows were added, the planner needs no new statistics.
 const FEW_ADDED: u64 = 1_000;
 
-/// A client's request.
 #[derive(Debug, Clone)]
 pub struct Submission {
     /// The batch's name; a new name creates a batch.
@@ -53,7 +52,6 @@ pub struct Submission {
     pub duplicates: u64,
 }
 
-/// The result of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubmissionResult {
     /// Number of new tasks.
@@ -66,10 +64,8 @@ pub struct SubmissionResult {
     pub batch_total: u64,
 }
 
-/// Why a submission is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// No contact URL is set, so agents could not crawl.
     #[error("no contact URL is set: run `landfall contact set URL`")]
     NoContactUrl,
     #[error(
@@ -94,11 +90,9 @@ pub enum SubmitError {
     /// Two fields of the policy contradict each other.
     #[error("policy.{0}")]
     Policy(OutOfBounds),
-    /// The key belongs to a submission to another batch.
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
     KeyOfOtherBatch {
         key: String,
-        /// The batch that the key was used for.
         batch: String,
     },
     #[error("store a submission")]
@@ -207,8 +201,8 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::Differs { batch: batch.name, differences });
     }
-    // This is checked here because the values of all fields are known only now. After an error the
-    // caller's transaction is rolled back, which also undoes the creation of a batch.
+    // Checked last, because the values of all fields of the policy are known only here. After an
+    // error, the caller's transaction is rolled back, which also undoes the creation of a batch.
     batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }
@@ -265,10 +259,9 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
     Ok(added)
 }
 
-/// Makes Postgres plan statements anew, with indexes, until the transaction ends, because the
-/// tables are about to grow. A plan is based on the statistics of the last `analyze`, and a
-/// connection may keep a plan, even one for the check of a foreign key. A plan made when a table
-/// had one page reads the whole table for every row, even after a hundred thousand rows were added.
+/// Discards the connection's plans, and makes new plans use indexes until the transaction ends,
+/// because the tables are about to grow. A connection keeps plans, even for the checks of foreign
+/// keys. A plan made when a table had one page would read the whole table for every added row.
 async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -367,8 +360,8 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // Executes the statement only twice. So early, Postgres still plans the statement each
-        // time, from the statistics.
+        // The connection executes the statement only twice, because Postgres plans only the first
+        // five executions anew, from the statistics.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
         // Makes Postgres plan the checks of foreign keys while the tables have one page.
@@ -383,7 +376,7 @@ mod tests {
         .await;
         assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
 
-        // Runs the statement that made the tasks once more, for ten thousand more sites.
+        // Executes the statement that inserts tasks once more, for ten thousand more sites.
         let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
         let statement: String = fixtures::scalar(
             &mut tx,

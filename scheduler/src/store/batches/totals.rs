@@ -70,7 +70,7 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
 }
 
 /// Returns at most `limit` batches with open tasks, the newest first, and the number of further
-/// such batches. Their remaining times ([`BatchStatus::estimate`]) are not computed.
+/// such batches. Does not compute the remaining times ([`BatchStatus::estimate`]).
 pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
     let rows = sqlx::query!(
         r#"

@@ -47,13 +47,12 @@ pub struct AbsentLandmark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreachedAgent {
     pub name: String,
-    /// The URL of the agent's beacon, if the agent runs one.
+    /// `None` if the agent runs no beacon.
     pub beacon_url: Option<String>,
     /// The failure of the last attempt to measure the agent's beacon; `None` if no agent has tried.
     pub failure: Option<String>,
 }
 
-/// An agent with an active session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectedAgent {
     pub agent: AgentId,
@@ -79,8 +78,9 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// The elected landmark that has been disconnected for the longest time. Considers only landmarks
-/// that are not removed and whose last session ended at least `after` ago.
+/// The elected landmark that has been disconnected for the longest time. Considers a landmark if it
+/// was removed, or if its last session ended more than `after` ago. Time before the present term of
+/// the role fit does not count.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,

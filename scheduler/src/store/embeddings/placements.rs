@@ -11,7 +11,6 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 
-/// A site with its new placement.
 #[derive(Debug, Clone)]
 pub struct LocatedSite {
     pub site: SiteId,

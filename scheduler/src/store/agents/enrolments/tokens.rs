@@ -13,7 +13,6 @@ use crate::store::types::{Interval, Unsigned};
 /// Maximum number of tokens listed; older ones are omitted.
 const MOST_LISTED: i64 = 10_000;
 
-/// The state of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Open,
@@ -23,7 +22,6 @@ pub enum State {
     Revoked,
 }
 
-/// A stored token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
     /// The identifier by which operators refer to the token.
@@ -81,7 +79,7 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
 
 type At = Option<DateTime<Utc>>;
 
-/// A token's state, and the time from which the token cannot be used.
+/// A token's state and, unless the token is open, the time when it was used, revoked or expired.
 fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     match (used, revoked, expired) {
         (Some(at), ..) => (State::Used, Some(at)),
@@ -91,7 +89,6 @@ fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     }
 }
 
-/// The number of open tokens.
 pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"
@@ -103,7 +100,6 @@ pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(count.0)
 }
 
-/// Whether a token for an agent of this name is open.
 pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -118,14 +114,13 @@ pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error>
     .await
 }
 
-/// The message for an agent that has only an open token.
+/// The message about an agent that has an open token, but is not enrolled yet.
 pub fn not_yet(name: &str) -> String {
     format!(
         "{name} has not enrolled yet, its token is open: `landfall agents tokens` shows it, `landfall agents revoke {name}` voids it"
     )
 }
 
-/// A token that an operator revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevokedToken {
     pub name: String,
@@ -133,7 +128,6 @@ pub struct RevokedToken {
     pub before: bool,
 }
 
-/// Why no token is revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
     #[error("the token for {name} was used at {}: `landfall agents remove {name}` removes the agent", minute(.at))]
@@ -181,7 +175,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken
     }
 }
 
-/// Deletes tokens that expired at least `keep` ago. Returns the number.
+/// Deletes tokens that expired at least `keep` ago. Returns the number of deleted tokens.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),).affected(conn).await
 }

@@ -60,7 +60,8 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
     Ok(changed == 1)
 }
 
-/// Stores that the session's stream broke without a goodbye. The agent may reconnect or be dead.
+/// Stores that the session's stream broke, although the agent did not end the session. The agent
+/// may reconnect or be dead.
 pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)
@@ -88,9 +89,9 @@ impl PendingMessages {
     }
 }
 
-/// The messages that wait to be sent on this session; `None` if the session has ended. This runs
-/// every second for every agent, so it writes nothing: a commit without writes does not wait for
-/// the disk.
+/// The messages that wait to be sent on this session; `None` if the session has ended. This query
+/// runs every second for every agent. It writes nothing, because a commit without writes does not
+/// wait for the disk.
 pub async fn waiting(
     conn: &mut PgConnection,
     agent: AgentId,
