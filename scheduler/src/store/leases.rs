@@ -23,7 +23,6 @@ pub(crate) mod outcomes;
 pub(crate) mod preemptions;
 
 words!(
-    /// The state of a lease.
     LeaseState {
         /// The lease's agent may crawl the site.
         Active = "active",
@@ -99,10 +98,10 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
-/// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
-/// grants leases to the agent, so its slots need not be counted again here. For thousands of
-/// agents, counting would be most of the work. Returns grants in the order of `asking`. Each agent
-/// occurs once in `asking`, and the caller has [locked](lock) it.
+/// Like [`grant`], for several agents whose free slots are known. The free slots are not counted
+/// again, because only an agent's own session grants leases to the agent. For thousands of agents,
+/// counting would be most of the work. Returns grants in the order of `asking`. Each agent occurs
+/// once in `asking`, and the caller has [locked](lock) it.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -270,7 +269,7 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
 }
 
 /// Returns the revocations of this session's leases that were not sent yet, and marks them as sent.
-/// The caller must commit before it sends them.
+/// The caller must commit before it sends the revocations.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -286,7 +285,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 }
 
 /// Releases the active leases of all ended sessions. A release counts as a crash of the task if the
-/// agent was lost, or reconnected without the lease. A task with `max_crashes` crashes fails.
+/// session expired, or if another process superseded it. A task with `max_crashes` crashes fails.
 /// Returns the number of released leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(

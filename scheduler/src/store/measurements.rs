@@ -52,7 +52,6 @@ pub struct Report {
     pub requests: u32,
 }
 
-/// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportContent {
     /// The prober measured the target, or tried to and failed.
@@ -80,11 +79,10 @@ impl From<MeasurementResult> for Report {
     }
 }
 
-/// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site. If the reported origin shows that this site is an alias of another site,
-    /// the other site instead.
+    /// The measured site or, if the reported origin shows that this site is an alias, the site that
+    /// the alias points at.
     Site(SiteId),
     Beacon(AgentId),
     /// This agent has no such open order: the report is late, repeated, or about another agent's

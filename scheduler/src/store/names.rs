@@ -100,8 +100,8 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
     of_noun!(noun, beginning, conn, text)
 }
 
-/// The names nearest to this one, at most three, the nearest first. Among very many names, this
-/// finds only names that differ by one edit, and near names that sort close to this one.
+/// The names nearest to this one, at most three, the nearest first. Among more than a thousand
+/// names, finds only names that differ by one edit, and near names that sort close to this one.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());

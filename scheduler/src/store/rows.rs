@@ -20,7 +20,7 @@ use super::Error;
 /// A statement that reads rows.
 pub(super) trait Rows<O>: Sized {
     async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error>;
-    /// The only row of a statement that always returns one.
+    /// The row of a statement that always returns exactly one row.
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
     /// The row; `None` if the statement returned no row.
     async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;

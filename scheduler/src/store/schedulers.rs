@@ -1,9 +1,8 @@
 //! Schedulers: one row per running process. When the row expires, the other schedulers know that
 //! the process is gone.
 //!
-//! Renewing the row keeps all roles of the process. Only Postgres' clock decides whether the row
-//! has expired. An expired row is never renewed: its process has lost its terms, and must register
-//! again.
+//! Renewing the row keeps all roles of the process. An expired row is never renewed: its process
+//! has lost its terms, and must register again.
 
 pub(crate) mod notices;
 pub(crate) mod terms;
@@ -66,9 +65,8 @@ pub async fn renew(
     Ok(renewed == 1)
 }
 
-/// The schedulers of this database, in the order in which they started. If several entries have the
-/// same URL, only the newest is listed, because a restarted scheduler leaves its former entry
-/// behind.
+/// The schedulers of this database, in the order in which they started. If several rows have the
+/// same URL, only the newest is listed, because a restarted scheduler leaves its former row behind.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<SchedulerStatus>, Error> {
     let rows = sqlx::query!(
         r#"

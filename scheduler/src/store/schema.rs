@@ -1,7 +1,7 @@
 //! Migrates the schema when a scheduler starts. If that fails, explains to operators what to do.
 //!
-//! Causes are recognised by Postgres' error codes and the database's contents, never by the wording
-//! of a message.
+//! The causes of a failure are recognised by Postgres' error codes and the database's contents,
+//! never by the wording of a message.
 
 pub(crate) mod inspection;
 pub(crate) mod restores;
@@ -59,19 +59,16 @@ pub enum MigrationObstacle {
         /// The first migration that differs.
         version: i64,
     },
-    /// A migration began but did not end.
     #[error(
         "an upgrade of this database was interrupted in migration {0} and its state is unknown: restore the backup \
          from before the upgrade into an empty database"
     )]
     HalfDone(i64),
-    /// A migration does not fit the database's tables.
     #[error(
         "migration {version} does not fit the tables of this database ({said}), which were changed: undo the change, \
          or restore a backup into an empty database"
     )]
     Unfit {
-        /// The migration that failed.
         version: i64,
         said: String,
     },
@@ -82,17 +79,15 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time. Those numbers are at least
-/// this; the numbers of releases start at 1.
+/// The lowest migration number of builds before the first release, which numbered their migrations
+/// by time. The migration numbers of releases start at 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
-/// The newest migration in this program.
+/// The number of the newest migration in this program.
 pub fn newest() -> i64 {
     MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// Migrates the schema. Two schedulers may do so at the same time, because the migrator takes a
-/// lock.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
     if let MigrateError::Dirty(version) = error {

@@ -73,8 +73,7 @@ pub struct SiteTask {
     pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent was chosen. If a strategy other than the batch's was applied, also the reason
-    /// why.
+    /// Why this agent was chosen. If a fallback was applied, also its cause.
     pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
@@ -83,7 +82,6 @@ pub struct SiteTask {
     pub recrawl_at: Option<DateTime<Utc>>,
 }
 
-/// How a crawl ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: OutcomeKind,
@@ -95,7 +93,6 @@ pub struct Outcome {
     pub trapped: u32,
 }
 
-/// The progress of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
@@ -108,7 +105,6 @@ pub struct Progress {
     pub rate_state: RateState,
 }
 
-/// A candidate of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: String,

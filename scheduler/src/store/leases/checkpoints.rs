@@ -15,7 +15,6 @@ use crate::store::types::{Interval, Millis, whole};
 /// Maximum size in bytes of the crawl's state in a checkpoint.
 pub const MOST_BYTES: usize = 1 << 20;
 
-/// The progress of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     pub task: TaskId,
@@ -29,8 +28,8 @@ pub struct Checkpoint {
 /// Why a crawl is slow or paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The minimum interval that the agent keeps between two requests to the site; `None` if it
-    /// reported none.
+    /// The minimum interval that the agent keeps between two requests to the site; `None` if no
+    /// interval was reported.
     pub interval: Option<Duration>,
     /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,

@@ -16,16 +16,15 @@ use super::LeaseState;
 /// How a lease ends without an outcome.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) enum Ending<'a> {
-    /// The agent releases the lease; the task stays assigned to it.
+    /// The agent releases the lease; the task stays assigned to the agent.
     HandedBack,
-    /// The crawl crashed.
     Crashed {
         with: &'a str,
         /// Number of crashes at which the task fails.
         most: u32,
     },
-    /// The lease's session ended. This counts as a crash if the agent was lost or reconnected
-    /// without the lease.
+    /// The lease's session ended. This counts as a crash if the session expired, or if another
+    /// process superseded it.
     Lost { most: u32 },
     /// The agent releases the lease, and another agent is to be chosen for the task.
     Anew,
@@ -133,7 +132,6 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
     Ok(revoked.into_iter().map(|row| (row.task_id, row.agent_id)).collect())
 }
 
-/// The result of a crawl.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Completed {
     pub(in crate::store) task: TaskId,

@@ -83,7 +83,6 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     Ok(answers)
 }
 
-/// The locked row of a report's task.
 struct LockedTask {
     site: SiteId,
     token: LeaseToken,
@@ -171,7 +170,7 @@ async fn raise_alarms(
 }
 
 /// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold.
-/// The lease of such a task was taken back, or never claimed the address for which the task was
+/// The lease of such a task was released, or never claimed the address for which the task was
 /// admitted.
 async fn judge(
     conn: &mut PgConnection,
@@ -316,7 +315,7 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
 }
 
 /// Number of pages that the last successful crawl of each task's site fetched. A task is absent if
-/// no crawl of its site fetched a page.
+/// no crawl of its site was successful.
 pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
     let rows = sqlx::query!(
         r#"

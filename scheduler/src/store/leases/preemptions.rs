@@ -41,8 +41,8 @@ pub struct UnderWay {
     /// Number of fetched pages, and the time that they took, from the checkpoint. `None` if no page
     /// was fetched, or if another agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
-    /// The minimum interval that the agent keeps between two requests to the site; `None` if it
-    /// reported none.
+    /// The minimum interval that the agent keeps between two requests to the site; `None` if no
+    /// interval was reported.
     pub interval: Option<Duration>,
     /// Agents at which a crawl of this task crashed, or that were lost during such a crawl.
     pub crashed_at: Vec<AgentId>,
@@ -171,7 +171,7 @@ pub struct PreemptionOrder {
 }
 
 /// Returns the preemptions that were not sent yet on this session, and marks them as sent. The
-/// caller must commit before it sends them.
+/// caller must commit before it sends the preemptions.
 pub async fn take_unsent(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -14,7 +14,6 @@ pub struct Failure {
 }
 
 words!(
-    /// The cause of a failure.
     #[derive(PartialOrd, Ord)]
     Cause {
         /// The report was invalid, or this scheduler does not know the cause.

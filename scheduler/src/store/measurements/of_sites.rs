@@ -1,8 +1,9 @@
-//! Measurements of sites: each prober's newest one, the site that was actually measured, and the
-//! number of requests. This file also manages two related tables. `resolved_addresses` stores the
-//! address to which a site's name resolved at a prober; the prober's next order locks this address.
-//! `address_disagreements` stores the addresses at which an agent measured two sites and found
-//! different round trips, although it could have shared one measurement.
+//! Measurements of sites: each prober's newest measurement, the number of its requests and, if the
+//! measurement was shared, the site that was measured. This file also manages two related tables.
+//! `resolved_addresses` stores the address to which a site's name resolved at a prober; the
+//! prober's next order locks this address. `address_disagreements` stores the addresses at which an
+//! agent measured two sites and found different round trips, although it could have shared one
+//! measurement.
 //!
 //! Invariants: a prober's report changes which address its own orders lock. The report changes
 //! which address the orders of other probers lock only if the site's address was unknown, the
@@ -148,7 +149,6 @@ pub struct ResolvedAddress {
 struct ReportedAddress {
     site: SiteId,
     prober: AgentId,
-    /// The address to which the name resolved.
     address: IpAddr,
     /// Whether the report settled the site.
     settled: bool,
@@ -163,7 +163,8 @@ async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64,
     Ok(former)
 }
 
-/// Deletes the stored address of a site for a prober. Returns the same number as [`measured`].
+/// Deletes the stored address of a site for a prober. Returns the number of the prober's requests
+/// that no stored measurement includes yet.
 async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
     let former = sqlx::query_scalar!(
         "delete from resolved_addresses where site_id = $1 and prober_id = $2 returning requests",
@@ -253,8 +254,8 @@ pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<
 /// Time for which the sites at an address are measured one by one after a disagreement. It is
 /// longer than agents remember their measurements.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Number of agents that must report a disagreement before all agents stop sharing. One is not
-/// enough, because a single agent may err for a local reason.
+/// Number of agents that must report a disagreement before all agents stop sharing. One agent is
+/// not enough, because it may err for a local reason.
 pub(in crate::store) const ENOUGH: i64 = 2;
 
 /// Stores that an agent found different round trips for sites at one address.

@@ -5,9 +5,9 @@
 //! without an address only asks for the site's address (`super::of_sites`). A pair of agents has at
 //! most one open order. An order ends with the session on which it was sent, and at `expires_at` at
 //! the latest. Once the session has ended, another prober may measure the site, because the former
-//! prober has stopped: an agent drops its orders when its stream breaks. It also drops them when no
-//! heartbeat was acknowledged for a lease's lifetime, which is more than a grace period before the
-//! session expires.
+//! prober no longer does. An agent drops its orders when its stream breaks, or when no heartbeat
+//! was acknowledged for the lifetime of a lease. Its session expires more than a grace period
+//! later.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,7 +34,6 @@ pub struct Order {
     pub confirming: bool,
 }
 
-/// The target of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderTarget {
     Site {
@@ -60,7 +59,6 @@ pub struct DueSite {
     pub probers: Vec<AvailableProber>,
 }
 
-/// A prober that may be asked to measure a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableProber {
     pub prober: AgentId,
@@ -135,7 +133,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
                 OrderTarget::Site { id: site, name, origin: row.origin, locked: row.locked, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
-            // The agent reconnected without a beacon. Its order is not sent and will expire.
+            // The target agent reconnected without a beacon, so the order is not sent, and expires.
             _ => return None,
         };
         Some(Order { id: row.id, target, confirming: row.confirming })

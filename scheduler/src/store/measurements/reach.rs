@@ -76,7 +76,7 @@ pub struct ReachFilter {
     pub max_peers: u32,
 }
 
-/// The selected directions: problems first, then by name.
+/// The selected directions, problems first, then sorted by the agents' names.
 pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<ReachDirection>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -156,9 +156,9 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
 /// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachFailure {
-    /// Number of agents that failed for this cause.
+    /// Number of agents that failed to reach another agent for this cause.
     pub agents: u64,
-    /// One of the agents that failed for this cause.
+    /// One of these agents.
     pub prober: String,
     /// The agent that `prober` did not reach.
     pub target: String,

@@ -25,10 +25,8 @@ pub struct AccuracyRow {
     pub probed: Errors,
 }
 
-/// Errors of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
-    /// Number of predictions.
     pub count: u64,
     /// The median and the 90th percentile of |predicted - measured| / measured; `None` without
     /// predictions.
@@ -39,8 +37,8 @@ pub struct Errors {
 }
 
 /// The accuracy of the predictions with which the agents of these crawls were chosen, for each
-/// combination of the properties `by`, in their order. Reads the ended crawls that the filter
-/// selects, through an index by agent and time, or by batch.
+/// combination of the properties `by`. Sorted by city, carrier, agent and day. Reads the ended
+/// crawls that the filter selects, through an index by agent and time, or by batch.
 pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups) -> Result<Vec<AccuracyRow>, Error> {
     let mut tx = conn.begin().await?;
     // With less memory, Postgres joins a million crawls in temporary files.

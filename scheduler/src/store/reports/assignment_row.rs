@@ -45,15 +45,13 @@ pub struct AssignmentRow {
     pub confirming_probes: u64,
 }
 
-/// The newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewestChoice {
     pub agent: String,
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent was chosen. If a strategy other than the batch's was applied, also the reason
-    /// why.
+    /// Why this agent was chosen. If a fallback was applied, also its cause.
     pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,

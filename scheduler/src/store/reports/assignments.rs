@@ -2,7 +2,7 @@
 //!
 //! Rows are read in pages, by key, through the index that keeps a batch's sites unique. So a report
 //! needs constant memory, and the cost per row does not depend on the size of the batch. If the
-//! numbers of a page's sites are close together, the page reads ranges of sites.
+//! identifiers of a page's sites are close together, the next page reads a range of sites.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -15,11 +15,12 @@ use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, TaskRow};
 
-/// A page reads ranges of sites if, on average, at least one of this many consecutive site numbers
-/// is in the batch.
+/// A page reads a range of sites if, on average, at least one of this many consecutive site
+/// identifiers is in the batch.
 const SPARSEST: i64 = 4;
 
-/// Selects tasks of a batch: those newest rounds that meet all of these conditions.
+/// Selects the tasks of a batch that are the newest rounds of their sites and meet all of these
+/// conditions.
 #[derive(Debug, Clone)]
 pub struct TaskFilter {
     pub batch: BatchId,
@@ -67,8 +68,8 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// The mean distance between the site numbers of the last page's rows; `None` if it was large.
-    /// With a value, the next page reads a range of sites; otherwise it looks up each site.
+    /// The mean distance between the site identifiers of the last page's rows; `None` if it was
+    /// large. With a value, the next page reads a range of sites; otherwise it looks up each site.
     spacing: Option<i64>,
     ended: bool,
 }
@@ -176,8 +177,8 @@ macro_rules! page {
     };
 }
 
-/// At most `limit` rows after `after`, of sites up to number `last`. If `last` is given, the page
-/// reads all sites up to that number, so most of these sites should belong to the batch.
+/// At most `limit` rows after `after`, of sites up to the identifier `last`. Unless `last` is
+/// `i64::MAX`, the statement reads all these sites, so most of them should belong to the batch.
 async fn assignments(
     conn: &mut PgConnection,
     wanted: &TaskFilter,
@@ -264,7 +265,6 @@ async fn assignments(
     Ok(rows)
 }
 
-/// Number of rows after `after`.
 async fn count_behind(conn: &mut PgConnection, wanted: &TaskFilter, after: ListKey) -> Result<u64, Error> {
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(
@@ -298,8 +298,8 @@ mod tests {
     use super::*;
     use crate::store::fixtures::{self, Conn};
 
-    /// Makes a batch of every third of the first 240 sites, and of all sites from there to 480.
-    /// Their rows differ.
+    /// Makes a batch of every third of the first 240 sites, and of all sites from 241 to 480. Their
+    /// rows differ.
     async fn stored(conn: &mut Conn) -> TaskFilter {
         let (agent, batch) = (fixtures::agent(conn, "a").await, fixtures::batch(conn, "autumn", "gnp-top3").await);
         fixtures::execute_for(

@@ -1,5 +1,5 @@
-//! Events: the log of every transition of tasks, leases and sessions. Triggers write it
-//! (`migrations/0007_log.sql`); this module reads and prunes it.
+//! Events: the log of the transitions of tasks, leases, sessions, agents and terms. Triggers write
+//! the log (`migrations/0007_log.sql`); this module reads and prunes it.
 //!
 //! A reader sees an event only when all transactions that began before the event's transaction have
 //! ended. So a reader that continues after the last event it saw misses no event.
@@ -69,7 +69,6 @@ pub struct Filter {
     pub batch: Option<BatchId>,
     /// Events of tasks of these sites, and of their leases.
     pub sites: Option<Vec<SiteId>>,
-    /// Events of these agents.
     pub agents: Option<Vec<AgentId>>,
     /// Events of these kinds: a noun, or `noun-what`.
     pub kinds: Option<Vec<String>>,

@@ -44,7 +44,7 @@ pub struct TaskChoice {
 }
 
 /// The site's tasks of one batch or of all batches, newest first. With `at`, only the task for
-/// which that choice was made.
+/// which the choice `at` was made.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,

@@ -31,8 +31,8 @@ pub async fn sites(
     epoch: EmbeddingEpoch,
     wanted: u32,
 ) -> Result<(Vec<PlacedSite>, u64), Error> {
-    // The statistics are at most minutes old. The number is negative before they are first
-    // collected.
+    // The statistics are at most minutes old. `reltuples` is negative before the statistics are
+    // first collected.
     let placed = sqlx::query_scalar!(
         r#"select greatest(reltuples, 0)::float8 as "placed!" from pg_class where oid = 'site_placements'::regclass"#
     );

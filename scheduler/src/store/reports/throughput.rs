@@ -22,8 +22,9 @@ mod task_totals;
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
 /// until it includes this many.
 const FEWEST_RECENT: i64 = 10;
-/// Maximum number of recent crawls, and of active crawls, whose lengths are read as a sample. A
-/// thousand crawls give the lengths to within a few percent, in a few milliseconds.
+/// Maximum number of recent crawls, and of active crawls, whose lengths are read as a sample. The
+/// lengths of a thousand crawls are read in a few milliseconds, and their distribution is accurate
+/// to within a few percent.
 const MOST_TOLD: i64 = 1000;
 
 /// Selects the tasks of a report.
@@ -209,10 +210,11 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// The recent crawls. Their window is the second half of the time since the first crawl began. It
-/// is longer if needed to include the ten crawls that ended last. Of more than a thousand crawls,
-/// any thousand are read. Also counts the crawls that began recently: in the last quarter of the
-/// time since the first crawl began or, if that is longer, since the tenth newest crawl began.
+/// The recent crawls. Their window is the second half of the time since the first crawl began. The
+/// window is longer if needed to include the ten crawls that ended last. Of more than a thousand
+/// crawls, a sample of a thousand is read. Also counts the crawls that began recently: in the last
+/// quarter of the time since the first crawl began or, if that is longer, since the tenth newest
+/// crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"

@@ -2,8 +2,7 @@
 //!
 //! Invariants: the number of a role's term is raised by one when a scheduler takes the role, and at
 //! no other time. No scheduler takes a role before the leader's row has expired by Postgres' clock.
-//! If a transaction that passed [`check`] commits at all, it does so before another scheduler takes
-//! the role.
+//! A transaction that passed [`check`] can commit only before another scheduler takes the role.
 
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ words!(
     ///
     /// Reaping has its own role, so that it continues while a fit keeps a slow machine busy.
     /// Fitting has its own role, because one scheduler must make the whole map. All passes that
-    /// bring tasks to agents share one role: they wake each other often, so they should run in one
-    /// process.
+    /// bring tasks to agents share one role, because they wake each other often and so should run
+    /// in one process.
     Role {
         /// Ends expired sessions and leases, and deletes old events.
         Reap = "reap",
@@ -44,9 +43,10 @@ pub struct TakenTerm {
 /// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
 /// the role. Waits for open transactions of the former leader. Run in a transaction.
 ///
-/// A scheduler calls this only if it knows of no term of its own. If the database says that this
-/// scheduler already has the role, the answer to an earlier commit was lost. The scheduler then
-/// takes another term; otherwise the role would be idle for as long as the process runs.
+/// A scheduler calls this function only if it knows of no term of its own. If the database says
+/// that this scheduler already has the role, the answer to an earlier commit was lost. The
+/// scheduler then takes another term; otherwise the role would be idle for as long as the process
+/// runs.
 ///
 /// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
 /// lifetime of a session.
@@ -61,8 +61,8 @@ pub async fn take(
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
-    // This is a separate statement, because the transaction that had locked the row may have taken
-    // the role.
+    // The check is repeated in a new statement, because the transaction that had locked the row may
+    // have taken the role.
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
@@ -115,10 +115,10 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
     .await
 }
 
-/// Whether this scheduler still has this term. Call it in each transaction that acts in this role:
-/// until that transaction ends, no other scheduler can take the role. Postgres aborts the
-/// transaction if it is idle for longer than `patience` between two statements, so that a stopped
-/// scheduler does not block others.
+/// Whether this scheduler still has this term. Each transaction that acts in this role must call
+/// it, because it prevents other schedulers from taking the role until the transaction ends.
+/// Postgres aborts the transaction if it is idle for longer than `patience` between two statements,
+/// so that a suspended scheduler does not block other schedulers.
 pub async fn check(
     conn: &mut PgConnection,
     role: Role,

@@ -250,7 +250,8 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
         fixtures::leased(&mut conn, "a").await;
-        // A transaction number from a server with a higher count than this one.
+        // The number of a transaction on a server that had executed more transactions than this
+        // one.
         fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
         let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
         rewound(&mut conn).await;

@@ -24,7 +24,7 @@ pub const PIECE: i64 = 1_000;
 /// Kinds of rows that are deleted by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetainedKind {
-    /// Rounds before the newest round of the same site and batch, with their rows.
+    /// Rounds before the newest round of the same site and batch, with their dependent rows.
     Rounds,
     /// Assignments and leases of a task that are older than its newest choice.
     Moves,
@@ -123,8 +123,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new, because concurrent transactions may commit their
-    // numbers and times in different orders.
+    // Stops at the first row that is too new, because the identifiers and the creation times of
+    // concurrent transactions may be in different orders.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();

@@ -58,7 +58,7 @@ pub struct DatabaseFacts {
     pub empty: bool,
 }
 
-/// Reads these properties from any database.
+/// Reads the facts, also from a database without Landfall's tables.
 pub async fn look(conn: &mut PgConnection) -> Result<DatabaseFacts, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,
@@ -74,7 +74,6 @@ pub async fn look(conn: &mut PgConnection) -> Result<DatabaseFacts, Error> {
     Ok(place)
 }
 
-/// Updates the planner's statistics.
 pub async fn analyze(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("analyze").run(conn).await
 }

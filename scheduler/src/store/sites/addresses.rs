@@ -4,8 +4,8 @@
 //! An agent claims the address of a leased site before it sends any request there. Each address
 //! permits a maximum number of active leases that have claimed it, over all agents. This maximum
 //! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
-//! crawl also keeps its own rate, so the address gets at most the maximum number times this rate.
-//! If a lease's address is full, the lease ends and its task is held
+//! crawl limits its own request rate, so the rate at an address is at most this maximum times the
+//! rate of one crawl. If a lease's address is full, the lease ends and its task is held
 //! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
 //! longest is admitted. If an earlier crawl found the site's address, the address is also checked
 //! [`ahead`].
@@ -29,7 +29,6 @@ use crate::store::types::Unsigned;
 
 pub mod ahead;
 
-/// The result of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimResult {
     /// The lease may use the address until it ends.

@@ -2,7 +2,6 @@
 
 use crate::model::{ReasonKind, words};
 
-/// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrawlEnding {
     /// All pages were fetched.
@@ -15,12 +14,9 @@ pub enum CrawlEnding {
     Unreachable(Option<ReasonKind>),
 }
 
-/// Why an agent must not crawl a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// The site's robots.txt.
     Robots,
-    /// The agent's guard.
     Guard,
     /// Too many requests failed in a row. An operator has to reopen the site
     /// (`crate::store::sites::alarms`).
@@ -39,15 +35,11 @@ words!(
 );
 
 words!(
-    /// How a crawl ended, as one word.
+    /// The kind of a [`CrawlEnding`].
     OutcomeKind {
-        /// All pages were fetched.
         Complete = "complete",
-        /// A budget was used up.
         Truncated = "truncated",
-        /// The agent must not crawl the site.
         Blocked = "blocked",
-        /// The site gave no page.
         Unreachable = "unreachable",
     }
 );
@@ -66,7 +58,6 @@ impl CrawlEnding {
         }
     }
 
-    /// The ending without its details.
     pub const fn kind(self) -> OutcomeKind {
         match self {
             Self::Complete => OutcomeKind::Complete,

@@ -5,8 +5,8 @@
 //! often than any other transaction, and each would check the skipped tasks again. If a former
 //! crawl found the site's address, an agent is chosen for the task only if this address has a free
 //! place. The task then keeps that place: it is *admitted*, like a task that has waited. So no task
-//! overtakes waiting ones, and released tasks do not find their address full. The agent still has
-//! to claim the address, because the site may have moved.
+//! overtakes waiting tasks, and a task released from its hold does not find its address full. The
+//! agent still has to claim the address, because the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,6 @@ pub(super) struct AddressRoom {
     waited_for: bool,
 }
 
-/// The free places of these addresses.
 pub(super) async fn room(
     conn: &mut PgConnection,
     addresses: &[IpNet],
