@@ -2,8 +2,8 @@
 //! such a site until an operator reopens it. Its tasks are held when an agent is to be chosen for
 //! them.
 //!
-//! Invariants: only an outcome opens a circuit, and only reopening the site closes it. No task is
-//! held because of a closed circuit.
+//! Invariants: only an outcome opens a circuit, and only an operator who reopens the site closes
+//! the circuit. No task is held because of a closed circuit.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -73,7 +73,6 @@ pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> 
     Ok((alarms.collect::<Result<_, Error>>()?, total))
 }
 
-/// Number of open circuits.
 pub async fn count(conn: &mut PgConnection) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(r#"select count(*) as "count!: Unsigned<u64>" from open_circuits"#);
     Ok(count.one(conn).await?.0)

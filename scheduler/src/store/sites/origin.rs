@@ -154,7 +154,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The holds of the moved tasks end, because they belonged to the former site.
+    // The holds of the moved tasks end, because the holds belonged to the alias.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"
@@ -193,7 +193,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
 /// Moves tasks that were submitted under an alias's name to the site that the alias points at.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site.
-    // There are few aliases.
+    // This is fast enough, because there are few aliases.
     for (alias, keeper) in aliases {
         let mut tx = conn.begin().await?;
         move_tasks(&mut tx, *alias, *keeper).await?;

@@ -35,8 +35,8 @@ impl Source {
 /// Maximum number of rows of one statement.
 const CHUNK: usize = 10_000;
 
-/// Stores positions from lists; the newest list takes precedence. The position of an alias is
-/// stored for the site that the alias points at.
+/// Stores positions from a list, which replace the positions from earlier lists. The position of an
+/// alias is stored for the site that the alias points at.
 pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
     for chunk in listed.chunks(CHUNK) {
         let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();
@@ -170,7 +170,6 @@ mod tests {
         assert_eq!(unlisted(&mut conn, &[site]).await.expect("read"), []);
         looked_up(&mut conn, &[(site, place(4.0))]).await.expect("store");
         assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(3.0), Source::List))]));
-        // The position of an alias is stored for the site that the alias points at.
         sqlx::query("update sites set alias_of = $1 where id = $2")
             .bind(site.get())
             .bind(other.get())

@@ -2,9 +2,10 @@
 //! chosen. Confirmations are made for batches with the strategy `gnp-confirmed`, and for sites
 //! whose distances are too uncertain for a choice.
 //!
-//! A confirmation belongs to the site. All tasks of the site share it until it is too old. It is
-//! requested, begins and ends; the waiting tasks are held until it ends. Confirmers get measurement
-//! orders one after the other, because a site has at most one open order.
+//! A confirmation belongs to the site. All tasks of the site share it until it is too old. A
+//! confirmation is first requested, then begins, and then ends. The tasks that wait for it are held
+//! until it ends. Confirmers get measurement orders one after the other, because a site has at most
+//! one open order.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -305,7 +306,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    // A separate statement, so that it also sees tasks that were held a moment ago.
+    // A separate statement, so that it also releases tasks that [`want`] has just held.
     holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

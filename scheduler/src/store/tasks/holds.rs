@@ -15,7 +15,6 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Why a task is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// The address of the site permits no further crawl.

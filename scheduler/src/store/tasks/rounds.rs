@@ -333,7 +333,7 @@ mod tests {
         cancelling.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE);
 
-        // An operator can retry a cancelled task by name, and do so again later.
+        // An operator can retry a cancelled task by name.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;
