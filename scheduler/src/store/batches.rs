@@ -32,13 +32,14 @@ pub struct Batch {
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// The distances to the site are known, or the reason for their absence is stored.
+    /// Number of tasks for which the distances to the site are known, or the reason for their
+    /// absence is stored.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
-    /// Done, with all pages fetched.
+    /// Number of done tasks with all pages fetched.
     pub complete: u64,
-    /// Done, but ended by a budget.
+    /// Number of done tasks whose crawl was ended by a budget.
     pub truncated: u64,
     pub failed: u64,
     pub cancelled: u64,

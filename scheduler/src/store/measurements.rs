@@ -85,8 +85,8 @@ pub enum ReportTarget {
     /// the alias points at.
     Site(SiteId),
     Beacon(AgentId),
-    /// This agent has no such open order: the report is late, repeated, or about another agent's
-    /// order. The report changed nothing.
+    /// The agent has no open order with the reported identifier: the report is late, repeated, or
+    /// about another agent's order. The report changed nothing.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Finds names by their beginning, and names that look similar to another one.
+//! Finds names by their beginning, and names that look similar to another name.
 //!
 //! Names are stored in the order of their bytes (collation "C"), so that an index can find a
 //! beginning. Invariant: a lookup reads at most a few thousand entries of an index, however many
@@ -100,8 +100,9 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
     of_noun!(noun, beginning, conn, text)
 }
 
-/// The names nearest to this one, at most three, the nearest first. Among more than a thousand
-/// names, finds only names that differ by one edit, and near names that sort close to this one.
+/// At most three stored names that are similar to this name, the most similar first. Among more
+/// than a thousand names, finds only names that differ by one edit, and near names that sort close
+/// to this name.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());

@@ -154,7 +154,7 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 
 impl Site {
     /// The site's identifier and, for an alias, also the identifier of the site that it points at.
-    /// Data of each of the two sites are valid for the other.
+    /// The data of both sites are valid for this site.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }

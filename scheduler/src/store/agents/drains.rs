@@ -21,7 +21,7 @@ use crate::store::{Error, leases, minute};
 pub struct DrainResult {
     /// Number of tasks that were withdrawn: assigned to the agent but not begun.
     pub withdrawn: u64,
-    /// Number of leases that the agent keeps (drain) or that were revoked (removal).
+    /// Number of leases that the agent keeps (drain) or that were released (removal).
     pub leases: u64,
     /// Whether the agent was already draining or removed.
     pub before: bool,

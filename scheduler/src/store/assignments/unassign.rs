@@ -17,8 +17,8 @@ pub enum UnassignScope<'a> {
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
     /// connected, also tasks of agents that have been disconnected for longer than this duration.
     Unavailable(Duration),
-    /// Tasks of each of these batches that are assigned to the agent, because the batch now
-    /// excludes the agent.
+    /// For each pair of a batch and an agent, the batch's tasks that are assigned to the agent. The
+    /// batch now excludes the agent.
     Excluded(&'a [(BatchId, AgentId)]),
 }
 

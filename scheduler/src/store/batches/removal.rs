@@ -1,5 +1,5 @@
-//! Removes a batch with its tasks and their rows. Keeps the sites and their measurements, because
-//! other batches share them. A site that is submitted again then needs no new measurement.
+//! Removes a batch with its tasks and their dependent rows. Keeps the sites and their measurements,
+//! because other batches share them. A site that is submitted again then needs no new measurement.
 //!
 //! Invariants: a batch that is being removed gets no new task. A step is one short transaction that
 //! locks only ended tasks of the batch. If a removal is interrupted between two steps, the next
@@ -111,8 +111,8 @@ pub async fn step(
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks with their rows. Returns the row numbers of the exclusions to which the
-/// tasks' assignments referred. The caller has locked the tasks.
+/// Removes ended tasks with their dependent rows. Returns the row numbers of the exclusions to
+/// which the tasks' assignments referred. The caller has locked the tasks.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],

@@ -131,7 +131,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
             let again = fixtures::behind(&pool, ending, async |conn| {
-                // Runs in a transaction, as in sessions and background tasks.
+                // Uses a transaction, as sessions and background tasks do.
                 let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
                 let again = end(&mut tx, lease, &name, second).await;
                 tx.commit().await.expect("commit");

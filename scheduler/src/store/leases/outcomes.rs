@@ -1,8 +1,9 @@
 //! Outcomes: the reports of finished crawls, at most one per task.
 //!
 //! An outcome is accepted only with the task's newest token and from the agent that received this
-//! token. A repeated outcome is recognised, and so is a repetition that contradicts the accepted
-//! one. Any other outcome is refused as stale. A refusal is counted and changes nothing else.
+//! token. A repeated outcome is a duplicate if it equals the accepted outcome; otherwise it is
+//! refused as a contradiction. Any other outcome is refused too. A refusal is counted and changes
+//! nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

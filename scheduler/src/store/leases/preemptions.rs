@@ -17,10 +17,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// Time for which a slot of the other agent is reserved for a preempted crawl. It is longer than
-/// the present agent needs to end a request, write a checkpoint and wait one interval of the site.
-/// If the lease is not returned by then, the crawl continues at the present agent. That also
-/// happens if the agent does not support preemptions.
+/// Time for which the agent that would finish a preempted crawl sooner reserves a slot for it. The
+/// time is longer than the present agent needs to end a request, write a checkpoint and wait one
+/// interval of the site. If the lease is not returned by then, the crawl continues at the present
+/// agent, for example because the agent does not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -166,7 +166,7 @@ pub struct PreemptionOrder {
     pub to: String,
     /// Predicted remaining time at the present agent.
     pub here: Duration,
-    /// Predicted time at the other agent.
+    /// Predicted time at the agent `to`.
     pub there: Duration,
 }
 

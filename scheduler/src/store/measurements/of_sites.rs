@@ -11,11 +11,11 @@
 //! report changes only which address its own orders lock. So an agent that lies about addresses
 //! costs every other prober one postponed order per site, and no request.
 //!
-//! An agent that found different round trips for sites at one address shares no measurement there
-//! for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent
-//! shares measurements at this address. So one lying or slow agent costs at most as much as
-//! measuring without sharing, and costs other agents nothing. Two lying agents can end the sharing
-//! only at the addresses that they report.
+//! An agent that found different round trips for sites at one address shares no measurement at that
+//! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,
+//! no agent shares measurements at that address. So one lying or slow agent costs at most as much
+//! as measuring without sharing, and costs other agents nothing. Two lying agents can end the
+//! sharing only at the addresses that they report.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -80,7 +80,7 @@ pub struct OpenOrder {
     pub prober: String,
     /// The address that the order locks; `None` if the order only asks for the address.
     pub address: Option<String>,
-    /// The order's site if it is another site at the same address; otherwise `None`.
+    /// The order's site; `None` if the order is for the waiting site itself.
     pub other: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct Quarantine {
     pub reason: String,
 }
 
-/// The open quarantines, by agent.
+/// The open quarantines, ordered by the agents' identifiers.
 pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     sqlx::query_as!(
         Quarantine,

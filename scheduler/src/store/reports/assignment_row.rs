@@ -41,7 +41,7 @@ pub struct AssignmentRow {
     pub probes: u64,
     /// Number of requests sent to measure the site, in all measurements.
     pub requests: u64,
-    /// Number of those requests that were sent for confirmations.
+    /// Number of the samples in `probes` that were taken for confirmations.
     pub confirming_probes: u64,
 }
 

@@ -69,7 +69,8 @@ pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
     /// The mean distance between the site identifiers of the last page's rows; `None` if it was
-    /// large. With a value, the next page reads a range of sites; otherwise it looks up each site.
+    /// large. With a value, the next page reads a range of sites; otherwise the next page looks up
+    /// each site.
     spacing: Option<i64>,
     ended: bool,
 }

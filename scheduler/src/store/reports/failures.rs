@@ -22,7 +22,7 @@ pub struct FailureRow {
     pub day: Option<String>,
     pub batch: Option<String>,
     pub sites: u64,
-    /// The group's share of all sites that the filter selects, 0 to 1.
+    /// The group's share of all failed sites that the filter selects, 0 to 1.
     pub share: f64,
     /// When the newest failure of the group occurred.
     pub last: DateTime<Utc>,

@@ -63,7 +63,7 @@ async fn database(conn: &mut PgConnection) -> Result<DatabaseStatus, Error> {
     Ok(DatabaseStatus { version: row.version, size: row.size.0 })
 }
 
-/// All agents that were not removed, by name.
+/// All agents that were not removed, sorted by name.
 async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,9 +1,10 @@
 //! Restores: adjusts a database that was restored from a backup, and records the restore.
 //!
-//! Agents and operators may have seen numbers that the database does not contain any more. So after
-//! a restore every new number is above a floor, which no earlier number can have reached. Nothing
-//! that was active in the backup continues, because its sessions and leases ended long ago. While a
-//! restore is incomplete, the database has a table that only restores create.
+//! Agents and operators may have seen numbers (identifiers, tokens, incarnations) that the database
+//! does not contain any more. So after a restore every new number is above a floor, which no
+//! earlier number can have reached. Nothing that was active in the backup continues, because its
+//! sessions and leases ended long ago. While a restore is incomplete, the database has a table that
+//! only restores create.
 
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};

@@ -17,8 +17,8 @@ use crate::store::batches::{removal, totals};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Maximum number of rows deleted by one piece. Each of them has about ten dependent rows, and a
-/// piece takes some tens of milliseconds.
+/// Maximum number of rows deleted by one piece. With about ten dependent rows per row, a piece
+/// takes some tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
 /// Kinds of rows that are deleted by age.

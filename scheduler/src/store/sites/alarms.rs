@@ -105,8 +105,8 @@ pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, A
     .await
 }
 
-/// Of these located tasks, holds and returns those whose site's circuit is open. The caller has
-/// locked the tasks.
+/// Holds those of these located tasks whose site has an open circuit, and returns the held tasks.
+/// The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"

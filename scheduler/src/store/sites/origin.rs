@@ -1,10 +1,10 @@
 //! Settles sites: stores the origin to which a name leads, and which site represents the origin
 //! (the keeper).
 //!
-//! Invariants: an origin never changes once it is set. The first site settled at an origin (the
-//! keeper) never becomes an alias, so that its measurements and leases stay valid. Every later site
-//! found at that origin becomes an alias of the keeper, so no alias points at an alias. A site is
-//! settled only at an origin in its own registrable domain, whatever an agent reports. Settling
+//! Invariants: an origin never changes once it is set. The first site settled at an origin is the
+//! keeper. It never becomes an alias, so that its measurements and leases stay valid. Every later
+//! site found at that origin becomes an alias of the keeper, so no alias points at an alias. A site
+//! is settled only at an origin in its own registrable domain, whatever an agent reports. Settling
 //! locks the origin until the transaction ends.
 
 use std::collections::HashSet;

@@ -54,9 +54,9 @@ impl Cause {
     }
 }
 
-/// Holds tasks, replacing their former holds. Returns the tasks that were not held before. A task
-/// that is held again for the same cause keeps its place in the queue. The tasks are located, and
-/// the caller has locked them.
+/// Holds tasks, replacing their former holds. Returns the held tasks, without those that are
+/// admitted. A task that is held again for the same cause keeps its place in the queue. The tasks
+/// are located, and the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());

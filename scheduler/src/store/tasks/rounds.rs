@@ -2,9 +2,9 @@
 //! retried the task or because its batch has a recrawl interval.
 //!
 //! The result of a round is kept. The column `tasks.recrawl_at` stores when the next round is due,
-//! and an index finds due rounds. A round that ended without an outcome (failed as *poison*, or
-//! cancelled) has no automatic next round. Invariants: a site has one newest round in a batch. A
-//! due recrawl makes one round, no matter how often schedulers look for it.
+//! and an index finds due rounds. A round that ended without an outcome (for example failed as
+//! *poison*, or cancelled) has no automatic next round. Invariants: a site has one newest round in
+//! a batch. A due recrawl makes one round, no matter how often schedulers look for it.
 
 use sqlx::PgConnection;
 

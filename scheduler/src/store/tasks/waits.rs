@@ -1,9 +1,9 @@
 //! Waits: why tasks without an agent wait.
 //!
-//! While no agent of the fleet can take work of a stage (measuring or choosing), one row in
-//! `stage_causes` has the cause for all tasks in this stage. The pass of that stage writes the row
-//! if the cause changes. A task's own hold takes precedence over this cause. This module stores
-//! causes, not sentences.
+//! While no task can proceed in a stage (measuring, locating or choosing), one row in
+//! `stage_causes` stores the cause for all tasks in that stage. The pass of the stage writes the
+//! row if the cause changes. A task's own hold takes precedence over the cause of the stage. This
+//! module stores causes, not sentences.
 
 use std::collections::{HashMap, HashSet};
 
@@ -133,8 +133,8 @@ fn about(cause: WaitCause, why: Option<&(Constraints, NoEligibleAgent)>) -> Wait
 
 struct ClosedStages {
     stages: HashMap<Stage, WaitCause>,
-    /// Whether any agent is connected. This is known even before a pass has stored the stage's
-    /// cause.
+    /// Whether any agent is connected. This field is known even before a pass has stored the
+    /// stage's cause.
     connected: bool,
 }
 

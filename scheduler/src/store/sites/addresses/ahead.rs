@@ -1,12 +1,12 @@
 //! Holds a task before it is leased if the address of its site is known to be full. Otherwise the
 //! lease would end as soon as the agent claims the address.
 //!
-//! The address is checked when an agent is chosen, not when a lease is granted: grants run more
-//! often than any other transaction, and each would check the skipped tasks again. If a former
-//! crawl found the site's address, an agent is chosen for the task only if this address has a free
-//! place. The task then keeps that place: it is *admitted*, like a task that has waited. So no task
-//! overtakes waiting tasks, and a task released from its hold does not find its address full. The
-//! agent still has to claim the address, because the site may have moved.
+//! The address is checked when an agent is chosen, not when a lease is granted. Grants run more
+//! often than any other transaction, and each grant would check the skipped tasks again. If a
+//! former crawl found the site's address, an agent is chosen for the task only if this address has
+//! a free place. The task then keeps that place: it is *admitted*, like a task that has waited. So
+//! no task overtakes waiting tasks, and a task released from its hold does not find its address
+//! full. The agent still has to claim the address, because the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,8 +71,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Of these located tasks, holds and returns those whose site has a known address without a free
-/// place. The caller has locked the tasks.
+/// Holds those of these located tasks whose site has a known address without a free place, and
+/// returns the held tasks. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
