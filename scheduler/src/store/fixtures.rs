@@ -95,7 +95,6 @@ pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionI
     sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
 }
 
-/// Makes an agent with a session.
 pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, SessionId) {
     let agent = agent(conn, name).await;
     (agent, session(conn, agent).await)

@@ -32,7 +32,6 @@ words!(
         Released = "released",
         /// The lease's session ended.
         Expired = "expired",
-        /// The scheduler revoked the lease.
         Revoked = "revoked",
     }
 );

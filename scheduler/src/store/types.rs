@@ -95,7 +95,6 @@ from_json!(Constraints, CrawlPolicy, ExcludedAgents, ChoiceReasons);
 /// Microseconds in a day. Postgres stores the days of an interval separately.
 const MICROS_A_DAY: i64 = 86_400_000_000;
 
-/// A stored number outside its column's range.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct OutOfRange(i64);

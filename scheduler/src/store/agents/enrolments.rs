@@ -30,7 +30,6 @@ mod tokens;
 /// Number of bytes of a token's hash that form the token's identifier.
 const ID_BYTES: usize = 5;
 
-/// The agent that an operator wants to enrol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRequest {
     pub name: Name,

@@ -61,7 +61,6 @@ words!(
         Replaced = "replaced",
         /// The agent ended the session itself.
         Left = "left",
-        /// The operator removed the agent.
         Removed = "removed",
         /// The database was restored from a backup made during the session.
         Restored = "restored",

@@ -25,7 +25,6 @@ pub struct Landmark {
     pub away_for: Option<Duration>,
 }
 
-/// How a landmark was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
     /// By the operator; only the operator can replace it.

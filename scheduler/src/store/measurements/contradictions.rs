@@ -12,7 +12,6 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// The round trip that a crawl observed.
 #[derive(Debug, Clone, Copy)]
 pub struct CrawlRtt {
     pub agent: AgentId,

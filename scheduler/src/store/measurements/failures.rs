@@ -18,15 +18,12 @@ words!(
     Cause {
         /// The report was invalid, or this scheduler does not know the cause.
         Unknown = "unknown",
-        /// The name did not resolve.
         Dns = "dns",
         /// The system refused the connection: no process listens on the port.
         Refused = "refused",
-        /// The connection was not established in time.
         ConnectTimeout = "connect-timeout",
         /// The connection failed for another reason.
         Connect = "connect",
-        /// The TLS handshake failed.
         Tls = "tls",
         /// The connection was established, but no response came in time.
         Timeout = "timeout",

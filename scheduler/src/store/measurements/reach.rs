@@ -34,7 +34,6 @@ pub struct ReachDirection {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reachability {
-    /// The newest measurement failed.
     Failed,
     /// No measurement was made yet, but one is planned.
     Untried,
@@ -45,7 +44,6 @@ pub enum Reachability {
     NoBeacon,
     /// One of the two agents is not connected.
     Away,
-    /// The newest measurement succeeded.
     Reached,
 }
 

@@ -48,7 +48,6 @@ pub struct TaskOf {
     pub round: u32,
 }
 
-/// A position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cursor {
     xact: i64,
@@ -62,7 +61,6 @@ impl Cursor {
     }
 }
 
-/// Selects events.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Events of tasks of this batch, and of their leases.

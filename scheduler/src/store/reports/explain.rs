@@ -30,7 +30,6 @@ pub struct Task {
     pub waits: Option<ExplainedWait>,
 }
 
-/// A choice of an agent for one of the tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskChoice {
     pub id: AssignmentId,

@@ -10,7 +10,6 @@ use crate::store::agents::{self, Agent};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// An agent, and the work that it has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
     /// The agent's present state, which does not depend on the batch.

@@ -11,7 +11,6 @@ use crate::store::types::whole;
 /// consist of so few blocks that its size could differ much from the wanted size.
 const READ_WHOLE: f64 = 4.0;
 
-/// A placed site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacedSite {
     pub name: String,

@@ -21,7 +21,6 @@ pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error>
     Ok(())
 }
 
-/// A connection that receives notices.
 #[derive(Debug)]
 pub struct Listener(PgListener);
 
@@ -40,7 +39,6 @@ impl Listener {
         Ok(self.0.try_recv().await?.map(|notice| notice.payload().to_owned()))
     }
 
-    /// Checks that the connection works.
     pub async fn ping(&mut self) -> Result<(), Error> {
         self.0.execute("").await?;
         Ok(())

@@ -9,14 +9,12 @@ use super::{DatabaseRole, MigrationObstacle, obstacle, place, restores, unknown_
 use crate::store::rows::{Rows, Statement};
 use crate::store::{Error, MIGRATOR};
 
-/// The server of a database.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct ServerFacts {
     /// The major version.
     pub major: i32,
     /// Whether the server accepts no changes, for example because it is a standby.
     pub read_only: bool,
-    /// The server's clock.
     pub now: DateTime<Utc>,
 }
 

@@ -42,7 +42,6 @@ pub enum ClaimResult {
     NotHeld,
 }
 
-/// A lease's claim of an address.
 #[derive(Debug, Clone, Copy)]
 pub struct AddressClaim {
     pub agent: AgentId,

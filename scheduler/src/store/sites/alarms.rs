@@ -27,7 +27,6 @@ pub struct Alarm {
     pub waiting: u64,
 }
 
-/// Selects alarms.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AlarmFilter {
     /// The batch contains the site.

@@ -13,10 +13,8 @@ use crate::model::site_list::SiteName;
 use crate::store::rows::{Rows, Statement};
 use crate::store::{Error, position};
 
-/// The source of a site's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A submitted list.
     List,
     /// A file that maps addresses to positions.
     Geoip,
