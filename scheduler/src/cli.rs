@@ -323,7 +323,6 @@ impl Cli {
     }
 }
 
-/// The clap command.
 pub fn command() -> clap::Command {
     arranged(Cli::command())
 }
@@ -335,7 +334,7 @@ fn for_manual() -> clap::Command {
 
 /// Hides the connection flags in the help of subcommands that contact no scheduler.
 fn arranged(mut command: clap::Command) -> clap::Command {
-    // Building copies the global flags to every subcommand.
+    // Building copies the global flags to every subcommand, so that they can be hidden there.
     command.build();
     let shown = |command: clap::Command, of_its_own: &str| {
         command.mut_args(|arg| match arg.get_help_heading() {

@@ -260,7 +260,8 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// Sets the number of slots to 0 until the agent's first session, because it is unknown until then.
+/// Sets the number of slots to 0 until the agent's first session, because the number is unknown
+/// until then.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
@@ -315,7 +316,6 @@ fn said(agent: &Agent) -> String {
     if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
-/// Parses the words for service states.
 fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
     one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
@@ -364,7 +364,6 @@ impl Row for Agent {
     }
 }
 
-/// The tone in which an agent's service state is shown.
 pub(super) const fn service_tone(service: ServiceState) -> Tone {
     match service {
         ServiceState::Ready => Tone::Good,
@@ -374,7 +373,6 @@ pub(super) const fn service_tone(service: ServiceState) -> Tone {
     }
 }
 
-/// Formats a load level for a table, with its sign.
 pub(super) fn level_cell(level: Option<i64>) -> String {
     level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
 }

@@ -186,7 +186,8 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     if shown.has_progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
     }
-    // The estimate changes with every answer, so it is left out where only changes are printed.
+    // The estimate changes with every answer, so it is left out if only changed answers are
+    // printed.
     if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
         writeln!(text, "  remaining  {}", watch::left(estimate))?;
     }
@@ -209,8 +210,8 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
                 let one = if ending.tasks == 1 { "" } else { "for example " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
-            // An older scheduler sends no kind, and a newer one may send a kind that is
-            // unknown here.
+            // An older scheduler sends no kind, and a newer scheduler may send a kind that
+            // this program does not know.
             Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
         }
     }

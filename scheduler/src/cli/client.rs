@@ -86,7 +86,6 @@ impl ConnectionArgs {
 /// A channel that adds the operator's token to every call.
 pub(super) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
 
-/// Adds the operator's token to a call.
 #[derive(Clone)]
 pub(super) struct Bearer(MetadataValue<Ascii>);
 
@@ -102,7 +101,6 @@ impl Interceptor for Bearer {
 #[error("{0}")]
 pub(super) struct Away(pub(super) String);
 
-/// A client connected to a scheduler.
 #[derive(Clone)]
 pub(super) struct Client {
     url: String,
@@ -145,8 +143,9 @@ impl Client {
         Err(anyhow::anyhow!("{}", refusals.join("; ")))
     }
 
-    /// Connects to any scheduler that answers now. Only for requests that can safely be repeated.
-    /// Keeps the present connection if no scheduler answers or only one is known.
+    /// Connects to any scheduler that answers now. Callers repeat their request, so the request
+    /// must be safe to repeat. Keeps the present connection if no scheduler answers or only one is
+    /// known.
     pub(super) async fn move_on(&mut self) {
         if self.known.len() > 1
             && let Ok(moved) = Self::reach_any(Arc::clone(&self.known), self.token.clone()).await
@@ -155,7 +154,6 @@ impl Client {
         }
     }
 
-    /// The scheduler's URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }

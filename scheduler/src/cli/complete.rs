@@ -25,7 +25,7 @@ use crate::model::Strategy;
 
 /// The environment variable by which a shell's script requests completions.
 const VARIABLE: &str = "LANDFALL_COMPLETE";
-/// Time limit for the scheduler's answer. The user waits for it at each press of the tab key.
+/// Time limit for the scheduler's answer, for which the user waits at each press of the tab key.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Makes the first press of the tab key complete a word. Without this line, zsh would only load the
 /// script from its folder at the first press.
@@ -41,7 +41,6 @@ pub(super) struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    /// Prints the script of a shell.
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let shells = Shells::builtins();
         let shell = shells.completer(&self.shell).context("no completions for this shell")?;
@@ -60,15 +59,14 @@ pub(super) fn answer_shell() {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
 
-/// Writes a page of the manual for each command into a folder.
 pub(super) fn write_manual(folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(for_manual(), folder))
         .with_context(|| format!("write the manual into {}", folder.display()))
 }
 
-/// Adds completions of names to flags and arguments. Equal identifiers have the same meaning in
-/// all commands.
+/// Adds completions of names to flags and arguments. An argument's identifier has the same meaning
+/// in all commands.
 fn with_names(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = command.mut_args(|arg| match arg.get_id().as_str() {

@@ -45,6 +45,5 @@ impl ContactCommand {
     }
 }
 
-/// The message if no contact URL is set.
 pub(super) const NO_CONTACT: &str =
     "no contact URL is set, and without one agents send no requests: run `landfall contact set URL`";

@@ -1,8 +1,9 @@
 //! Defaults of the output flags, from environment variables or else from the section `[defaults]`
 //! of client.toml.
 //!
-//! Both become default values of clap's flags, so that help and completions show them. A default
-//! that a command does not support, such as CSV for a single object, does not affect the command.
+//! The defaults become default values of clap's flags, so that help and completions show them. A
+//! default that a command does not support, such as CSV for a single object, does not affect the
+//! command.
 
 use clap::{Arg, ArgMatches, FromArgMatches};
 
@@ -66,8 +67,8 @@ fn prints_answer(matches: &ArgMatches) -> bool {
 
 fn stored(matches: &ArgMatches) -> anyhow::Result<Defaults> {
     let connection = ConnectionArgs::from_arg_matches(matches).unwrap_or_default();
-    // Without a data directory there is no file. Commands that need the directory report the
-    // error themselves.
+    // Without a data directory there is no client.toml. Commands that need the directory report
+    // the error themselves.
     let Ok(data_dir) = data_dir(&connection) else { return Ok(Defaults::default()) };
     Ok(ClientFile::defaults(&data_dir)?)
 }

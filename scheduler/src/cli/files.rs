@@ -12,8 +12,8 @@ use crate::app::exit::usage;
 /// The mode of new files, before the process's umask is applied.
 const FILE_MODE: u32 = 0o666;
 
-/// Makes an empty temporary file beside `file`. The temporary file is renamed to `file` at the end,
-/// so that a failed run leaves no partial file.
+/// Makes an empty temporary file beside `file`. `write` renames the temporary file to `file` at the
+/// end, so that a failed run leaves no partial file.
 pub(super) fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         return Err(usage(format!("{flag} {}: it exists but is not a regular file", file.display())));
@@ -26,7 +26,7 @@ pub(super) fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
         .with_context(|| format!("{flag} {}: write in its folder", file.display()))
 }
 
-/// Writes a whole file at once; `fill` writes the content.
+/// Writes a file that appears only after `fill` has written the whole content.
 pub(super) fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let beside = beside(flag, file)?;
     fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;

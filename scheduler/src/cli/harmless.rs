@@ -47,7 +47,7 @@ fn cell(text: &str) -> String {
     if text.trim_start().starts_with(FORMULA) && !is_number { format!("'{text}") } else { text }
 }
 
-/// Escapes the control characters that JSON permits inside strings, but some terminals obey.
+/// Escapes the control characters that JSON permits inside strings but that some terminals obey.
 pub(super) fn json(text: String) -> String {
     if !text.contains(is_bare_control) {
         return text;

@@ -252,7 +252,8 @@ fn or(text: &str, nothing: &str) -> String {
     (if text.is_empty() { nothing } else { text }).to_owned()
 }
 
-/// Prints an election and the reasons for its choice. CSV contains only the landmarks.
+/// Prints an election and the reasons for its choice. CSV, JSON lines and names contain only the
+/// landmarks.
 fn show_election(election: &Election, map: String, format: &FormatArgs<Landmark>) -> anyhow::Result<()> {
     let view = format.view();
     match format.format() {

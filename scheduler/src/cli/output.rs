@@ -24,7 +24,6 @@ pub(crate) enum Format {
     #[value(alias = "text")]
     Table,
     Json,
-    // One object per line.
     Jsonl,
     Csv,
     /// Only what identifies each row, one per line: `--quiet`.
@@ -100,7 +99,6 @@ impl<R: Row> ShowFormatArgs<R> {
         self.wide.view()
     }
 
-    /// Prints one object, as JSON or as the text that `text` returns.
     pub(crate) fn print<T: Serialize>(
         &self,
         shown: &T,
@@ -128,7 +126,6 @@ pub(crate) trait PrintedRow: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> PrintedRow for R {}
 
-/// Formats rows in any format.
 pub(crate) fn rows_text<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<String> {
     let mut printer = Printer::new(format, view);
     Ok(printer.page(rows)? + &printer.end()?)
@@ -149,7 +146,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
 
-    /// Formats the next rows, at least one. The first page begins with the header.
+    /// Formats the next rows. In a table and in CSV, the first page begins with the header.
     pub(crate) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
         let mut text = String::new();
         match self.format {
@@ -194,12 +191,10 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
     }
 }
 
-/// Prints one object as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&json_text(value)?)
 }
 
-/// Formats one object as JSON.
 pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
 }
@@ -216,15 +211,14 @@ pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }
 
-/// Formats rows as CSV, with or without a header.
 pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;
     }
     if rows.is_empty() {
-        // The CSV writer derives the header from a row. Without rows, it writes a default row,
-        // which is then cut off.
+        // The CSV writer derives the header from a row. If there are no rows, a default row is
+        // written and then cut off.
         writer.serialize(R::default())?;
     }
     let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;
@@ -234,7 +228,7 @@ pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
     harmless::csv(text)
 }
 
-/// A line below a table that states how many rows a limit omitted; empty if it omitted none.
+/// A line below a table that states how many rows a limit omitted; empty if none.
 pub(crate) fn more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -242,7 +236,6 @@ pub(crate) fn more(more: u64) -> String {
     }
 }
 
-/// Formats a duration for a table, in milliseconds with one decimal; a dash for `None`.
 pub(crate) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)
 }
@@ -272,12 +265,10 @@ pub(crate) fn share_cell(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Formats a text for a table; a dash if it is empty.
 pub(crate) fn text_cell(text: &str) -> String {
     if text.is_empty() { dash() } else { text.to_owned() }
 }
 
-/// Formats a boolean for a table: `yes` or a dash.
 pub(crate) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
@@ -298,7 +289,6 @@ pub(crate) fn number(number: u64) -> String {
     std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
 }
 
-/// Formats a count for a table; a dash for 0.
 pub(crate) fn count_cell(count: impl Into<u64>) -> String {
     match count.into() {
         0 => dash(),
@@ -314,7 +304,6 @@ pub(crate) fn fetched(pages: u64, bytes: u64) -> String {
     }
 }
 
-/// Formats a number of bytes for a table; a dash for 0.
 pub(crate) fn size_cell(bytes: u64) -> String {
     if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }

@@ -2,8 +2,8 @@
 //! is too long.
 //!
 //! `printed.txt` contains the JSON and CSV of each answer, once with all fields set and once with
-//! no field set. After adding a field, run the tests with `UPDATE_PRINTED=1`, which rewrites this
-//! file and the JSON schemas.
+//! no field set. After adding a field, run the tests with `UPDATE_PRINTED=1`, which rewrites
+//! `printed.txt` and the JSON schemas.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -138,7 +138,7 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Adds to the schema of an answer the forms that `show` makes of the generated messages.
+    /// Adds the values that `show` makes of the generated messages to the examples of an answer.
     fn also<M: Message + Default, T: Serialize>(&mut self, name: &str, show: impl Fn(M) -> T) {
         for message in self.contract.every() {
             self.answers.add(name, serde_json::to_value(show(message)).unwrap());
@@ -225,7 +225,7 @@ fn what_programs_read_stays_as_it_is() {
     same(&printed.text, &path);
 }
 
-/// Checks that a text equals the committed one.
+/// Checks that a text equals the committed file.
 fn same(text: &str, path: &Path) {
     let expected = std::fs::read_to_string(path).unwrap_or_default();
     for (number, (line, expected)) in text.lines().zip(expected.lines()).enumerate() {
@@ -234,7 +234,6 @@ fn same(text: &str, path: &Path) {
     assert_eq!(text, expected, "UPDATE_PRINTED=1 writes {}", path.display());
 }
 
-/// A batch with every setting of policies and constraints.
 fn batch_with_every_setting() -> serde_json::Value {
     let patterns = Some(v1::PathPatterns { patterns: vec!["/a".into()] });
     let policy = v1::CrawlPolicy {

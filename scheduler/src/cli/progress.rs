@@ -43,10 +43,9 @@ impl Bar {
         Self::new(ProgressBar::new(0), template)
     }
 
-    /// A bar with the given layout.
     pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
-        // Only a mistake in this file could make the template invalid. The default style is
-        // readable too.
+        // A template is invalid only by a mistake in this program. The bar then has the default
+        // style.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         if !bar.is_hidden() {

@@ -1,8 +1,8 @@
 //! `--watch`: repeats a request at intervals, and shows the newest answer. A terminal is repainted
 //! each time. On a pipe, only answers that differ from the preceding one are printed.
 //!
-//! If the scheduler stops answering, the last answer stays with a note, and the command repeats the
-//! request until an answer comes. So a watch survives a restart of the scheduler.
+//! If the scheduler stops answering, the last answer stays, with a note. The command repeats the
+//! request until an answer comes, so it survives a restart of the scheduler.
 
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ impl Lost {
     }
 }
 
-/// The output to which a watch prints its answers.
+/// The output to which `--watch` prints the answers.
 struct Display {
     interval: Duration,
     /// The terminal to repaint, and whether it was already painted; `None` on a pipe.
@@ -227,8 +227,8 @@ fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
     terminal.flush()
 }
 
-/// A page that fits the screen: a line with the state of the watch, and the lines of the answer.
-/// The last row is left free for the cursor.
+/// A page that fits the screen: the line `head`, and the lines of the answer `text`. The last row
+/// is left free for the cursor.
 fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     let room = rows.saturating_sub(3).max(1);
     let lines: Vec<&str> = text.lines().collect();

@@ -215,7 +215,6 @@ impl Row for AssignmentRow {
     }
 }
 
-/// The tone in which a task's state is shown.
 pub(super) fn task_tone(row: &v1::AssignmentRow) -> Tone {
     match TaskState::named(&row.state) {
         Some(TaskState::Done) if row.outcome == "truncated" => Tone::Pausing,

@@ -26,7 +26,6 @@ impl Answers {
         self.0.get_mut(&key(name)).expect("a known answer").push(value);
     }
 
-    /// The document that contains all schemas.
     pub(super) fn document(&self) -> String {
         let schemas: Map<String, Value> =
             self.0.iter().map(|(name, values)| (name.clone(), schema(&values.iter().collect::<Vec<_>>()))).collect();

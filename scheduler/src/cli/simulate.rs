@@ -176,7 +176,6 @@ fn refusal(error: SimulateError) -> anyhow::Error {
     }
 }
 
-/// Formats the report as text for people.
 fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = *report;
     let last = report.last_seed();
@@ -220,8 +219,8 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// How much longer the round trip is than the one to the nearest agent, in each crawl of the same
-/// sites; empty if sites are crawled only once.
+/// Describes how much longer the chosen agent's round trip is than the nearest agent's, in each
+/// crawl of the same sites; empty if sites are crawled only once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -115,7 +115,8 @@ pub(crate) fn scheduler_line(scheduler: &SchedulerStatus, several: bool, answers
     if several && !roles.is_empty() {
         parts.push(format!("has the roles {}", roles.join(", ")));
     }
-    // Free space changes with every answer, as times do.
+    // Free space changes with every answer, so it is left out if only changed answers are
+    // printed.
     parts.extend(disk.as_ref().filter(|_| !view.timeless).map(|DiskSpace { free_bytes, size_bytes }| {
         format!("disk {} of {} free", bytes_cell(*free_bytes), bytes_cell(*size_bytes))
     }));

@@ -28,9 +28,7 @@ const LONGEST_LABEL: usize = 24;
 /// of this machine's.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
-/// One row of a table.
 pub(crate) trait Row: Sized + 'static {
-    /// The columns of the table.
     const COLUMNS: &'static [Column<Self>];
     /// The noun for the results of [`Row::name`], for the help of `--quiet`.
     const NAMES: &'static str = "names";
@@ -70,9 +68,12 @@ impl Tone {
 }
 
 /// A column: its name, and the function that makes its cell in a row. Marks may precede the name,
-/// in this order: `+` if only --wide shows the column; `?` if the column is shown only if a cell is
-/// more than a dash; `>` if it is aligned to the right, or `~` if it is a text, which is cut before
-/// other columns; `!` if it has the colour of the row's tone.
+/// in this order:
+/// - `+`: only `--wide` shows the column.
+/// - `?`: the column is hidden if all its cells are dashes.
+/// - `>`: the cells are aligned to the right.
+/// - `~`: the cells are texts, which are cut before the cells of other columns.
+/// - `!`: the cells have the colour of the row's tone.
 pub(crate) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -158,8 +159,8 @@ impl View {
         }
     }
 
-    /// Breaks lines that are too long. In a line with a label and a value, the parts after the
-    /// first are aligned with the value.
+    /// Breaks lines that are too long. If a line has a label and a value, its continuation lines
+    /// are aligned with the value.
     pub(crate) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
@@ -168,8 +169,8 @@ impl View {
         lines.map(|line| fold_line(&line, self.columns, hanging(&line))).collect()
     }
 
-    /// Formats a line that begins with a label. If the line is broken, the other parts are aligned
-    /// with the text after the label.
+    /// Formats a line that begins with a label. If the line is broken, its continuation lines are
+    /// aligned with the text after the label.
     pub(crate) fn labelled(&self, label: &str, text: &str) -> String {
         let line = format!("{label}{}", printable(text));
         if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
@@ -260,12 +261,10 @@ impl Table {
         Self { view: *view, columns }
     }
 
-    /// Formats the header line.
     pub(crate) fn head(&self) -> String {
         self.line(|column, _| column.name.to_owned(), |_| Some(Style::new().bold()))
     }
 
-    /// Formats one row as a line.
     pub(crate) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
         let cell = |_: &LaidOutColumn, index| cells.get(index).cloned().unwrap_or_default();
@@ -304,9 +303,9 @@ fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
 /// One stage of shrinking a table: a width, and the columns that may be cut down to it.
 type Stage<'a> = (usize, &'a dyn Fn(usize, &LaidOutColumn) -> bool);
 
-/// Shrinks a table to `most` characters in three stages. The first stage cuts only texts; the
-/// second cuts all columns except numbers and the first column; the third cuts all columns except
-/// numbers. In each stage, the widest column shrinks first.
+/// Shrinks a table to `most` characters in three stages. The first stage cuts only texts (`~`). The
+/// second stage cuts all columns except numbers (`>`) and the first column. The third stage cuts
+/// all columns except numbers. In each stage, the widest column shrinks first.
 fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
@@ -330,7 +329,7 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words. All parts except the first are indented.
+/// Breaks a line between words, and indents the continuation lines.
 fn fold_line(line: &str, most: usize, indent: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";
@@ -375,9 +374,9 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// The indentation of the parts of a broken line. In a line such as ` label value`, they are
-/// aligned with the value, which begins after the first two or more blanks that follow a word. In
-/// other lines, the indentation is two.
+/// The indentation of the continuation lines of `text`. In an indented line with a label and a
+/// value, separated by two or more blanks, it is the column of the value. In other lines, it is two
+/// more than the line's own indentation.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

@@ -2,7 +2,6 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// Makes a parser for a flag that accepts one of several words.
 pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = T>,
     word: fn(T) -> &'static str,

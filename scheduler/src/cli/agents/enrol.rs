@@ -98,7 +98,6 @@ impl EnrolArgs {
         }
     }
 
-    /// Converts the flags to a request.
     fn request(&self) -> anyhow::Result<CreateEnrolmentRequest> {
         let (city, carrier) = (self.city.clone().unwrap_or_default(), self.carrier.clone().unwrap_or_default());
         for (flag, text) in [("--city", &city), ("--carrier", &carrier)] {
@@ -195,7 +194,7 @@ fn warn_without_contact(made: &CreateEnrolmentResponse) {
     }
 }
 
-/// A token with the command that uses it and other data, as printed in JSON.
+/// An enrolment with its token and the command that uses the token, as printed in JSON.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::cli) struct Enrolment {
     name: String,

@@ -10,12 +10,10 @@ use crate::simulate::nodes::line_of;
 /// The known columns, as error messages list them.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
-/// A parsed list.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct List {
     /// The agents, each with its line number.
     pub(in crate::cli) agents: Vec<(u64, CreateEnrolmentRequest)>,
-    /// The lines that are not valid.
     pub(in crate::cli) rejected: Vec<Rejected>,
 }
 

@@ -1,5 +1,5 @@
-//! `landfall agents reach`: shows which agents reach which beacons, why other agents do not, and
-//! what to do about it.
+//! `landfall agents reach`: shows which agents reach which beacons, why attempts fail, and what the
+//! operator can do.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 
-/// Maximum number of failed directions that `agents show` prints.
+/// Maximum number of failed directions (from an agent to a beacon) that `agents show` prints.
 const SHOWN: usize = 20;
 
 /// Prints which agents reach an agent and which agents it reaches. For two agents, prints both

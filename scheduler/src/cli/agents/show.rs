@@ -24,8 +24,8 @@ pub(in crate::cli) async fn show(
     let ask = async |client: &Client| {
         let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.to_owned() }).await)?;
         let ways = match reach::rows(client, name.to_owned(), String::new()).await {
-            // Removed agents have no results of this kind, and older schedulers do not
-            // have this call.
+            // The scheduler does not find removed agents, and older schedulers do not
+            // implement `show_reach`.
             Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
             asked => asked.map_err(|status| client.refusal(&status))?,
         };

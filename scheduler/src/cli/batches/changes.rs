@@ -47,7 +47,6 @@ impl CancelArgs {
     }
 }
 
-/// Cancels tasks and prints the number of cancelled tasks.
 pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();

@@ -150,8 +150,8 @@ impl ProgressDisplay {
                 bar.set_position(ended(progress));
                 bar.set_message(line(progress));
             }
-            // No line is printed if only the estimate changed, because it changes with
-            // every message.
+            // No line is printed if only the estimate changed, because the estimate changes
+            // with every message.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
             Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
@@ -191,8 +191,7 @@ pub(crate) fn left_cell(estimate: &Estimate) -> String {
     time.map_or_else(|| estimate.note.clone(), |time| format!("about {}", rough(time)))
 }
 
-/// Rounds a duration to the precision of an estimate: to seconds, above an hour to minutes, above a
-/// day to hours.
+/// Rounds a duration up: to seconds, above an hour to minutes, above a day to hours.
 fn rough(time: Duration) -> String {
     let unit = match time.as_secs() {
         0..3_600 => 1,

@@ -17,8 +17,8 @@ use crate::cli::status;
 /// Maximum number of beacons named in one line.
 const NAMED: usize = 3;
 /// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
-/// a row for every agent. Enough for all landmarks of a usual fleet, and for some agents that few
-/// others reach.
+/// a row for every agent. The limit suffices for all landmarks of a usual fleet, and for some
+/// agents that few others reach.
 const MOST_BEACONS: usize = 24;
 
 const SCHEDULER: &str = "scheduler";
@@ -32,7 +32,7 @@ pub(super) struct Asked {
     url: String,
     status: ShowStatusResponse,
     agents: Vec<Agent>,
-    /// The results for all directions to the beacons that were asked about.
+    /// The results of attempts to reach the checked beacons, one for each agent and beacon.
     ways: Vec<Way>,
 }
 
@@ -123,7 +123,7 @@ fn connected(agents: &[Agent]) -> impl Iterator<Item = &Agent> {
     agents.iter().filter(|agent| agent.connected)
 }
 
-/// The result if the scheduler could not be asked.
+/// The result if the requests to the scheduler failed.
 pub(super) fn unasked(error: &anyhow::Error) -> CheckResult {
     CheckResult::wrong(
         "scheduler",

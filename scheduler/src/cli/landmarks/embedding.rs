@@ -146,7 +146,6 @@ fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow
     }
 }
 
-/// Describes the newest embedding for people.
 fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
     let chosen = match shown.landmarks_chosen {
         true => "",

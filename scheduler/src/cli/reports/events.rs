@@ -18,7 +18,7 @@ use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
 /// Maximum number of consecutive times that a broken stream is opened again without receiving an
-/// event. A scheduler may be restarting.
+/// event. The limit leaves a scheduler a minute to restart.
 const REOPENED_AT_MOST: u32 = 60;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -94,8 +94,8 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
-            // After the stream broke, the newest events suffice, because the command was never
-            // far behind.
+            // After the stream broke, the newest events suffice, because earlier events were
+            // already printed.
             since: self.since.filter(|_| *last == 0).map(timestamp),
             until: self.until.map(timestamp),
             cities: self.places.city.clone(),
@@ -128,7 +128,6 @@ impl EventsArgs {
 /// Formats an event as one line: the time, the site or agent, what happened, and why.
 pub(in crate::cli) fn line(event: &Event, view: &View) -> String {
     let mut words = vec![view.clock(event.at), event.noun.clone()];
-    // The site, or else the agent, comes before the words for what happened.
     let about_site = !event.site.is_empty();
     if about_site {
         words.push(event.site.clone());

@@ -1,6 +1,6 @@
 //! The page of `landfall report html`: plots and tables of one batch, or of all batches. The page
-//! is a single file without scripts and requests, and readable on light and dark screens. It
-//! depends only on the scheduler's answers; `maud` escapes their texts.
+//! is a single file without scripts and requests, and readable on light and dark screens. Its
+//! content comes from the scheduler's answers, whose texts `maud` escapes.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::json::{Word as _, milliseconds, rfc3339};
@@ -31,7 +31,6 @@ pub(super) struct Answers {
     pub(super) sources: Vec<v1::FailureRow>,
 }
 
-/// Renders the whole page.
 pub(super) fn page(answers: &Answers, now: DateTime<Utc>) -> String {
     let title = answers.batch.as_ref().map_or("All batches".to_owned(), |(name, _)| format!("Batch {name}"));
     let body = html! {

@@ -105,7 +105,6 @@ impl FromStr for Addition {
 #[derive(Debug)]
 struct UnchangedAgent(PlannedAgent);
 
-/// A suggestion with its rank.
 #[derive(Debug)]
 struct RankedSuggestion(u32, PlannedSuggestion);
 
@@ -169,7 +168,6 @@ fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
     }
 }
 
-/// Describes a plan for people.
 pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     write_basis(plan, &mut text)?;

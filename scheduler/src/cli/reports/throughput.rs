@@ -163,11 +163,11 @@ impl Shown {
     }
 }
 
-/// Formats the report as text for people.
 pub(in crate::cli) fn text(shown: &Shown, view: &View) -> String {
     let mut text = shown.head(view);
     let ThroughputResponse { growth, agents, strategies, estimate, .. } = &shown.answer;
-    // The estimate changes with every answer, so it is left out where only changes are printed.
+    // The estimate changes with every answer, so it is left out if only changed answers are
+    // printed.
     if let Some(estimate) = estimate.as_ref().filter(|_| !view.timeless) {
         text += &format!("  {}\n", left(estimate));
     }

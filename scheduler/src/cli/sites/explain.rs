@@ -58,7 +58,6 @@ impl Row for CandidateRow {
     ];
 }
 
-/// Formats the explanation as text for people.
 pub(in crate::cli) fn text(explained: &ExplainResponse, view: &View) -> anyhow::Result<String> {
     let ExplainResponse { site, site_id, position, tasks } = explained;
     let mut text = format!("{site} (site {site_id}), position: {}\n", globe_cell(position.as_ref()));

@@ -45,7 +45,6 @@ impl Row for Candidate {
     ];
 }
 
-/// Formats everything known about a site as text for people.
 pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (site {})", site.name, site.site_id)?;
@@ -138,7 +137,6 @@ fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests 
     text
 }
 
-/// Describes a task in one line.
 fn task_line(task: &SiteTask, view: &View) -> String {
     let mut parts = vec![format!("batch {} round {}: {}", task.batch, task.round, task.state)];
     if !task.outcome.is_empty() {
@@ -168,7 +166,6 @@ fn task_line(task: &SiteTask, view: &View) -> String {
     parts.join("; ")
 }
 
-/// Describes the progress of a crawl under way.
 fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     let told = view.when(progress.saved_at);
     let bytes = output::bytes_cell(progress.state_bytes);

@@ -26,8 +26,8 @@ use crate::cli::output::number;
 use crate::cli::progress::Bar;
 use crate::model::site_list::{self, SiteList};
 
-/// Number of sites in one message. Even with long names, it is far below the size limit
-/// of a message.
+/// Number of sites in one message. Even with long names, such a message is far below the size
+/// limit.
 const CHUNK: usize = 5_000;
 /// Maximum number of attempts to submit a list, including the first.
 const ATTEMPTS: u32 = 3;
@@ -200,7 +200,7 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // The sum of two numbers: lines that this program dropped as duplicates, and sites that the
+    // The sum of two counts: lines that this program dropped as duplicates, and sites that the
     // scheduler found in two spellings.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {

@@ -20,7 +20,7 @@ use crate::cli::reports::task_tone;
 use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
-/// Number of rows that are printed together. The first page determines the widths of a
+/// Number of rows in a page, which is printed at once. The first page determines the widths of a
 /// table's columns.
 const PAGE: usize = 500;
 /// Maximum number of rows in a table if no limit is given.
