@@ -36,7 +36,7 @@ use crate::store::{self, embeddings};
 const OUTBOUND_MESSAGES: usize = 256;
 
 /// Time during which an agent gets no leases after it returned a lease because it had no room or
-/// could not begin. Without this pause it would get the same lease again at once.
+/// could not begin. Without this pause, the agent would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum time from the connection to the agent's registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);

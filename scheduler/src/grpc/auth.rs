@@ -1,8 +1,8 @@
 //! Authenticates the operator by token and agents by credential.
 //!
-//! Both secrets are sent as `authorization: Bearer SECRET`. Only their hashes are stored and
-//! compared. [`admit`] checks the secret before any handler runs, and stores the caller in the
-//! request's extensions.
+//! A token or credential is sent as `authorization: Bearer SECRET`. Only hashes of secrets are
+//! stored and compared. [`admit`] checks the secret before any handler runs, and stores the caller
+//! in the request's extensions.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1::agent_service_server;
@@ -63,7 +63,6 @@ pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }
 
-/// Admits a call if the caller may make it, and stores the caller in `extensions`.
 pub(super) async fn admit(
     pool: &PgPool,
     wrong_tokens: &WrongTokens,
@@ -119,7 +118,7 @@ pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Reque
     request.extensions().get().cloned().ok_or_else(|| AuthError::Missing.into())
 }
 
-/// The credential that an agent presents.
+/// The hash of the credential that an agent presents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Credential(SecretHash);
 

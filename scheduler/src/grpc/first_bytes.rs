@@ -16,7 +16,8 @@ use tonic::transport::server::Connected;
 /// Maximum time from the connection, or from the end of the TLS handshake, until the preface is
 /// complete.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1 request is shorter.
+/// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1.1 request is shorter, because each
+/// has a `Host` header.
 const PREFACE: usize = 24;
 
 /// A connection with a time limit for its first bytes.

@@ -1,5 +1,5 @@
-//! Every request passes through this gate. It refuses a request that its caller may not make. It
-//! refuses or aborts requests while the database does not answer.
+//! The gate through which every request passes. The gate refuses requests that the caller may not
+//! make. It refuses or aborts requests while the database does not answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -40,12 +40,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Only the present inner service is ready, so it serves this request. Its clone replaces
-        // it, and must first become ready.
+        // The inner service has become ready, but a clone of it has not. So the inner service
+        // serves this request, and the clone replaces it.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         if auth::is_page(request.uri().path()) {
-            // The dashboard answers refused requests with pages of its own.
+            // The dashboard checks its requests itself, and answers refused requests with pages.
             return Box::pin(async move { within.call(request).await });
         }
         let Scheduler { pool, wakes, wrong_tokens, .. } = self.scheduler.clone();

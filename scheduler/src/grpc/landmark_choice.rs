@@ -39,7 +39,6 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// More landmarks were requested than there are agents that can be landmarks.
     #[error("{}", too_few_beacons(*.asked, *.there))]
     TooFewBeacons {
         asked: u32,
@@ -149,7 +148,6 @@ pub struct ExplainedLandmarks {
     pub unreached: Vec<UnreachedAgent>,
 }
 
-/// Explains the present landmarks.
 pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, ChoiceError> {
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
@@ -175,7 +173,7 @@ pub struct Replacement {
 /// landmarks stay. Returns `None` if no landmark is lost. If two schedulers run this at once, only
 /// the first replaces the landmark; the second then finds no lost landmark.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
-    // In almost all passes no landmark is lost. This check then avoids the lock.
+    // Usually no landmark is lost, and then this check avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {
         return Ok(None);
     }

@@ -18,7 +18,7 @@ pub(super) mod status;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// The services. Other code of this process calls them too.
+/// The services. The dashboard, which runs in this process, calls them too.
 #[derive(Debug, Clone)]
 pub(crate) struct Desks {
     pub(crate) sites: sites::SiteDesk,

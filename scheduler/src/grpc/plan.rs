@@ -1,8 +1,8 @@
 //! `landfall plan`: reads the state, resolves the requested names, and computes the plan with
 //! [`capacity`].
 //!
-//! All data are read in one snapshot, and nothing is written. The computation uses all cores, on
-//! threads of its own.
+//! The data for the computation are read in one snapshot, and nothing is written. The computation
+//! uses all cores, on threads of its own.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -29,10 +29,8 @@ const SEED: u64 = 1;
 const NO_PLACE: &str = "has no place in this embedding: it had too few measurements when the embedding was fitted";
 const DRAINING: &str = "takes no new work because it is draining";
 
-/// A request for a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhatIfRequest {
-    /// Agents to add.
     pub add: Vec<Addition>,
     /// Agents to remove, by name.
     pub remove: Vec<String>,
@@ -55,7 +53,6 @@ pub struct Addition {
     pub slots: Option<u32>,
 }
 
-/// A finished plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The embedding, and the number of sites placed in other embeddings.
@@ -81,7 +78,7 @@ pub struct Plan {
     pub picked: Vec<SuggestedSite>,
 }
 
-/// A suggested place for a new agent, which is beside this site.
+/// A site beside which the plan suggests a new agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuggestedSite {
     pub name: String,
@@ -94,7 +91,6 @@ pub struct SuggestedSite {
 pub enum PlanError {
     #[error("remove: no agent is called {0}")]
     UnknownAgent(String),
-    /// Neither an agent nor a site has this name.
     #[error("add: near={0}: no agent and no site is known by this name")]
     UnknownNear(String),
     #[error("add: near={near}: {why}")]
@@ -255,7 +251,7 @@ fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -
     }
 }
 
-/// The coordinates of a new agent that stands beside the named agent or site.
+/// The coordinates of a new agent that is placed beside the named agent or site.
 async fn near(
     conn: &mut PgConnection,
     located: LocatedEmbedding,

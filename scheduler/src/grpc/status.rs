@@ -41,7 +41,7 @@ pub(super) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// The request gives a beginning that several names have.
+/// The request gives the beginning of several names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
 pub(super) struct Ambiguous {
@@ -195,7 +195,7 @@ codes! {
         | E::TooFewAgents { .. }
         | E::IgnoresLoad(_)
         | E::Differs { .. } => Code::FailedPrecondition,
-        // An immediate retry does not help, unlike a retry while the database is unreachable.
+        // With `Unavailable`, clients would retry at once, which does not help if the disk is full.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }

@@ -14,10 +14,11 @@ use super::auth::AuthError;
 /// Every answer to a wrong token is delayed by this time, and only one such answer is delayed at a
 /// time.
 const DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of wrong tokens that wait for their answers. Further ones are refused at once.
+/// Maximum number of wrong tokens that wait for their answers. Further wrong tokens are refused at
+/// once.
 const WAITING: usize = 16;
 
-/// The answers to wrong tokens.
+/// The queue of delayed answers to wrong tokens.
 #[derive(Debug)]
 pub struct WrongTokens {
     delay: Duration,
@@ -36,9 +37,9 @@ impl WrongTokens {
         Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
     }
 
-    /// The answer to a caller that was refused as operator. A wrong token is answered after the
-    /// delay, or at once if too many wrong tokens already wait. The caller must hold no database
-    /// connection in the meantime.
+    /// The answer to a request that was refused as the operator's. A wrong token is answered after
+    /// the delay, or at once if too many wrong tokens already wait. Callers of this function must
+    /// hold no database connection, because they may wait for many seconds.
     pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
         if !matches!(refused, AuthError::WrongOperatorToken) {
             return refused.into();

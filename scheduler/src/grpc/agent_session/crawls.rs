@@ -25,7 +25,7 @@ impl Session {
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        // If the agent had this lease and it was revoked in the meantime, no message is needed.
+        // If the lease was granted to this agent but ended in the meantime, no refusal is counted.
         let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {
@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// Answers whether a crawl may send requests to an address. If the agent no longer has the
-    /// lease, it gets no answer, because the revocation is sent separately.
+    /// lease, no answer is sent, because the revocation is sent separately.
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;

@@ -133,8 +133,8 @@ impl<R: Request> GroupCommit<R> {
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
-    // If a session has ended in the meantime, its agent repeats the request, and the store then has
-    // the result.
+    // Failures to send an answer are ignored: if a session has ended in the meantime, its agent
+    // repeats the request, and the store then has the result.
     match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {

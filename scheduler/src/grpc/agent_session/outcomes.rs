@@ -67,8 +67,8 @@ impl Session {
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
-            // Wakes the assignment at once, because the address is idle until another crawl begins
-            // there.
+            // Tasks on hold wait for the address of this crawl. The assignment job is woken at
+            // once, because the address is idle until another crawl begins there.
             self.scheduler.wakes.assign.notify_one();
         }
         for ((task, token), answer) in keys.into_iter().zip(answers) {
@@ -146,7 +146,6 @@ impl Request for OutcomeBatch {
     }
 }
 
-/// Grants leases to the agents whose outcomes freed slots.
 async fn fill(
     conn: &mut PgConnection,
     recorded: impl Iterator<Item = (Option<FreeSlots>, &mut RecordedOutcome)>,

@@ -2,10 +2,11 @@
 //!
 //! The task answers the agent's messages. When it is woken, and at least once a second, it sends
 //! the messages that the store has for the agent: revoked or preempted leases, measurement orders,
-//! and new leases. Each message is committed before it is sent. The task ends when the stream
-//! breaks, the session is superseded or expired, or the scheduler shuts down. This loses nothing,
-//! because the store knows what was granted, and the agent repeats reports that were not
-//! acknowledged.
+//! and new leases. Each message is committed before it is sent.
+//!
+//! The task ends when the stream breaks, the session is superseded or expired, or the scheduler
+//! shuts down. Nothing is lost when the task ends, because the store contains what was granted, and
+//! the agent repeats reports that were not acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ const POLL: Duration = Duration::from_secs(1);
 const CHECKPOINTS_AT_ONCE: usize = 8;
 
 /// Maximum number of leases granted to an agent in a shared transaction that records outcomes. The
-/// next poll fills further slots.
+/// session is then woken to fill further slots.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
@@ -47,7 +48,6 @@ pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 /// The group commit of outcomes, shared by the sessions of one scheduler.
 pub(super) type OutcomeCommits = GroupCommit<outcomes::OutcomeBatch>;
 
-/// One connected agent.
 pub(super) struct Session {
     pub(super) scheduler: Scheduler,
     pub(super) recordings: Arc<OutcomeCommits>,
@@ -64,8 +64,8 @@ pub(super) struct Session {
     opened: Instant,
     /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
-    /// The agent's free slots: the last reported number, minus later grants, plus slots freed since
-    /// then.
+    /// The agent's free slots: the number last read from the store, minus later grants, plus slots
+    /// freed since then.
     pub(super) free: i64,
     /// Whether a task may be waiting for the agent. When a task is assigned to the agent, the
     /// session is woken.
@@ -192,9 +192,8 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // The contact URL is sent only with the welcome, and agents send no request without a
-        // contact URL. An agent with a former URL must reconnect, which is cheap because it keeps
-        // its leases.
+        // The contact URL is sent only with the welcome, so an agent with a former URL must
+        // reconnect. Reconnecting is cheap, because the agent keeps its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
@@ -206,7 +205,7 @@ impl Session {
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // Only the begin and the end of a pause are logged, because the text about a full disk
+        // Only the start and the end of a pause are logged, because the text about a full disk
         // changes with every heartbeat.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
@@ -242,8 +241,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the messages that the store has for this agent. In most cases there are none, and then
-    /// no row is locked or written.
+    /// Sends the messages that the store has for this agent. If there are none, which is the usual
+    /// case, no row is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
@@ -361,8 +360,8 @@ impl Session {
         Ok(status::from_end(cause))
     }
 
-    /// Ends the session of an agent that announced its stop. For another agent, records that it
-    /// disconnected.
+    /// Ends the session of an agent that announced its stop. For any other agent, records that the
+    /// agent disconnected.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;

@@ -103,8 +103,8 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }
 
-/// Converts a time of the protocol; `None` if it is out of range. Postgres refuses times before
-/// 4713 BC. If one row has such a time, Postgres refuses all rows of the statement.
+/// Converts a time of the protocol; `None` if it is out of range or before the year 0. Postgres
+/// refuses times before 4713 BC, and with them all other rows of the statement.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
     let time = DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)?;
     (time.year() >= 0).then_some(time)

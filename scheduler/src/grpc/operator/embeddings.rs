@@ -30,7 +30,6 @@ impl EmbeddingDesk {
         Self { scheduler }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> EmbeddingServiceServer<Self> {
         EmbeddingServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }

@@ -16,11 +16,11 @@ use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
-/// After an estimate, the next one is made only after a pause of this many times the estimate's
-/// duration. So at most about a tenth of the time is spent on the estimates of one batch, even of a
-/// million sites.
+/// The pause after an estimate, as a multiple of the time that its computation took. So at most
+/// about a tenth of the time is spent on the estimates of one batch, even of a million sites.
 const PAUSE: u32 = 10;
-/// Minimum time between two estimates of one batch. Nobody could read more frequent estimates.
+/// Minimum time between two estimates of one batch, because people cannot read estimates that
+/// change faster.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of estimates computed at once. Each occupies a connection to the database.
 const AT_ONCE: usize = 2;
@@ -45,16 +45,16 @@ struct Entry {
     asked_at: Instant,
     /// The time from which the newest estimate is outdated.
     outdated_at: Instant,
-    /// The newest estimate. The outer value is `None` before the first estimate, the inner one if
+    /// The newest estimate. The outer value is `None` before the first estimate, the inner value if
     /// no site remains.
     newest: Option<Option<Estimate>>,
     computing: Option<Shared<BoxFuture<'static, ()>>>,
 }
 
 impl Estimates {
-    /// The remaining time of a batch. The estimate is at most a little older than the pause between
-    /// two estimates. Waits up to `patience` for an estimate that is being computed, then returns
-    /// the former one; `None` if there is none yet.
+    /// The remaining time of a batch; the values `None` are those of `Entry::newest`. Waits up to
+    /// `patience` for an estimate that is being computed, then returns the former estimate. The
+    /// result is at most a little older than the pause between two estimates.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
         let computing = self.begin(pool, batch);
         if let Some(computing) = computing {

@@ -33,7 +33,6 @@ impl EventDesk {
         Self { scheduler, shutdown }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> EventServiceServer<Self> {
         EventServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }

@@ -43,7 +43,6 @@ impl FleetDesk {
         Self { scheduler, identity }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> FleetServiceServer<Self> {
         FleetServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }

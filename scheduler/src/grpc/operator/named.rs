@@ -29,7 +29,6 @@ pub(in crate::grpc) struct FoundAgent {
     pub(in crate::grpc) name: String,
 }
 
-/// Finds a batch for a call that only reads.
 pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
     if let Some(batch) = batches::by_name(conn, name).await? {
         return Ok(batch);
@@ -39,7 +38,6 @@ pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Resul
     batches::by_name(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
-/// Finds a batch for a call that changes it.
 pub(in crate::grpc) async fn exact_batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
     match batches::by_name(conn, name).await? {
         Some(batch) => Ok(batch),
@@ -47,7 +45,6 @@ pub(in crate::grpc) async fn exact_batch(conn: &mut PgConnection, name: &str) ->
     }
 }
 
-/// Finds a site for a call that only reads.
 pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
     if let Some(site) = sites::find(conn, name).await? {
         return Ok(site);
@@ -58,7 +55,6 @@ pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> R
     sites::find(conn, &full).await?.ok_or_else(|| unknown().into())
 }
 
-/// Finds a site for a call that changes it.
 pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
     match sites::find(conn, name).await? {
         Some(site) => Ok(site),
@@ -66,8 +62,7 @@ pub(in crate::grpc) async fn exact_site(conn: &mut PgConnection, name: &SiteName
     }
 }
 
-/// Finds an agent for a call that only reads. Also finds removed agents, because reports still
-/// contain their results.
+/// Finds an agent, even if it was removed, because reports still contain its results.
 pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<Agent, Status> {
     if let Some(agent) = agents::show(conn, name).await? {
         return Ok(agent);
@@ -93,7 +88,6 @@ pub(in crate::grpc) async fn agents_at(
     Ok(Some(meant.map(|known| known.agent).collect()))
 }
 
-/// Finds an agent of the fleet for a call that only reads.
 pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<FoundAgent, Status> {
     if let Some(id) = agents::by_name(conn, name).await? {
         return Ok(FoundAgent { id, name: name.to_owned() });
@@ -105,7 +99,6 @@ pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Resul
     }
 }
 
-/// Finds an agent of the fleet for a call that changes it.
 pub(in crate::grpc) async fn exact_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     match agents::by_name(conn, name).await? {
         Some(agent) => Ok(agent),

@@ -1,4 +1,4 @@
-//! Removes a batch step by step. It continues only while the caller reads the progress.
+//! Removes a batch step by step. The removal continues only while the client reads its progress.
 
 use std::time::Duration;
 

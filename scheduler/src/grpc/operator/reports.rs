@@ -45,7 +45,6 @@ impl ReportDesk {
         Self { scheduler, planning: Arc::default() }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> ReportServiceServer<Self> {
         ReportServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }

@@ -40,11 +40,12 @@ const MAX_MESSAGE: usize = 4 << 20;
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
 /// Maximum number of sites with an open circuit that are listed.
 const ALARMS_AT_MOST: u64 = 1000;
-/// Interval between two messages of a watch.
+/// Interval between two messages of `watch_batch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Time that a watch waits for an estimate of the remaining time before it sends the former one.
+/// Time that `watch_batch` waits for a new estimate of the remaining time before it sends the
+/// former estimate.
 const WATCH_PATIENCE: Duration = Duration::from_millis(200);
-/// Time that a single call waits for an estimate. It is enough for a batch of a million sites.
+/// Time that `show_batch` waits for an estimate. It is enough for a batch of a million sites.
 const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -58,7 +59,6 @@ impl SiteDesk {
         Self { scheduler, shutdown }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> SiteServiceServer<Self> {
         SiteServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }

@@ -26,7 +26,6 @@ const ESTIMATE_PATIENCE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub(crate) struct StatusDesk {
     scheduler: Scheduler,
-    /// The URL of this scheduler.
     url: String,
 }
 
@@ -35,13 +34,12 @@ impl StatusDesk {
         Self { scheduler, url: identity.scheduler_url.clone() }
     }
 
-    /// The service, with its limit on message sizes.
     pub(in crate::grpc) fn server(self) -> StatusServiceServer<Self> {
         StatusServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// The state of the system, with at most `batches` batches. They have estimates only if
-    /// `estimated` is set, which may take [`ESTIMATE_PATIENCE`].
+    /// The state of the system, with at most `batches` batches. The batches have estimates only if
+    /// `estimated` is set. The call then waits up to [`ESTIMATE_PATIENCE`] for missing estimates.
     pub(crate) async fn read(&self, batches: u32, estimated: bool) -> Result<v1::ShowStatusResponse, Status> {
         let Scheduler { pool, estimates, .. } = &self.scheduler;
         let mut tx = store::begin_snapshot(pool).await?;

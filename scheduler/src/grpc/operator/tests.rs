@@ -39,7 +39,6 @@ mod plan;
 mod reports;
 mod status;
 
-/// Sends a token with every call.
 #[derive(Clone)]
 struct TokenSender(String);
 

@@ -98,7 +98,6 @@ fn position(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Posi
     })
 }
 
-/// A request for an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::grpc) struct Election {
     pub(in crate::grpc) count: u32,
@@ -131,7 +130,6 @@ pub(in crate::grpc) fn new_token(
     Ok((hash, grace.unwrap_or_default()))
 }
 
-/// Parses the contact URL that an operator sets.
 pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
     request.contact_url.parse().map_err(InvalidField::of("contact_url"))
 }

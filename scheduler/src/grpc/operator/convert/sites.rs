@@ -89,7 +89,6 @@ impl Intake {
         Ok(())
     }
 
-    /// The complete submission.
     pub(in crate::grpc) fn finish(self) -> Result<Submission, InvalidField> {
         if self.submission.sites.is_empty() {
             return Err(InvalidField::new("sites", "the submission holds none"));
@@ -116,7 +115,6 @@ pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::Su
     }
 }
 
-/// Parses the name of a site in a request.
 pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
     site.parse().map_err(InvalidField::of("site"))
 }
@@ -244,7 +242,6 @@ pub(in crate::grpc) fn progress(batch: &str, progress: &Progress, estimate: Opti
     }
 }
 
-/// The message about a site's position, with the source of the position.
 pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
     let (latitude, longitude) = (position.latitude(), position.longitude());
     v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }

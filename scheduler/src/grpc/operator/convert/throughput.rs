@@ -22,7 +22,6 @@ pub(in crate::grpc) struct Asked {
     pub(in crate::grpc) slices: u16,
 }
 
-/// Validates a request.
 pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, InvalidField> {
     let v1::ThroughputRequest { batch, round, slices } = request;
     if round == Some(0) {

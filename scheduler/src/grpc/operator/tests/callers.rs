@@ -11,7 +11,6 @@ use super::*;
 const CONTRACT: &str = include_str!("../../../../../proto/contract.txt");
 const ENROL: &str = "/landfall.v1.AgentService/Enrol";
 
-/// The path of every rpc.
 fn rpcs() -> Vec<String> {
     let rpcs = CONTRACT.lines().filter_map(|line| line.strip_prefix("rpc ")?.split_once(" : "));
     rpcs.filter_map(|(rpc, _)| rpc.rsplit_once('.')).map(|(service, rpc)| format!("/{service}/{rpc}")).collect()

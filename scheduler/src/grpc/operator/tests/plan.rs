@@ -61,7 +61,7 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
         suggest: 3,
     };
     let plan = ask(request).await.expect("a plan");
-    // The newest embedding has no sites yet.
+    // The plan uses embedding 2, because the newest embedding (3) has no sites yet.
     assert_eq!((plan.epoch, plan.strategy.as_str(), plan.sites), (2, "gnp-top1", 2));
     assert_eq!((plan.sites_elsewhere, plan.sites_in_several_places), (1, 1));
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
@@ -84,8 +84,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
-    // The suggested place is beside the other site. With an agent there, every site has one beside
-    // it.
+    // The suggested place is beside a.cn, the only site without an agent beside it. A second
+    // suggestion would gain nothing.
     let near: Vec<&str> = plan.suggestions.iter().map(|one| one.near.as_str()).collect();
     assert_eq!((near, plan.sampled_sites), (vec!["a.cn"], 2), "{plan:?}");
     assert!((millis(plan.suggestions[0].gain) - 5.0).abs() < 1e-3 && plan.suggestions[0].share == 0.5, "{plan:?}");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Makes two batches, of four and of two sites, whose crawls ended on two days, and failed sites.
+/// Makes two batches, of four and of two sites. The crawls of four sites ended, on two days.
 async fn ended(desk: &OperatorServer) {
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn", "d.cn"]).await.expect("submitted");
     desk.submit("winter", &["a.cn", "e.cn"]).await.expect("submitted");
