@@ -106,7 +106,6 @@ pub struct Agent {
     pub coordinate: Vec<f64>,
     /// Number of sites that the agent crawls concurrently, at least 1.
     pub slots: u32,
-    /// The speed of the agent's crawls.
     pub speed: Speed,
     pub change: AgentChange,
 }
@@ -306,7 +305,7 @@ impl NearestAgents {
     }
 }
 
-/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map supports this.
+/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map has a locator.
 fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAgents> {
     let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()

@@ -83,7 +83,6 @@ pub struct AgentStatus {
     pub name: String,
     pub service: ServiceState,
     pub connected: bool,
-    /// Number of slots.
     pub slots: u32,
     pub leases: u32,
     pub version: String,

@@ -19,15 +19,15 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
-/// Numbers of pages and bytes, as fractions.
+/// Fractional numbers of pages and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Amount {
     pub pages: f64,
     pub bytes: f64,
 }
 
-/// The sums of a time slice. However many slices a crawl spans, it changes the sums of only a few
-/// of them, because `step` is a difference between slices.
+/// The sums of a time slice. A crawl changes the sums of only a few slices, even if it spans many,
+/// because `step` is a difference between slices.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.

@@ -18,8 +18,8 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites in the sample. If one in a thousand sites is near a location, the sample includes twenty
-/// of these sites.
+/// Sites in the sample. If one in a thousand sites is near a location, the sample includes about
+/// twenty of these sites.
 pub const SAMPLE: usize = 20_000;
 /// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
 /// candidate costs a scan of the sample.
@@ -51,8 +51,8 @@ pub struct Suggestions {
     pub candidates: usize,
 }
 
-/// A site's distances to its nearest agents, nearest first, in milliseconds. Missing agents are
-/// infinitely far.
+/// A site's distances to its nearest agents, nearest first, in milliseconds. If there are fewer
+/// than [`TOP`] agents, the missing distances are infinite.
 type NearestDistances = [f32; TOP];
 
 /// Suggests the best locations for new agents in the changed fleet. Equal seeds give

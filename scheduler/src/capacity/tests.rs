@@ -104,7 +104,8 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     let split = SiteSplit::Nearest(3);
     let suggested = suggest(&sites, &agents, split, 4, 7, TWO).unwrap();
     assert!(suggested.picks.len() >= 3, "{suggested:?}");
-    // The far cluster has no agent. The first three picks are there, and each gets a third of it.
+    // The cluster near 500 ms has no agent. The first three picks are in this cluster, and each
+    // gets a third of its sites.
     for pick in &suggested.picks[..3] {
         assert!(pick.site >= 300 && close(pick.share, 0.25 / 3.0), "{suggested:?}");
     }
@@ -115,7 +116,7 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
         let coordinate = beside(sites.coordinate(pick.site), &agents);
         assert_eq!(coordinate.last(), Some(&1.0), "as high as agents are");
         agents.push(agent("new", &coordinate, AgentChange::Comes));
-        // The prediction for a pick must equal the result of adding an agent there to the fleet.
+        // The prediction for a pick must equal the result of adding an agent at the pick.
         let compared = compare(&sites, &agents, split, TWO).unwrap();
         assert!(close(compared.before.mean_ms, before) && close(compared.after.mean_ms, pick.mean_ms), "{pick:?}");
         assert!(close(mean_ms - pick.mean_ms, pick.gain_ms) && pick.gain_ms > 0.0, "{pick:?}");

@@ -7,14 +7,15 @@
 
 use std::time::Duration;
 
-/// The prior of the shape: between the shape of durations without a typical value (1) and the shape
-/// of nearly equal durations (2 and more).
+/// The prior of the Weibull shape, between the shape of an exponential distribution (1) and the
+/// shape of nearly equal durations (2 and more).
 const PRIOR_SHAPE: f64 = 1.3;
 /// The weight of the prior, as the inverse variance of the shape's logarithm. The prior weighs as
-/// much as about ten crawls. Without the prior, the first few ends would suggest that all crawls
-/// end at once.
+/// much as about ten crawls. Without the prior, the first few ended crawls would suggest that all
+/// crawls end at about the same time.
 const PRIOR_WEIGHT: f64 = 10.0;
-/// The range of shapes. Outside it, durations would be all equal or arbitrary.
+/// The range of shapes. Above the range, all durations would be nearly equal. Below the range, they
+/// would differ by many orders of magnitude.
 const SHAPES: (f64, f64) = (0.2, 10.0);
 /// Number of bisection steps over the logarithm of the range [`SHAPES`], for a precision of
 /// a millionth.
@@ -62,8 +63,8 @@ impl DurationDistribution {
             };
             logs.iter().fold((0.0, 0.0), power)
         };
-        // Whether the log likelihood rises with the shape, if the scale is the best one
-        // for the shape.
+        // Whether the log likelihood rises with the shape, if each shape has its most likely
+        // scale.
         let rises = |shape: f64| {
             let (all, weighted) = powers(shape);
             let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;

@@ -61,7 +61,7 @@ pub struct RecentCrawls {
     pub crawls: Vec<BegunCrawl>,
     /// The ages of the running crawls, or of a sample of these.
     pub under_way: Vec<Duration>,
-    /// The average number of concurrent crawls in the recent window.
+    /// The mean number of concurrent crawls in the recent past.
     pub at_once: f64,
     /// Number of crawls that began within `begun_window`.
     pub begun: u64,
@@ -88,9 +88,11 @@ pub struct Estimate {
 /// Estimates the remaining time. `None` if no site remains.
 ///
 /// The result is the time within which all running and waiting crawls end with a probability of one
-/// half. Waiting sites are assumed to begin evenly over the time that their crawls take together,
-/// at the present or the recent concurrency, whichever is higher. If crawls recently began at a
-/// slower rate, that rate is used instead, because measuring may be the bottleneck.
+/// half. Waiting sites are assumed to begin evenly over the time that their crawls take together.
+/// This time is computed from the present or the recent concurrency, whichever is higher.
+///
+/// If crawls recently began at a slower rate, that rate is used instead, because measuring may be
+/// the bottleneck.
 pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -160,7 +162,7 @@ fn left(remaining: &Remaining, recent: &RecentCrawls) -> Result<Duration, &'stat
     };
     let begins = (count(waiting) * usual / at_once).max(measured);
     let left = UnendedCrawls { lengths, begins, waiting, crawling, under_way: &recent.under_way };
-    // A paused site is crawled after its pause. Its crawl takes the usual duration.
+    // A paused site is crawled after its pause. Its crawl is assumed to take the mean duration.
     let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
     Ok(seconds(left.median_s().max(paused)))
 }
@@ -386,7 +388,6 @@ mod tests {
                     let nothing = waiting == 0 && crawling == 0;
                     prop_assert!(nothing || !ended || (waiting > 0 && !(connected && taking)));
                 }
-                // A remaining time is finite and within the range of clocks.
                 Some(Estimate { left: Some(left), .. }) => {
                     prop_assert!(left <= LONGEST && ended && waiting.saturating_add(crawling) > 0);
                 }

@@ -30,7 +30,6 @@ use super::session::Form;
 /// Maximum number of epochs, and of batches, in an answer.
 const MOST: u32 = 1_000;
 
-/// A JSON document as text.
 pub(super) struct Json(String);
 
 impl IntoResponse for Json {
@@ -74,7 +73,6 @@ pub(super) fn failure(error: &PageError) -> Response {
     (error.code(), Json(text)).into_response()
 }
 
-/// An error that is sent as JSON.
 struct ApiError(PageError);
 
 impl<E: Into<PageError>> From<E> for ApiError {

@@ -98,7 +98,6 @@ pub(super) fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// A section with a heading.
 pub(super) fn section(title: &str, content: &Markup) -> Markup {
     html! { section.card { h2 { (title) } (content) } }
 }
@@ -154,7 +153,6 @@ const fn tone_class(tone: Tone) -> &'static str {
     }
 }
 
-/// A tile with a figure, its label and a detail.
 pub(super) fn tile(label: &str, figure: &str, detail: &str) -> Markup {
     html! { div.tile { span.label { (label) } b { (figure) } span { (detail) } } }
 }

@@ -138,8 +138,8 @@ fn events(web: Web, receiver: watch::Receiver<Content>) -> impl Stream<Item = Re
         Content::Lost => Some(Ok(Event::default().event("lost").data(""))),
         Content::Gone => Some(Ok(Event::default().event("gone").data(""))),
     });
-    // Tells the browser how soon to connect again. Being sent at once, it also shows the browser
-    // that the connection works.
+    // Tells the browser how soon to connect again. This event is sent at once, so it also shows the
+    // browser that the connection works.
     let begin = futures::stream::once(async { Ok(Event::default().retry(PERIOD)) });
     let end = async move {
         tokio::select! {

@@ -7,7 +7,8 @@
 //!
 //! Forms contain a code over the cookie, and requests that change something must come from a page
 //! of the same origin. On loopback, only requests to local names are served. Otherwise a page of
-//! another origin could read pages through a foreign name that resolves to 127.0.0.1.
+//! another origin could read the dashboard through a name that resolves to 127.0.0.1 (DNS
+//! rebinding).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -134,7 +135,7 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
 }
 
 /// Reads the form of a request that changes something. The request is refused unless a page of the
-/// same origin sent it, with the session's code.
+/// same origin sent it. The form must contain the session's code, except when signing in.
 async fn form_sent(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<Form, PageError> {
     let refuse = |why: &str| PageError::new(StatusCode::FORBIDDEN, why);
     if !is_same_origin(request.headers()) {
@@ -228,7 +229,7 @@ fn set_cookie(tls: bool, value: &str, lifetime: Duration) -> String {
 /// Whether the request was sent to a local name or a loopback address.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
-        // HTTP/2 requests have the name in their URI. Browsers send these only over TLS, where
+        // HTTP/2 requests have the name in their URI. Browsers use HTTP/2 only over TLS, where
         // names are not checked.
         return true;
     };

@@ -11,7 +11,7 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, section, table};
 
-/// Maximum number of agents on the page. Each agent takes some 450 bytes.
+/// Maximum number of agents on the page. Each agent adds some 450 bytes to the page.
 const MOST: u64 = 500;
 
 pub(super) async fn page(web: &Web) -> Result<Page, PageError> {

@@ -69,7 +69,6 @@ fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
     filled
 }
 
-/// Draws rates over time as a chart.
 pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
     let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
         return html! { p {
