@@ -144,7 +144,7 @@ impl AgentDesk {
             }
         };
         // The credential is checked again, because another machine may have been enrolled as this
-        // agent in the meantime. From here on the agent's row is locked.
+        // agent in the meantime. `sessions::open` has locked the agent's row until the commit.
         credential.agent(&mut tx).await?;
         store::commit(tx).await?;
         tracing::info!(

@@ -107,7 +107,7 @@ pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
 
-/// Whether Postgres refused a text because of a zero character. It accepts all other characters.
+/// Whether Postgres refused a text because of a zero character, the only character that it refuses.
 fn has_zero_character(cause: &sqlx::Error) -> bool {
     const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))

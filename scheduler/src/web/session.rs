@@ -1,9 +1,9 @@
 //! Signing in, and the checks that every request must pass.
 //!
 //! A browser signs in with the operator's token and gets a cookie. The cookie contains its expiry
-//! time, a random number, and a message authentication code over both. The key of the code is the
-//! stored hash of the token. So every scheduler of the database accepts the cookie without storing
-//! anything, and the cookie becomes invalid when the token is replaced.
+//! time, a random number, and a message authentication code over the time and the number. The key
+//! of the code is the stored hash of the token. So every scheduler of the database accepts the
+//! cookie without storing anything, and the cookie becomes invalid when the token is replaced.
 //!
 //! Forms contain a code over the cookie, and requests that change something must come from a page
 //! of the same origin. On loopback, only requests to local names are served. Otherwise a page of

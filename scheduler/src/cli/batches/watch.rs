@@ -1,4 +1,4 @@
-//! Follows a batch: shows a progress bar on a terminal, or prints one line per change elsewhere.
+//! Follows a batch: shows a progress bar on a terminal, otherwise prints one line per change.
 //! Prints a summary at the end.
 //!
 //! A broken stream is opened again, at another scheduler if there are several, because the batch

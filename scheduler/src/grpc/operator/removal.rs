@@ -13,8 +13,8 @@ use crate::{Scheduler, store};
 
 use crate::grpc::status;
 
-/// The pause after a step. It leaves the database to other work for half of the time. `WAIT` is the
-/// pause while the removal cannot proceed.
+/// The pause after a step, which leaves the database to other work for half of the time. `WAIT` is
+/// the pause while the remaining tasks cannot be removed yet.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 

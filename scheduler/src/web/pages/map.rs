@@ -26,8 +26,8 @@ mod drawing;
 /// the page large. At least [`LEAST_SITES`] sites are drawn, even if there are many agents.
 const MARKS: usize = 1_500;
 const LEAST_SITES: usize = 300;
-/// Time for which the errors of an epoch are not computed again, because few measurements change
-/// meanwhile, and computing the errors of a thousand agents takes half a second.
+/// Time for which the errors of an epoch are kept, because computing the errors of a thousand
+/// agents takes half a second. Few measurements change in this time.
 const FRESH: Duration = Duration::from_secs(60);
 /// Number of pairs that an agent's tooltip names: those with the largest errors.
 const WORST: usize = 3;
