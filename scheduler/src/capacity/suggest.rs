@@ -6,7 +6,7 @@
 //! functions", 1978).
 //!
 //! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
-//! agents as the first centres, so candidates are at sites far from the agents and from each other.
+//! agents as the first centres. So candidates are at sites far from the agents and from each other.
 //! Drawing and picking use a sample of the sites; a pick's gain is computed over all sites.
 
 use std::num::NonZeroUsize;
