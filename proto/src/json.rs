@@ -112,7 +112,7 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
 }
 
 /// Prints why an agent was chosen, in the form that the scheduler stores. Prints null if an older
-/// scheduler sent no reason, or a newer one sent an unknown cause or gain.
+/// scheduler sent no reason, or a newer scheduler sent an unknown cause or gain.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -170,8 +170,8 @@ impl Serialize for Why {
 }
 
 /// Prints the choice of an agent. Each candidate has its rank, counted from 1, and a flag that
-/// tells whether it was chosen. The seed is printed as text, because JSON numbers are not exact
-/// with so many digits.
+/// tells whether it was chosen. The seed is printed as text, because many JSON parsers round such
+/// large numbers.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

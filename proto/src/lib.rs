@@ -1,5 +1,5 @@
-//! The wire contract of Landfall: the messages and services of `landfall.v1`. Also prints messages
-//! (`json`), writes metrics and log lines (`metrics`, `log`), sends traces (`traces`), and
+//! The wire contract of Landfall: the messages and services of `landfall.v1`. The crate also prints
+//! messages (`json`), writes metrics and log lines (`metrics`, `log`), sends traces (`traces`), and
 //! recognises servers that do not speak the contract (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and

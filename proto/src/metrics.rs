@@ -4,13 +4,13 @@ use std::fmt::{Display, Write as _};
 
 use crate::json::Word;
 
-/// The value of the HTTP header `Content-Type` for this text.
+/// The value of the HTTP header `Content-Type` for Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The numbers of the contract's enum values are below this.
 const MOST_NUMBER: i32 = 100;
 
-/// Builds the text. Every metric's name begins with `landfall_`, which this type adds.
+/// Builds Prometheus' text format. Adds the prefix `landfall_` to every metric's name.
 #[derive(Debug, Default)]
 pub struct MetricsText(String);
 
@@ -49,12 +49,12 @@ impl MetricsText {
     }
 }
 
-/// Makes a label from a word that needs no escapes.
+/// Makes a label. The word must not contain characters that need escaping.
 pub fn label(name: &str, word: &str) -> String {
     format!("{{{name}=\"{word}\"}}")
 }
 
-/// All values of an enum that have a word.
+/// All values of an enum that have a word, each with its word.
 pub fn words<W: Word>() -> impl Iterator<Item = (W, &'static str)> {
     let known = (1..MOST_NUMBER).filter_map(|number| W::try_from(number).ok());
     known.map(|value| (value, value.word())).filter(|(_, word)| !word.is_empty())

@@ -2,7 +2,8 @@
 //!
 //! Each task has one trace. The identifiers of the trace and of its spans are derived from the
 //! task's id, so the scheduler and agents can add to the same trace without communicating. The
-//! queue is bounded: if the collector is slow or lost, spans are dropped, and nothing is delayed.
+//! queue is bounded: if the collector is slow or cannot be reached, spans are dropped, and nothing
+//! is delayed.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tokio::sync::mpsc;
 const QUEUE: usize = 8192;
 /// Maximum number of spans in a request.
 const AT_ONCE: usize = 512;
-/// Pause before the next request if the last one was not full.
+/// Pause before the next request if the last request was not full.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time limit of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -210,7 +211,7 @@ pub struct TraceExporter {
     failing: bool,
 }
 
-/// Makes a sender, and the exporter that must run to send its spans.
+/// Makes a sender, and the exporter that must run to send the sender's spans.
 pub fn exporter(collector: Collector, service: Service<'_>) -> (TraceSender, TraceExporter) {
     let (sender, queue) = mpsc::channel(QUEUE);
     let lost = Arc::default();
@@ -221,7 +222,7 @@ pub fn exporter(collector: Collector, service: Service<'_>) -> (TraceSender, Tra
 }
 
 impl TraceExporter {
-    /// Runs until all senders are dropped, or until a short time after `stop`.
+    /// Runs until all senders are dropped, or until `LAST` has passed after `stop`.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let last = async {
             stop.await;
@@ -248,7 +249,7 @@ impl TraceExporter {
         }
     }
 
-    /// Logs the first failure of a series and the end of the series.
+    /// Logs the first of several consecutive failures, and the first success after them.
     fn note(&mut self, spans: usize, sent: Result<(), String>) {
         let failed = sent.is_err();
         if failed {

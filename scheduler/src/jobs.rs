@@ -33,8 +33,8 @@ use crate::wake::Wakes;
 
 use leadership::NotLeader;
 
-/// The minimum rest between two passes. Busy agents report dozens of times a second; one pass
-/// handles all work that is due, so it covers all of these reports.
+/// The minimum rest between two passes. Busy agents report dozens of times a second, and one pass
+/// handles the work that results from all reports since the last pass.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.

@@ -1,10 +1,9 @@
 //! Tests that the wire contract stays compatible.
 //!
-//! `contract.txt` has one line for everything on which both sides must agree: each message, field,
-//! enum, value, service and call. Installed agents may be older than their scheduler, so lines may
-//! be added, but never changed or removed. The tests generate the same lines from the .proto files
-//! and compare them. Every element must have a comment, because these comments document the
-//! contract.
+//! `contract.txt` has one line for each message, field, enum, value, service and call. Installed
+//! agents may be older than their scheduler, so lines may be added, but never changed or removed.
+//! The tests generate the same lines from the .proto files and compare them. Every element must
+//! have a comment, because these comments document the contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,10 +18,10 @@ use prost_types::{
 mod generated;
 mod reference;
 
-/// The environment variable with which the tests add new lines to the snapshot, and write the
-/// generated code and the reference again.
+/// If this environment variable is set, the tests add new lines to `contract.txt`, and write the
+/// generated code and `docs/reference/grpc.md` again.
 const UPDATE: &str = "UPDATE_CONTRACT";
-/// The command to run with `UPDATE`.
+/// The command that runs these tests.
 const COMMAND: &str = "cargo test --workspace --test contract";
 
 /// The package that the tests guard. Files imported from other packages may change.
@@ -48,7 +47,7 @@ fn compile() -> FileDescriptorSet {
     protox::compile(proto_files(), [root()]).unwrap()
 }
 
-/// The files of the guarded package.
+/// The files of the package `landfall.v1`.
 fn guarded(set: &FileDescriptorSet) -> impl Iterator<Item = &FileDescriptorProto> {
     set.file.iter().filter(|file| file.package() == PACKAGE)
 }

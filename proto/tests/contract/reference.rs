@@ -15,7 +15,7 @@ use super::{COMMAND, PACKAGE, UPDATE, compile, guarded, root};
 /// Maximum width of a line of text.
 const WIDTH: usize = 100;
 
-/// The page's first part. The comments of the services follow it.
+/// The first part of the page `docs/reference/grpc.md`.
 const HEAD: &str = "\
 # Reference of the gRPC interface
 
@@ -191,7 +191,6 @@ impl Page<'_> {
     }
 }
 
-/// The whole page.
 fn page(set: &FileDescriptorSet) -> String {
     let mut text = format!("{HEAD}\n## Services\n\n");
     for service in guarded(set).flat_map(|file| &file.service) {
@@ -206,7 +205,8 @@ fn page(set: &FileDescriptorSet) -> String {
     for file in guarded(set) {
         let mut page = Page { text, comments: Comments::of(file) };
         writeln!(page.text, "\n## {}\n", file.name()).unwrap();
-        // Path 12 has the comment above `syntax`.
+        // In descriptor.proto, path 12 is the `syntax` line. The comment above it describes the
+        // file.
         page.paragraphs(&[12]);
         for (index, service) in (0..).zip(&file.service) {
             page.service(&[6, index], service);

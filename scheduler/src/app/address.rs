@@ -11,7 +11,6 @@ pub struct AdvertisedAddress {
     port: u16,
 }
 
-/// An invalid advertised address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not HOST:PORT")]
 pub struct NotAdvertisable(String);

@@ -204,12 +204,13 @@ async fn make(
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
-    // This connection keeps the snapshot, so it is dropped only here.
+    // The snapshot exists only while this connection is open, so the connection is dropped after
+    // the dump.
     drop(conn);
     written
 }
 
-/// Checks that the database can be dumped. Returns a `pg_dump` that is new enough for it.
+/// Checks that the database can be dumped. Returns a `pg_dump` that is new enough for the server.
 async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     if restores::under_way(conn).await? {
         return Err(store::Error::HalfRestored.into());

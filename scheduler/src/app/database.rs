@@ -3,10 +3,12 @@
 //! A database that refuses connections gives an error at once. A silent database (its machine has
 //! failed, the network is cut, or its process is stopped) would block every query, because the
 //! server itself enforces statement time-outs. Therefore one connection queries the database every
-//! second. If there is no answer for `PATIENCE`, then until the next answer requests are refused as
-//! if the database were unreachable, sessions end, and passes of background tasks are abandoned.
-//! Whether interrupted work was committed is then unknown, as after any lost answer. Submissions
-//! and outcomes have keys, so they can be repeated.
+//! second. If an answer takes longer than `PATIENCE`, the database counts as silent until the next
+//! answer. Meanwhile, requests are refused, sessions end, and background tasks abandon their
+//! passes.
+//!
+//! It is unknown whether interrupted work was committed. Submissions and outcomes have keys, so
+//! they can be repeated.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The end of the program: one sentence on standard error and an exit code. There is no backtrace
-//! if the user can fix the error.
+//! Ends the program with an exit code and, after an error, one sentence on standard error.
 //!
 //! `landfall --help` prints [`CODES`], the meanings of the exit codes.
 
@@ -12,17 +11,13 @@ use anyhow::Context as _;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// Everything requested was done.
     Done = 0,
     /// The command failed, but may succeed later.
     NotDone = 1,
     /// The request is invalid. clap uses the same code.
     Usage = 2,
-    /// The command was done, but sites failed.
     SitesFailed = 3,
-    /// The command's time limit passed.
     TimedOut = 4,
-    /// The command was done, and found something that needs attention.
     Attention = 5,
     /// Ctrl-C or SIGTERM interrupted the command. The code is 128 + SIGINT, as in shells.
     Interrupted = 130,
@@ -58,7 +53,6 @@ pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(ExitError { code, message: message.into() })
 }
 
-/// The error for an invalid request.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }

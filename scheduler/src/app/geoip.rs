@@ -60,8 +60,8 @@ impl GeoIp {
 pub(crate) mod tests {
     use super::*;
 
-    /// A value in the file format: a text, a 64-bit float, an integer of 16, 32 or 64 bits, a map,
-    /// or an empty list.
+    /// A value in the MaxMind DB format: a text, a 64-bit float, an integer of 16, 32 or 64 bits, a
+    /// map, or an empty list.
     pub(crate) enum Field {
         Text(&'static str),
         Double(f64),

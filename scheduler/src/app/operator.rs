@@ -173,8 +173,8 @@ fn sections(path: &Path) -> String {
 pub enum Precedence {
     /// The data directory's secrets, because the operator requested it.
     Operator,
-    /// The data directory's secrets, because it contains the database. Not used if the token was
-    /// replaced while the scheduler ran.
+    /// The data directory's secrets, because it contains the database. A token that
+    /// `landfall operator rotate` replaced does not become valid again.
     DataDir,
     /// The database's secrets, because other schedulers may use the same database.
     Database,
@@ -226,7 +226,7 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     Ok(token)
 }
 
-/// Reads the token stored in a folder.
+/// Reads the token from a data directory; `None` if there is none.
 pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {

@@ -107,8 +107,8 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Starts a server for tests, which may lose its data if the machine fails. Each test makes and
-    /// drops a database; with these settings that takes a third of the time.
+    /// Starts a server for tests. The server may lose its data if the machine fails. With these
+    /// settings, making and dropping a test's database takes a third of the time.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`].
@@ -153,8 +153,8 @@ impl PrivatePostgres {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
 
-    /// Checks whether a scheduler of this user could start the server of this data directory, which
-    /// need not exist yet. Changes nothing. It runs programs, so it may block.
+    /// Checks whether a scheduler that runs as the user `scheduler` could start the server of this
+    /// data directory, which need not exist yet. Changes nothing. Runs programs, so it may block.
     ///
     /// # Errors
     /// As [`PrivatePostgres::start`].

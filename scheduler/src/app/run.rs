@@ -150,8 +150,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Rows are kept for days, so seconds do not matter.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
-        // Passes of other tasks that need the result of a review at once request the review
-        // themselves.
+        // A fit reviews the agents itself, so this period matters only while no fit is made.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }

@@ -4,7 +4,7 @@
 //! SHA-256 of its certificate. The server's certificate, for [`DOMAIN`] and the scheduler's other
 //! names, is issued anew at each start and long before it expires. Open connections keep their
 //! certificate. The server also sends the authority's certificate, so that an agent that knows only
-//! its fingerprint can verify the chain.
+//! the authority's fingerprint can verify the chain.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Assigns an agent to every located task.
 //!
-//! The pure module `strategy` makes the choice; this pass only reads the input and stores the
+//! The pure module `strategy` makes the choice; this module only reads the input and stores the
 //! result. A measured round trip takes precedence over a predicted one. Agents without an active
 //! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
 //! task without a candidate waits or fails. If an agent becomes excluded, the tasks that it has not
@@ -253,7 +253,7 @@ fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
 
-/// Records the loads of the listed candidates; a static draw was made without them.
+/// Records the loads of the listed candidates. A static draw was made without these loads.
 fn record_loads(choice: &mut Choice, agents: &[AvailableAgent]) {
     for one in &mut choice.candidates {
         one.load = agents.iter().find(|agent| agent.agent == one.agent).map_or(one.load, |agent| agent.load);
@@ -330,7 +330,7 @@ fn exploration(
 }
 
 /// The cause of the strategy's own choice. If the chosen agent has a free slot, the cause includes
-/// the number of candidates without one.
+/// the number of candidates without a free slot.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());

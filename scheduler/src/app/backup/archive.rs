@@ -183,7 +183,7 @@ fn cut(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Parses the header in this block: the name and length of its entry. `None` if the block is not a
+/// The name and the length of the entry whose header is in this block; `None` if the block is not a
 /// header.
 fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
     let told = octal(&block[148..156])?;

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// The number of the backup format that this program writes. There is only one format so far.
+/// The number of the backup format that this program writes.
 pub(super) const FORMAT: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

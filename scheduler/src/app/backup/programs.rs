@@ -14,8 +14,8 @@ use crate::app::postgres::Tool;
 
 /// The Postgres schema that contains Landfall's tables.
 pub(super) const SCHEMA: &str = "public";
-/// At this level, compression uses a third of a core. The default level uses six times as much, and
-/// its output is only a tenth smaller.
+/// At this level, compression uses a third of a core. The default level uses six times as much
+/// processor time, and its output is only a tenth smaller.
 const COMPRESSION: &str = "--compress=1";
 /// The dump runs at lower priority than the scheduler.
 const NICENESS: &str = "10";
@@ -89,7 +89,7 @@ pub(super) fn dump(
     let mut child = command.spawn().context("start pg_dump")?;
     let mut output = child.stdout.take().context("read from pg_dump")?;
     let taken = take(&mut output);
-    // Closes the pipe, so that a program that is still writing ends.
+    // Closes the pipe, so that `pg_dump` ends if it is still writing.
     drop(output);
     let status = child.wait().context("wait for pg_dump")?;
     let length = taken.context("write the backup")?;

@@ -1,8 +1,8 @@
 //! `landfall restore`: restores a backup into an empty data directory, into an empty database on
 //! the operator's own server, or both.
 //!
-//! The file and the destination are checked before anything is changed. A mark in the database, set
-//! before the first row and removed in the last step, prevents schedulers from starting on a
+//! The file and the destination are checked before anything is changed. A mark in the database is
+//! set before the first row and removed in the last step. It prevents schedulers from starting on a
 //! database that is only partly restored.
 
 use std::collections::BTreeMap;
@@ -247,7 +247,7 @@ impl RestoreInput {
     }
 }
 
-/// The text that is printed at the end.
+/// The text that a successful `landfall restore` prints.
 fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {

@@ -21,21 +21,22 @@ use crate::app::tls::{AUTHORITY_WARNED_BEFORE, CA, CA_KEY, DOMAIN, NEW_AUTHORITY
 
 const AUTHORITY: &str = "authority";
 const CERTIFICATE: &str = "certificate";
-/// Time by which the renewal of a certificate may be late before it counts as failed. A running
-/// scheduler checks once an hour whether the renewal is needed.
+/// A renewal counts as failed when it is late by more than this time. A running scheduler checks
+/// once an hour whether a renewal is needed.
 const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 
 /// Why no valid certificate was served.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// This authority signed the certificate, but it is not valid at present.
+    /// The data directory's authority signed the certificate, but it is not valid at present.
     Outdated(&'static str),
-    /// The server is not a scheduler of this authority.
+    /// The server is not a scheduler of this fleet. Contains the reason.
     Stranger(String),
     Failed(String),
 }
 
-/// Connects to a server by TLS. Returns the server's certificate if this authority signed it.
+/// Connects to a server by TLS. Returns the server's certificate if the authority in the file `ca`
+/// signed it.
 pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<CertificateDer<'static>, Unserved> {
     let failed = |what: String| Unserved::Failed(what);
     let ca_file = ca.display();

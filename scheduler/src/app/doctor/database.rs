@@ -26,7 +26,8 @@ const RUNBOOK: &str = "see *The scheduler does not start* in ops/RUNBOOK-schedul
 /// Facts about the database.
 #[derive(Debug)]
 pub(super) struct DatabaseFacts {
-    /// The programs of the private Postgres; `None` with an operator's server.
+    /// The programs of the private Postgres. `None` if the operator provides the server, or if this
+    /// user may not use the private server.
     programs: Option<Result<CheckedPostgres, Fault>>,
     /// The server; `None` if the private server does not run, or this user may not use it.
     server: Option<Result<OpenedDatabase, Fault>>,
@@ -34,7 +35,6 @@ pub(super) struct DatabaseFacts {
     permitted: bool,
 }
 
-/// A fault, and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fault {
     text: String,
@@ -236,7 +236,7 @@ impl DatabaseFacts {
         };
         results.push(judge_server(&opened.server, &opened.at));
         results.push(judge_schema(&opened.schema));
-        // With a private database, the data directory's token is used anyway.
+        // With a private database, the data directory's token takes precedence (see `Precedence`).
         if !private {
             results.extend(opened.settings.as_ref().and_then(|settings| judge_token(settings.token)));
         }

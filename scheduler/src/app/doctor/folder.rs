@@ -48,7 +48,7 @@ pub(super) enum Content {
     },
     /// A folder without Landfall's files, except perhaps copied secrets. A start claims the folder.
     Unclaimed,
-    /// Files of another program, for example this one.
+    /// A folder with files of another program. Contains the name of one of these files.
     Foreign(String),
     Unreadable(String),
     /// A scheduler's files, and the process that uses them, if any.

@@ -29,7 +29,7 @@ pub(super) enum PortFacts {
     Scheduler(Option<CertificateDer<'static>>),
     /// A Landfall scheduler that refuses requests. Contains the reason.
     Refusing(String),
-    /// A server with a certificate of this authority that is not valid now.
+    /// A server whose certificate is from the data directory's authority, but is not valid now.
     OutdatedCertificate(&'static str),
     /// Another program.
     Stranger(String),

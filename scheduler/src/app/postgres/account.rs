@@ -31,7 +31,7 @@ impl Account {
         Self::of_server_of(Uid::effective())
     }
 
-    /// The user that runs servers started by a scheduler of this user.
+    /// The user that runs servers started by a scheduler that runs as the user `scheduler`.
     pub(super) fn of_server_of(scheduler: Uid) -> Result<Self, PostgresError> {
         if !scheduler.is_root() {
             return Ok(Self::Own(scheduler));

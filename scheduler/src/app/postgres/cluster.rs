@@ -248,15 +248,15 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // This is enough for the indexes of a million open tasks. A small database uses little of
         // this memory.
         "shared_buffers=256MB".to_owned(),
-        // After a checkpoint, every changed page is logged in full. With a limit of 256 MB there
-        // was a checkpoint every second at full load.
+        // After a checkpoint, every changed page is logged in full. A limit of 256 MB would cause a
+        // checkpoint every second at full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),
         "timezone=UTC".to_owned(),
         "log_timezone=UTC".to_owned(),
-        // The log file is overwritten at each start. Errors that the scheduler itself reports are
-        // omitted.
+        // At this level, the server's log omits errors of statements, because the scheduler reports
+        // them.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
     ]

@@ -83,7 +83,6 @@ mod tests {
     #[test]
     fn what_is_no_certificate_has_no_end() {
         let whole = made((2027, 3, 1));
-        // The expiry date is in the first half, before the key and the signature.
         for length in 0..whole.len() / 4 {
             assert_eq!(not_after(&whole[..length]), None);
         }

@@ -15,7 +15,6 @@ use crate::store::batches::constraints;
 use crate::store::tasks::unmet;
 use crate::strategy::explain;
 
-/// Which agents may crawl for which batches.
 #[derive(Debug)]
 pub(in crate::jobs) struct Admission {
     constraints: HashMap<BatchId, Constraints>,
@@ -25,8 +24,8 @@ pub(in crate::jobs) struct Admission {
     /// The expected number of bytes per site, for each batch.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// For each batch, the row number of its stored set of excluded agents. Removed when the set
-    /// changes.
+    /// For each batch, the row number of its stored set of excluded agents. The number is removed
+    /// when the set changes.
     stored: HashMap<BatchId, i64>,
 }
 
@@ -117,8 +116,8 @@ impl Admission {
         }
     }
 
-    /// The row number of the batch's stored set of excluded agents, which is stored first if
-    /// needed. `None` if the batch excludes no agent.
+    /// The row number of the batch's stored set of excluded agents; `None` if the batch excludes no
+    /// agent. Stores the set first if it is not stored yet.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -143,8 +142,9 @@ impl Admission {
 
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
-    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if agents that
-    /// meet them are disconnected or have used up their quota. A quota is free again within a day.
+    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if all agents
+    /// that meet the constraints are disconnected or have used up their quota, because a quota is
+    /// free again within a day.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -167,8 +167,8 @@ impl Admission {
         withdrawn
     }
 
-    /// Puts tasks on hold that no agent may crawl, or fails them if the batch's constraints demand
-    /// it. The caller has locked the tasks.
+    /// Puts tasks that no agent may crawl on hold, or fails them if the batch's constraints say so.
+    /// The caller has locked the tasks.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -257,8 +257,8 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // Four sites have this address: two of them are crawled first, and the other two in later
-        // passes.
+        // An address with four known sites permits two crawls at once, so one pass handles only two
+        // of these tasks.
         for _ in 0..3 {
             trial.assign().await;
         }
