@@ -86,7 +86,6 @@ impl From<Collector> for String {
 /// Identifies a span within the trace of its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKey {
-    /// The span of the whole task.
     Task,
     /// The span of one state of the task, identified by the event that entered the state.
     State(i64),
@@ -108,7 +107,6 @@ impl SpanKey {
     }
 }
 
-/// Derives the identifier of a task's trace.
 pub fn trace_id(task: i64) -> String {
     hex(&Sha256::digest(format!("task {task}"))[..16])
 }
@@ -287,7 +285,6 @@ impl TraceExporter {
     }
 }
 
-/// The innermost cause of an error, such as a refused connection.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string).unwrap_or_default()
 }

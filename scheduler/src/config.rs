@@ -18,7 +18,6 @@ use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit, words};
 use crate::strategy::learned::confidence;
 use crate::web::DashboardConfig;
 
-/// The default listening address.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -101,7 +100,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a file and validates it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -152,8 +150,8 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// The type of a setting that has bounds. The type reads a value from a file, and formats it
-/// for messages.
+/// A type of settings that have bounds. It reads a value from a file, and formats a value for
+/// messages.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;

@@ -45,9 +45,7 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub pool: PgPool,
-    /// Wake-up signals between services and background tasks.
     pub wakes: Arc<wake::Wakes>,
-    /// The newest embedding and its refined map.
     pub maps: Arc<jobs::locate::refined::MapCache>,
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,

@@ -160,8 +160,8 @@ tasks! {
     Assign assign Plan,
     /// Sent when a session may have ended.
     Reap reap Reap,
-    /// Sent when a crawl has ended. No task waits for this signal; it only marks the scheduler
-    /// as active.
+    /// Sent when a crawl has ended. No task waits for this signal. The planner counts it to detect
+    /// that a slot became free, and it marks the scheduler as active.
     Crawls crawls Plan,
 }
 

@@ -108,7 +108,8 @@ fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     build.compile_fds(descriptors).unwrap();
 }
 
-/// Removes source positions, or each edit of a .proto file would change the whole generated file.
+/// Removes source positions. Otherwise each edit of a .proto file would change the whole generated
+/// file.
 fn without_source(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
     descriptors.file.iter_mut().for_each(|file| file.source_code_info = None);
     descriptors

@@ -41,14 +41,12 @@ use secrets::Secrets;
 const MANIFEST: &str = "manifest.json";
 const DUMP: &str = "database.dump";
 
-/// The options of `landfall backup`.
 #[derive(Debug, Clone)]
 pub struct Backup {
     /// The scheduler's data directory; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
     /// The operator's own Postgres server; the data directory's private one if `None`.
     pub database_url: Option<String>,
-    /// The path of the backup.
     pub file: PathBuf,
     /// Whether the backup contains the secrets.
     pub secrets: bool,

@@ -58,10 +58,8 @@ impl State {
     }
 }
 
-/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CheckResult {
-    /// The name of the check.
     pub(crate) check: &'static str,
     pub(crate) state: State,
     /// The finding, as shown to the operator.

@@ -23,7 +23,6 @@ pub enum Code {
     Interrupted = 130,
 }
 
-/// All exit codes with their meanings.
 pub const CODES: [(Code, &str); 7] = [
     (Code::Done, "everything requested was done"),
     (Code::NotDone, "the command failed, or a check of doctor did; standard error says why"),
@@ -40,7 +39,6 @@ pub fn table() -> String {
     format!("Exit codes:{}", CODES.iter().map(line).collect::<String>())
 }
 
-/// An error message with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ExitError {

@@ -125,7 +125,6 @@ impl ClientFile {
         Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
     }
 
-    /// Writes the file into the data directory.
     pub fn write(&self, data_dir: &Path) -> anyhow::Result<PathBuf> {
         let path = data_dir.join(CLIENT_FILE);
         let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();

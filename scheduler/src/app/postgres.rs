@@ -88,7 +88,6 @@ pub enum PostgresError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckedPostgres {
     pub(crate) program: PathBuf,
-    /// The major version.
     pub(crate) major: String,
     /// Whether the cluster already exists.
     pub(crate) made: bool,

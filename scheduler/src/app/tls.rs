@@ -58,9 +58,7 @@ pub(in crate::app) const NEW_AUTHORITY: &str = "start again (with --replace-secr
 /// server.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// The configuration of the listener.
     pub config: Arc<ServerConfig>,
-    /// The certificate in use.
     pub leaf: Arc<Leaf>,
     /// SHA-256 of the authority's certificate, in lower-case hexadecimal.
     pub ca_fingerprint: String,
@@ -184,7 +182,6 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
     Ok(ServerTls { config: Arc::new(config), leaf, ca_fingerprint, ca_path, ca_ends })
 }
 
-/// A newly issued server certificate.
 struct IssuedCertificate {
     leaf: Certificate,
     key: KeyPair,

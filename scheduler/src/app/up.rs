@@ -154,7 +154,6 @@ async fn serve(
     served
 }
 
-/// The configuration of a scheduler.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) config: Config,
@@ -277,7 +276,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token, defaults: Defaults::default() }
 }
 
-/// The text that is printed at the start.
+/// The text that the scheduler prints when it starts.
 fn greeting(
     private: bool,
     has_contact: bool,

@@ -44,7 +44,7 @@ pub struct Fit {
     /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
     /// locked across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// When the fit that is needed now began to wait for the mesh. Never locked across an await.
+    /// When the fit that is due began to wait for gaps in the mesh. Never locked across an await.
     due_since: Mutex<Option<Instant>>,
     /// When the drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
@@ -101,7 +101,7 @@ impl Fit {
         tx.commit().await.context("end reading")?;
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
-            // The last good embedding stays. Agents are not judged again until there are new
+            // The last good embedding stays. No fit is tried again until there are new
             // measurements.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
@@ -189,7 +189,7 @@ impl Fit {
         (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
     }
 
-    /// Whether the drift may be judged now. If so, it counts as judged.
+    /// Whether the drift may be judged now. If so, records this time as that of the last judgement.
     fn may_judge(&self, now: Instant) -> bool {
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
         let may = judged.is_none_or(|last| now.saturating_duration_since(last) >= JUDGED_EVERY);
@@ -215,7 +215,6 @@ struct DueFit {
     former: Option<Embedding>,
 }
 
-/// A finished fit.
 struct FinishedFit {
     reason: String,
     embedding: Embedding,

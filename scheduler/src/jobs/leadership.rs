@@ -43,9 +43,7 @@ pub struct NotLeader;
 pub struct Leader {
     role: Role,
     terms: HeldTerms,
-    /// Wake-up signals between services and background tasks.
     pub wakes: Arc<Wakes>,
-    /// The newest embedding and its refined map.
     pub maps: Arc<MapCache>,
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<GeoIp>>,
@@ -152,8 +150,8 @@ impl HeldTerms {
         Ok(taken)
     }
 
-    /// Registers this process, for the first time or again. Afterwards it has no terms, because
-    /// earlier terms are lost.
+    /// Registers this process, for the first time or again. Afterwards the process has no terms,
+    /// because its earlier terms are lost.
     async fn join(
         &self,
         conn: &mut PgConnection,

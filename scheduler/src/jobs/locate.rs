@@ -388,7 +388,7 @@ mod tests {
         trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
         trial.locate().await;
         assert_eq!(trial.state(task).await.0, "located");
-        // One of the other tasks has an agent that it may lose, and one has ended.
+        // Of two further tasks, one is assigned and one has ended.
         for (name, moved) in [
             ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
             ("done.cn", "update tasks set state = 'cancelled' where id = $1"),

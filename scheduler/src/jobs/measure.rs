@@ -101,7 +101,7 @@ async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<
     Ok(ordered)
 }
 
-/// Signals another pass when this one reached its limit.
+/// Signals another pass if this pass reached its limit.
 fn again_if_full(scheduler: &Leader, done: u64) {
     if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
         scheduler.wakes.measure.notify_one();

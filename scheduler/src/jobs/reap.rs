@@ -2,9 +2,9 @@
 //!
 //! This takes two transactions, in this order. The first marks the session as ended under its row's
 //! lock, so that a late heartbeat finds it ended. The second releases the leases. While no
-//! scheduler ran or the database was unavailable, heartbeats could not be stored. The reaper's term
-//! has then expired too, and its next leader extends every session before any session can expire
-//! (`store::schedulers::terms`).
+//! scheduler ran or the database was unavailable, heartbeats could not be stored. The term of the
+//! role reap has then expired too, and the role's next leader extends every session before any
+//! session can expire (`store::schedulers::terms`).
 
 use anyhow::Context;
 

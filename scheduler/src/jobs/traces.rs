@@ -85,7 +85,6 @@ async fn follow(
     }
 }
 
-/// The present end of the log.
 async fn end(pool: &PgPool, filter: &Filter) -> anyhow::Result<Cursor> {
     let mut conn = store::acquire(pool).await?;
     Ok(events::newest(&mut conn, filter, 0).await.context("find the end of the log")?.next)

@@ -27,7 +27,6 @@ use super::locate::Locate;
 use super::{measure, prune, reap, recrawl};
 use crate::gnp::Embedding;
 
-/// An agent and its session.
 pub(super) type Agent = (AgentId, SessionId);
 
 pub(super) struct Trial {
@@ -163,7 +162,6 @@ impl Trial {
         self.task_of(batch, name, "submitted").await
     }
 
-    /// A task of this batch in this state.
     pub(super) async fn task_of(&self, batch: BatchId, host: &str, state: &str) -> (TaskId, SiteId) {
         let mut conn = self.conn().await;
         let site = fixtures::site(&mut conn, host).await;
@@ -268,7 +266,7 @@ impl Trial {
         }
     }
 
-    /// Stores the measurements of one site.
+    /// Stores the measurements of one site. `None` is a failed measurement.
     pub(super) async fn measured(&self, site: SiteId, millis: &[(AgentId, Option<u64>)]) {
         for (prober, millis) in millis {
             sqlx::query(

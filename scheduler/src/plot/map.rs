@@ -78,7 +78,6 @@ pub fn legend(entries: &[(String, String)]) -> Markup {
     } } } }
 }
 
-/// An agent on the plane.
 #[derive(Debug)]
 pub struct AgentMark<'a> {
     pub name: &'a str,
@@ -90,7 +89,6 @@ pub struct AgentMark<'a> {
     pub href: Option<String>,
 }
 
-/// A site on the plane.
 #[derive(Debug)]
 pub struct SiteMark<'a> {
     pub at: [f64; 2],

@@ -12,15 +12,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
-/// The result of a command.
 struct Ran {
     code: i32,
     out: String,
     err: String,
 }
 
-/// Runs `landfall` in an empty home directory with backtraces enabled, because a user's mistake
-/// must not print one even then.
+/// Runs `landfall` in an empty home directory. Backtraces are enabled, because a user's mistake
+/// must not print a backtrace even then.
 fn landfall(home: &Path, args: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
         .args(args)

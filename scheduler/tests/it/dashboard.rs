@@ -25,7 +25,6 @@ struct Dashboard {
     _folder: tempfile::TempDir,
 }
 
-/// An answer: its status, its headers and its body.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -161,7 +160,7 @@ async fn pages_are_for_operators_who_signed_in(pool: PgPool) {
     let foreign = dashboard.get("/", &[("host", "evil.example"), cookie[0]]);
     assert_eq!(foreign.status, 421, "{foreign:?}");
 
-    // The cookie ends with the token.
+    // The cookie becomes invalid when the token is replaced.
     dashboard.run("update settings set operator_token_hash = decode(repeat('ab', 32), 'hex')").await;
     assert_eq!(dashboard.get("/", &cookie).status, 303);
 }
@@ -220,7 +219,7 @@ async fn a_watched_page_changes_by_itself(pool: PgPool) {
     assert!(changed.contains("&lt;script&gt;alert(1)"), "{changed}");
     let cookie = [("cookie", cookie.as_str())];
     assert_eq!(dashboard.get("/live?page=/nothing", &cookie).status, 404);
-    // A page of what does not exist says so once, and is not drawn again.
+    // The page of an unknown agent sends one event, `gone`, and is not drawn again.
     let mut stream = dashboard.connect();
     let head = format!("GET /live?page=/agents/nobody HTTP/1.1\r\nhost: {}\r\n", dashboard.address);
     stream.write_all(format!("{head}{}: {}\r\n\r\n", cookie[0].0, cookie[0].1).as_bytes()).unwrap();
@@ -294,7 +293,7 @@ async fn commands_answer_as_their_json_schemas_say(pool: PgPool) {
         let words: Vec<&str> = command.split(' ').chain(["--format", "json", "--data-dir", "one"]).collect();
         let ran = ask(&dashboard.home, &words);
         assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
-        // Of events, an object on each line.
+        // Events are printed as one object per line, lists as one array.
         let values = serde_json::Deserializer::from_slice(&ran.stdout).into_iter::<serde_json::Value>();
         let rows: Vec<serde_json::Value> = values
             .flat_map(|value| match value.unwrap() {

@@ -64,10 +64,10 @@ fn doctor(home: &Path, args: &[&str]) -> Examined {
     Examined { code, checks }
 }
 
-/// All files below a folder, with their modification times.
+/// The files in a folder, with their modification times.
 fn files(folder: &Path) -> BTreeMap<String, std::time::SystemTime> {
     let mut found = BTreeMap::new();
-    // The server's own files change while it runs.
+    // The files of the private Postgres change while it runs.
     for entry in fs::read_dir(folder).unwrap().flatten().filter(|entry| entry.file_name() != "postgres") {
         found.insert(entry.path().display().to_string(), entry.metadata().unwrap().modified().unwrap());
     }

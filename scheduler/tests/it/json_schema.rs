@@ -5,7 +5,8 @@
 use chrono::DateTime;
 use serde_json::{Value, json};
 
-/// How a value differs from a schema, one sentence each. References are looked up in `document`.
+/// The differences between a value and a schema, one sentence each. References are looked up in
+/// `document`.
 pub(crate) fn differences(value: &Value, schema: &Value, document: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare(value, schema, document, "answer", &mut found);

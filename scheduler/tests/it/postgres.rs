@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Connection};
 /// Time limit of every wait, ample even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that the user postgres can reach, removed at the end.
+/// A directory that the user postgres can reach; removed when dropped.
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
@@ -228,7 +228,7 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
 
     up.0.kill().unwrap();
     up.0.wait().unwrap();
-    // Started at once, so that it has to wait for the former server, which is still shutting down.
+    // The scheduler starts again at once, so it must wait until the former server has shut down.
     let again = Up::start(&data_dir).unwrap();
     wait_until_gone(server);
     let acknowledged = writer.await.unwrap();

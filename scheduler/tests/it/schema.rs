@@ -109,7 +109,7 @@ async fn tables_of_another_program_are_not_taken_for_a_fault_of_the_schema(serve
         )
     };
     assert_eq!(refused(options.clone()).await, theirs("relation \"agents\" already exists"));
-    // As if another program kept its migrations in a table of the same name.
+    // Another program may keep its migrations in a table of the same name.
     pool.execute("insert into _sqlx_migrations values (70, 'theirs', now(), true, '', 0)").await.expect("pretend");
     assert_eq!(refused(options.clone()).await, theirs("it has their migration 70"));
     pool.execute("drop table _sqlx_migrations; create table _sqlx_migrations (version text)").await.expect("pretend");

@@ -30,7 +30,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
-/// Time limit of every wait, longer than any takes, so that a hanging test fails.
+/// Time limit of every wait, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Receives the next message of a session, which must be of this kind.
@@ -201,7 +201,7 @@ impl Agent {
         heard!(self, Outcome)
     }
 
-    /// Reports the end of a crawl of three pages.
+    /// Reports the end of a crawl, which the scheduler must accept.
     async fn end(&mut self, order: &v1::CrawlOrder) {
         assert_eq!(self.report(order).await.answer(), Answer::Accepted);
     }
@@ -480,7 +480,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
 async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
-    // Deleted only now, because the scheduler stores its configured URL when it starts.
+    // The URL is deleted only now, because the scheduler stores its configured URL when it starts.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
     let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
     assert_eq!(agent.welcome.contact_url, "");
@@ -554,8 +554,8 @@ async fn unknown_agents_and_breaches_of_the_protocol_are_refused(pool: PgPool) {
     running.stop().await;
 }
 
-/// A connection to the database that can be blocked: then no data pass, and neither side gets an
-/// error.
+/// A connection to the database that can be blocked. While it is blocked, no data pass, and neither
+/// side gets an error.
 struct Way {
     folder: tempfile::TempDir,
     open: watch::Sender<bool>,

@@ -15,7 +15,8 @@ use sqlx::{ConnectOptions as _, PgPool};
 
 use super::serving::{Serving, ask, client_file, landfall, serve_at, until};
 
-/// What begins a repainted page: the cursor goes home, and the rest of the screen is cleared.
+/// The escape sequences that begin a repainted page: they move the cursor to the top left and clear
+/// the screen.
 const HOME: &str = "\u{1b}[1;1H\r\u{1b}[0J";
 
 /// A command that runs on a pseudo-terminal of 24 rows.
@@ -112,7 +113,6 @@ impl Operated {
         String::from_utf8(ran.stdout).unwrap()
     }
 
-    /// Submits sites to a batch.
     fn submit(&self, batch: &str, sites: &str) {
         let list = self.home.join("list.txt");
         std::fs::write(&list, sites).unwrap();
@@ -184,7 +184,7 @@ async fn a_watch_on_a_pipe_prints_what_changed_and_nothing_else(pool: PgPool) {
         let found = told.next().unwrap();
         assert!(found.starts_with("the scheduler answers again; it was lost "), "{found}");
 
-        // Many answers equal the first; the next block is the one with another batch.
+        // Answers equal to the printed one are omitted, so the next block shows the new batch.
         operated.submit("winter", "a.example\n");
         let block: Vec<String> = lines.by_ref().take(4).collect();
         assert_eq!(block[0], "");
@@ -250,7 +250,7 @@ async fn the_tab_key_completes_commands_words_and_names(pool: PgPool) {
         operated.submit("autumn", "a.example\n");
         operated.submit("winter", "a.example\n");
         let completed = |operated: &Operated, words: &[&str]| {
-            // This is how the script of bash asks.
+            // These are the arguments and variables of bash's completion script.
             let index = words.len().to_string();
             let mut command = operated.command(&[&["--", "landfall"][..], words].concat());
             command.env("LANDFALL_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index).env("_CLAP_IFS", "\n");

@@ -23,7 +23,6 @@ const SUMS: &str = "SHA256SUMS";
 /// manifest have a few kilobytes.
 const SMALL: u64 = 1 << 20;
 
-/// Writes a backup.
 #[derive(Debug)]
 pub(super) struct Writer<W> {
     out: W,

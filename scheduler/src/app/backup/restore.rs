@@ -29,7 +29,6 @@ use super::programs::{self, Libpq};
 use super::secrets::Secrets;
 use super::{DUMP, MANIFEST};
 
-/// The options of `landfall restore`.
 #[derive(Debug, Clone)]
 pub struct Restore {
     /// The data directory; [`DataDir::default_path`] if `None`.

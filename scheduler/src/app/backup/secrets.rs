@@ -48,7 +48,6 @@ impl Secrets {
         })
     }
 
-    /// The names and contents of the files.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.files.iter().map(|(name, _, content)| (*name, content.as_slice()))
     }
@@ -68,7 +67,6 @@ impl Secrets {
         self.text(CA).and_then(|pem| tls::fingerprint(&pem))
     }
 
-    /// Writes the secrets into a data directory.
     pub(super) fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
         for (name, mode, content) in &self.files {
             let path = data_dir.join(name);

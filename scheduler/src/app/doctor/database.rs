@@ -23,7 +23,6 @@ const DATABASE: &str = "database";
 const SCHEMA: &str = "schema";
 const RUNBOOK: &str = "see *The scheduler does not start* in ops/RUNBOOK-scheduler.md";
 
-/// Facts about the database.
 #[derive(Debug)]
 pub(super) struct DatabaseFacts {
     /// The programs of the private Postgres. `None` if the operator provides the server, or if this

@@ -22,7 +22,6 @@ const SCARCE: u64 = 1 << 30;
 /// Files that only the scheduler's user may read, relative to the data directory.
 const PRIVATE: [&str; 5] = ["operator-token", "operator-token.next", CLIENT_FILE, "tls/ca.key", "tls/server.key"];
 
-/// Facts about a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FolderFacts {
     pub(super) path: PathBuf,

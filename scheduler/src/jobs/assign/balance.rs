@@ -163,7 +163,6 @@ fn longest_queues(agents: &[AvailableAgent]) -> Vec<AgentId> {
     queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
 }
 
-/// The cause recorded for a move.
 fn rebalanced(waiting: &QueuedTask, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
     let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
     ChoiceCause::Rebalanced { from: from.to_owned(), gain }
@@ -266,7 +265,7 @@ mod tests {
         let highest = trial.count("select max(level) from assignments, unnest(levels) as level").await;
         assert!(highest > 5, "the load levels are recorded all the same: {highest}");
         assert!(drawn[0] > 5 + 8 && drawn[1] > 8 && drawn[0] - 5 != drawn[1], "even in the mean: {drawn:?}");
-        // The third agent idles, and the queues of the others differ.
+        // The third agent idles, and the queues of the first two agents differ.
         trial.balance().await;
         assert_eq!(loads(&trial).await, drawn);
     }

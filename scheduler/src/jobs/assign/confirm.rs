@@ -2,15 +2,14 @@
 //! (the confirmers) measure it. Sites with uncertain distances are also confirmed while their
 //! `gnp-balanced` or `earliest-finish` tasks wait for a slot.
 //!
-//! Confirming goes site by site through located tasks. Each pass ends confirmations that are
-//! complete or overdue, begins requested ones, and orders the next measurement of open ones. A site
-//! has one open order at a time, so its confirmers measure one after another. Confirmers that fail
-//! or leave are skipped; the wait for each other confirmer is bounded.
+//! Each pass ends confirmations that are complete or overdue, begins requested ones, and orders the
+//! next measurement of open ones. A site has one open order at a time, so its confirmers measure
+//! one after another. Confirmers that fail or leave are skipped; the wait for each confirmer is
+//! bounded.
 //!
-//! A confirmer's measurement is used like any other. It takes precedence over a prediction at once.
-//! Later it helps to locate the site, because confirmers are the nearest agents. Physically
-//! impossible claims are rejected (`super::claims`). An agent that is excluded by all batches that
-//! wait for the site is not used as a confirmer.
+//! A confirmer's measurement takes precedence over a prediction, like any other measurement. It
+//! also helps to locate the site. Physically impossible claims are rejected (`super::claims`). An
+//! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -123,7 +122,7 @@ fn lifetime(scheduler: &Leader) -> Duration {
 }
 
 /// Maximum duration of a confirmation: the lifetime of one order for each confirmer, plus one more
-/// for queueing.
+/// lifetime for queueing.
 fn patience(scheduler: &Leader) -> Duration {
     lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
@@ -280,8 +279,8 @@ mod tests {
         }
     }
 
-    /// The two nearest agents confirmed the site. Three are allowed, but the map excludes the
-    /// third.
+    /// Checks that the two nearest agents confirmed the site. Three confirmers are permitted, but
+    /// on the map no third agent can be nearest.
     fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
         assert_eq!(*asked, BTreeSet::from([5, 6]));
     }
@@ -363,7 +362,7 @@ mod tests {
         line.pass().await;
         assert!(line.asked().await.is_some());
         line.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
-        // However long the passes take, the patience does not end before the test ends it.
+        // Moves the deadlines into the future, so that none passes before the test moves it back.
         line.trial.execute("update confirmations set began_at = began_at + interval '1 hour'").await;
         line.trial.execute("update task_holds set until = until + interval '1 hour'").await;
         line.pass().await;

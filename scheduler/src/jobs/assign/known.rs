@@ -142,8 +142,8 @@ impl Known {
     }
 }
 
-/// The plausible crawls of a site. The duration of a crawl, like a round trip, is a claim by its
-/// agent. Landmarks are judged elsewhere.
+/// The plausible crawls of a site. The round trip that a non-landmark agent observed in a crawl is
+/// a claim, like a measured one.
 fn believed_crawls(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,

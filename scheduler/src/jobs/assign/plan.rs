@@ -34,8 +34,8 @@ const WINDOW: i64 = 500;
 /// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
 /// fill all windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. It bounds how late a plan reflects changes that send no signal, such as a
-/// new measurement of a site or quota that became free, and how long a lost signal matters.
+/// Maximum age of a plan. A plan is at most this late to reflect a lost signal, or a change that
+/// sends no signal, such as a new measurement of a site or a quota that became free.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Makes plans. Keeps the newest plan while a new one would be the same.
@@ -123,9 +123,9 @@ struct PassTotals {
     idles: bool,
 }
 
-/// Plans the oldest tasks of the batches not planned yet. Returns `true` if they fill a whole
-/// window and some agent is admitted to none of them. Such an agent must not stay idle because of
-/// tasks that it may not crawl.
+/// Plans the oldest tasks of the batches not planned yet. Returns `true` if these tasks fill a
+/// whole window and some agent is admitted to no task planned so far. Such an agent must not stay
+/// idle because of tasks that it may not crawl.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
@@ -171,8 +171,8 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
-    // The remaining tasks wait for occupied slots. An agent that is admitted to none of them has
-    // nothing else to do.
+    // The undecided tasks wait for occupied slots. An agent that is admitted to none of them may
+    // be idle.
     seen.decided |= !decided.is_empty();
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();

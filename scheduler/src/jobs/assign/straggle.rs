@@ -33,8 +33,8 @@ use crate::jobs::locate::refined::CurrentMap;
 /// computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
 
-/// One pass, for the slots of all agents except those in `wanted`, whose slots waiting tasks can
-/// use. It reads almost nothing if no crawl has run for long or no slot is idle.
+/// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
+/// Reads almost nothing if no crawl has run for long or no slot is idle.
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
@@ -138,8 +138,8 @@ mod tests {
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
-    /// At the first agent, which is 400 ms away, a crawl has run for a minute and is predicted to
-    /// take ten. The second agent is 10 ms away and the third 20 ms; both are idle.
+    /// A crawl at the first agent has run for a minute and is predicted to take ten minutes. The
+    /// three agents are 400, 10 and 20 ms away from the site; the second and the third are idle.
     struct Scene {
         trial: Trial,
         batch: BatchId,

@@ -66,8 +66,8 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full. Returns the other tasks. Those whose known
-/// address is shared now occupy a place there.
+/// Holds the tasks whose address is known to be full. Returns the other tasks. A returned task with
+/// a known, shared address now occupies a place at that address.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

@@ -54,8 +54,8 @@ mod tests {
         trial
     }
 
-    /// Stores that an agent's session ended `minutes` ago. The landmarks were chosen and the terms
-    /// taken before that, so the agent could have reconnected all the time.
+    /// Stores that an agent's session ended `minutes` ago. Dates the choice of the landmarks and
+    /// the start of the terms before that, so that the agent could have reconnected all the time.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";

@@ -2,9 +2,8 @@
 //! process.
 //!
 //! The map is created when the process first sees the epoch, from the mesh at that time, restricted
-//! to the agents that the embedding places. The epoch is the seed. The map is not stored:
-//! predictions are needed only for the current choice, and the predictions for the candidates of a
-//! choice are stored with the assignment.
+//! to the agents that the embedding places. The epoch is the seed. The map is not stored, because
+//! each assignment stores the predictions for its candidates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

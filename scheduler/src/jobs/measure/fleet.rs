@@ -1,5 +1,5 @@
-//! The measuring agents and the state of the mesh. `measure`, `fit` and `locate` all read them with
-//! this module, so that they agree.
+//! The measuring agents and the state of the mesh. The jobs `measure`, `fit` and `locate` all use
+//! this module, so that they see the same fleet.
 //!
 //! A fleet of up to [`SMALL_FLEET`] connected agents needs no landmarks: every agent measures, and
 //! agents with a beacon serve as landmarks. A larger fleet waits until landmarks are chosen.
@@ -92,7 +92,8 @@ impl Ground {
     pub(in crate::jobs) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
         let as_of = embeddings::clock(conn).await?;
         let candidates = fleet.candidates();
-        // Not the whole mesh, which has as many rows as pairs of agents.
+        // Reads only the candidates' part of the mesh, because the whole mesh has a row for each
+        // pair of agents.
         let landmarks = fittable(&candidates, &measurements::mesh_among(conn, &candidates).await?);
         let beacons: Vec<AgentId> = fleet
             .connected
@@ -111,17 +112,17 @@ impl Ground {
         Ok(Self { landmarks, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
-    /// Whether an embedding that was fitted to these landmarks is still valid. If landmarks were
-    /// chosen, they must be exactly these. In a small fleet, every present landmark must be among
-    /// these; other agents may have left since, because agents come and go.
+    /// Whether an embedding that was fitted to the landmarks `fitted` is still valid. If landmarks
+    /// were chosen, they must be exactly those in `fitted`. In a small fleet, every present
+    /// landmark must be in `fitted`, which may also contain agents that have left since.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
-    /// Whether a site should wait for an embedding that is expected soon. It need not wait if the
-    /// present embedding places all landmarks. That embedding may have been fitted to other
-    /// landmarks, for example before a lost landmark was replaced.
+    /// Whether a site should wait for an embedding that is expected soon. The site need not wait if
+    /// the present embedding places all landmarks, even if it was fitted to others, for example
+    /// before a lost landmark was replaced.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {
             return false;

@@ -26,7 +26,7 @@ async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: Pg
     let mut agents = Vec::new();
     for (name, host) in [("a", "a.cn"), ("b", "b.cn")] {
         let mut agent = running.agent(name).await;
-        // The former agent has no free slot, so this one gets the site.
+        // The agent that connected earlier has no free slot, so the new agent gets the site.
         submit(&pool, host).await;
         let order = agent.crawl_order().await;
         agents.push((agent, order));

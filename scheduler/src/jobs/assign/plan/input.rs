@@ -233,8 +233,8 @@ impl PlanInput {
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// The time that each agent would need for one waiting task. No agent has a time if no distance
-    /// of the site is known or trusted. An agent that the batch excludes has none either.
+    /// The time that each agent would need for one waiting task. It is `None` for all agents if no
+    /// distance of the site is known or trusted, and for each agent that the batch excludes.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -278,7 +278,7 @@ impl PlanInput {
     }
 
     /// The choice for an entry of the plan: the entry's agent, and the agents that would end this
-    /// crawl first if it were the only crawl.
+    /// crawl first if no other crawl waited.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
