@@ -1,6 +1,6 @@
-//! The wire contract of Landfall: the messages and services of `landfall.v1`. The crate also prints
-//! messages (`json`), writes metrics and log lines (`metrics`, `log`), sends traces (`traces`), and
-//! recognises servers that do not speak the contract (`peer`).
+//! The wire contract of Landfall: the messages and services of `landfall.v1`. Further modules print
+//! messages (`json`), write metrics and log lines (`metrics`, `log`), send traces (`traces`), and
+//! recognise servers that are not schedulers (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and
 //! compares it with the committed code, so builds do not need the generator.

@@ -1,9 +1,9 @@
 //! Sends traces to a collector by OTLP over HTTP, in its JSON encoding.
 //!
 //! Each task has one trace. The identifiers of the trace and of its spans are derived from the
-//! task's id, so the scheduler and agents can add to the same trace without communicating. The
-//! queue is bounded: if the collector is slow or cannot be reached, spans are dropped, and nothing
-//! is delayed.
+//! task's id. So the scheduler and agents add to the same trace without communicating. The queue is
+//! bounded: if the collector is slow or cannot be reached, spans are dropped, and nothing is
+//! delayed.
 
 use std::str::FromStr;
 use std::sync::Arc;

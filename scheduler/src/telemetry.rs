@@ -77,8 +77,8 @@ fn parse(text: &str) -> Result<Targets, ParseError> {
     text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
 
-/// Formats fields as usual, but replaces the text of an SQL statement by its name, so that the log
-/// line of a slow statement is a single line.
+/// Formats fields as usual, but replaces the text of an SQL statement by the statement's name. So
+/// the log line of a slow statement is a single line.
 struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {

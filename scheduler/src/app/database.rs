@@ -1,11 +1,12 @@
 //! Detects whether the database answers.
 //!
-//! A database that refuses connections gives an error at once. A silent database (its machine has
-//! failed, the network is cut, or its process is stopped) would block every query, because the
-//! server itself enforces statement time-outs. Therefore one connection queries the database every
-//! second. If an answer takes longer than `PATIENCE`, the database counts as silent until the next
-//! answer. Meanwhile, requests are refused, sessions end, and background tasks abandon their
-//! passes.
+//! A database that refuses connections gives an error at once. A database is silent if its machine
+//! has failed, the network is cut, or its process is stopped. A silent database would block every
+//! query, because only the server itself enforces statement time-outs.
+//!
+//! Therefore one connection queries the database every second. If an answer takes longer than
+//! `PATIENCE`, the database counts as silent until the next answer. Meanwhile, requests are
+//! refused, sessions end, and background tasks abandon their passes.
 //!
 //! It is unknown whether interrupted work was committed. Submissions and outcomes have keys, so
 //! they can be repeated.

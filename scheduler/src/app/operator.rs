@@ -182,8 +182,8 @@ pub enum Precedence {
 /// Returns the operator's token, which is made at the first start.
 ///
 /// # Errors
-/// When the file or the database cannot be used, or when another scheduler of the database made the
-/// token and this data directory does not have it.
+/// When the file or the database cannot be used. Also when another scheduler of the database made
+/// the token, and this data directory does not have the token.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = held(data_dir.path())?;
@@ -267,8 +267,8 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
     }
 }
 
-/// A new token that will replace the present one. It is first written to a file of its own, so that
-/// it is not lost if the command fails after the database has stored its hash.
+/// A new token that will replace the present one. The new token is first written to a separate
+/// file. So it is not lost if the command fails after the database has stored the token's hash.
 #[derive(Debug)]
 pub struct Successor {
     token: Secret,

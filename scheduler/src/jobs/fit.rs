@@ -102,7 +102,7 @@ impl Fit {
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
             // The last good embedding stays. No fit is tried again until there are new
-            // measurements.
+            // measurements, or until the operator requests a fit.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }

@@ -29,7 +29,7 @@ use super::locate::refined::MapCache;
 /// Number of renewals of a scheduler's row during the life of a term. Three in a row may fail.
 const RENEWALS_PER_LIFE: u32 = 4;
 /// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
-/// life. It is at least `LEAST_STANDSTILL`.
+/// life. This time is at least `LEAST_STANDSTILL`.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 

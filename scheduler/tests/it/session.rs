@@ -201,7 +201,7 @@ impl Agent {
         heard!(self, Outcome)
     }
 
-    /// Reports the end of a crawl, which the scheduler must accept.
+    /// Reports the end of a crawl. The scheduler must accept the report.
     async fn end(&mut self, order: &v1::CrawlOrder) {
         assert_eq!(self.report(order).await.answer(), Answer::Accepted);
     }

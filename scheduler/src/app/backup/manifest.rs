@@ -20,7 +20,7 @@ pub(super) struct Manifest {
     pub(super) postgres: u32,
     pub(super) pg_dump: u32,
     /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal. These
-    /// hashes identify the secrets that belong to the backup, even if it does not contain them.
+    /// hashes identify the backup's secrets, even if the backup does not contain the secrets.
     /// `None` if the database had no such hash.
     pub(super) operator_token_sha256: Option<String>,
     pub(super) ca_sha256: Option<String>,

@@ -52,9 +52,9 @@ pub struct Tool {
     pub major: u32,
 }
 
-/// Finds the oldest program of this name that has at least this major version. The oldest is
-/// preferred, because an archive can be read only by programs that are at least as new as the one
-/// that wrote it. The server need not be installed, only the client package.
+/// Finds the oldest program of this name that has at least this major version. The oldest program
+/// is preferred, because older programs cannot read the archive that it writes. The server need not
+/// be installed, only the client package.
 ///
 /// # Errors
 /// When no program is found, or only older programs.

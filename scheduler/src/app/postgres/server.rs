@@ -1,9 +1,9 @@
-//! The server process. It ends when this process ends.
+//! The server process of the private Postgres. It ends when the scheduler's process ends.
 //!
 //! The kernel sends the parent-death signal when the *thread* that spawned the child ends.
 //! Therefore a separate thread spawns the server and lives as long as the server. The server has
-//! its own process group, so that Ctrl-C at the terminal reaches only the scheduler, which needs
-//! the database until it has drained.
+//! its own process group, so that Ctrl-C at the terminal reaches only the scheduler. The scheduler
+//! needs the database until it has drained.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;

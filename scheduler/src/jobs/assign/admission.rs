@@ -142,9 +142,9 @@ impl Admission {
 
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
-    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if all agents
-    /// that meet the constraints are disconnected or have used up their quota, because a quota is
-    /// free again within a day.
+    /// The tasks can fail only if no enrolled agent meets the constraints. They wait if the agents
+    /// that meet the constraints are disconnected or have used up their quota. A quota is free
+    /// again within a day.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());

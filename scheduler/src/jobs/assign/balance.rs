@@ -1,11 +1,11 @@
 //! Rebalances waiting tasks: moves them from one agent to another admitted agent, to level loads
 //! and to use agents that have joined.
 //!
-//! The pure module `strategy::balance` decides the moves. This pass reads the agents' loads and
-//! queues, and stores each move as a new assignment with its cause. The work of a pass is bounded:
-//! it reads only the ends of the longest queues, makes at most `MOVES` moves, and predicts
-//! distances only to agents that joined after the task's agent was chosen. A task is moved only if
-//! its assignment is still the one that was read, and never to an agent that its batch excludes.
+//! The pure module `strategy::load::balance` decides the moves. A pass reads the agents' loads and
+//! queues, and stores each move as a new assignment with its cause. A pass reads only the ends of
+//! the longest queues and makes at most `MOVES` moves. It predicts distances only to agents that
+//! joined after the task's agent was chosen. A task is moved only if its assignment has not changed
+//! since it was read, and never to an agent that the task's batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -149,8 +149,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether a newly joined agent may get tasks from other queues. It may while fewer tasks wait for
-/// it than it has slots.
+/// Whether a newly joined agent may get tasks from other queues: whether fewer tasks wait for the
+/// agent than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }

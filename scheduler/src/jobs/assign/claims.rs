@@ -15,9 +15,9 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected if it contradicts the round trips of at least this many landmarks. It
+/// A claim is rejected if it contradicts the round trips of at least this many landmarks. A claim
 /// contradicts a landmark's round trip if the sum of both is shorter than light needs between the
-/// agent and the landmark. One landmark is not enough, because one position may be wrong.
+/// agent and the landmark. One landmark is not enough, because its position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
 /// Whether one of the measurements is a claim, that is, was not made by a landmark.

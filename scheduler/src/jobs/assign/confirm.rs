@@ -152,8 +152,8 @@ impl ConfirmInput {
     }
 
     /// The available agents that have not tried to measure the site and whose measurements are most
-    /// likely to identify the nearest agent. They are found with the refined map if there is one,
-    /// otherwise they are the agents predicted nearest. Empty without a map.
+    /// likely to identify the nearest agent. Without a refined map, they are the agents predicted
+    /// nearest. Empty without any map.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
         let measured: Vec<(AgentId, Rtt)> = tried

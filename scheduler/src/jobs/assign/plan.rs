@@ -34,8 +34,9 @@ const WINDOW: i64 = 500;
 /// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
 /// fill all windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. A plan is at most this late to reflect a lost signal, or a change that
-/// sends no signal, such as a new measurement of a site or a quota that became free.
+/// Maximum age of a plan. Some changes send no signal, such as a new measurement of a site or a
+/// quota that became free, and a signal may be lost. A plan reflects such changes at most this
+/// late.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Makes plans. Keeps the newest plan while a new one would be the same.
@@ -118,8 +119,8 @@ struct PassTotals {
     moved: bool,
     /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
-    /// Whether an agent could only take over running crawls, because no task was decided and the
-    /// agent is admitted to none of the waiting tasks.
+    /// Whether an agent could only take over running crawls. This is so if no task was decided and
+    /// the agent is admitted to none of the waiting tasks.
     idles: bool,
 }
 

@@ -3,8 +3,8 @@
 //! Runs for idle slots when no site waits to be planned. While sites wait, it runs only for slots
 //! of agents that are admitted to none of them. The pure module `strategy::straggler` chooses the
 //! crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the task is then
-//! planned like any other. A crawl stays with its agent if it ends before the lease is returned, or
-//! if the agent does not receive or does not support the preemption.
+//! planned like any other. A crawl stays with its agent if the crawl ends before the lease is
+//! returned, or if the agent does not receive or support the preemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Holds tasks that wait for a confirmation, for a circuit to close, or for room at their address.
-//! This is done before agents are chosen for the other tasks.
+//! These tasks are held before agents are chosen for the other tasks.
 
 use std::collections::{HashMap, HashSet};
 

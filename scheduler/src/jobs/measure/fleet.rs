@@ -121,8 +121,8 @@ impl Ground {
     }
 
     /// Whether a site should wait for an embedding that is expected soon. The site need not wait if
-    /// the present embedding places all landmarks, even if it was fitted to others, for example
-    /// before a lost landmark was replaced.
+    /// the present embedding places all landmarks. This embedding may have been fitted to other
+    /// landmarks, for example before a lost landmark was replaced.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {
             return false;

@@ -4,8 +4,8 @@
 use super::*;
 
 /// Makes a site of an `earliest-finish` batch, 400 ms away from one agent and 10 ms from the other.
-/// Its crawl makes no pause between an answer and the next request. Each agent has one slot, and
-/// the near agent is disconnected.
+/// A crawl of the site makes no pause between an answer and the next request. Each agent has one
+/// slot, and the near agent is disconnected.
 async fn far_away(pool: &PgPool) {
     sqlx::raw_sql(
         r#"insert into batches (name, strategy) values ('b', 'earliest-finish');
