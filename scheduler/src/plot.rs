@@ -1,5 +1,5 @@
-//! Renders whole pages, and plots in them as SVG: line plots and bar charts. The page's style sheet
-//! defines the colours; `maud` escapes texts.
+//! Renders HTML pages, and line plots and bar charts as SVG. A page's style sheet defines the
+//! colours; `maud` escapes texts.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ const NAME: usize = 24;
 /// Width of the space for the values at the ends of bars.
 const FIGURES: f64 = 90.0;
 
-/// Renders a whole page as a single file.
+/// Renders an HTML page as a single file.
 pub fn document(title: &str, style: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)

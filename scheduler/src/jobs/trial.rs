@@ -229,7 +229,7 @@ impl Trial {
         self.answer_at(agent, |target| result(target).map(|result| (result, None))).await
     }
 
-    /// Like `answer`, but `result` also returns the origin at which the agent settled the target.
+    /// Like `answer`, but `result` also returns the origin to which redirects led the agent.
     pub(super) async fn answer_at(
         &self,
         (agent, session): Agent,

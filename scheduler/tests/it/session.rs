@@ -513,7 +513,7 @@ async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPoo
     agent.say(release(&order)).await;
     let again = agent.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
-    // If the stream breaks, the agent also keeps the lease that it holds.
+    // The agent keeps its new lease if the stream breaks.
     let credential = agent.disconnect().await;
     assert_eq!(running.connect(&credential, held(&again)).await.welcome.kept, held(&again));
     running.stop().await;

@@ -66,7 +66,7 @@ impl Drift {
 }
 
 /// Whether enough pairs may be newer than the fit to judge the drift. A pair has at most two rows,
-/// and a newer pair at least one, so counts of rows decide without the whole mesh.
+/// and a newer pair at least one newer row. So counts of rows suffice, without reading the mesh.
 pub(super) fn may_be_enough(newest: &Newest) -> bool {
     let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
     let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));

@@ -48,7 +48,7 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     let taken_over = quick.crawl_order().await;
     assert_eq!((taken_over.task_id, taken_over.token), (order.task_id, 2), "a new lease of the same task");
     assert_eq!(taken_over.checkpoint, b"late", "from where it was");
-    // The former agent's outcome comes too late, even if this agent has completed the crawl.
+    // The scheduler rejects a late outcome of the former agent.
     assert_eq!(slow.report(&order).await.answer(), Answer::Stale);
     quick.end(&taken_over).await;
 

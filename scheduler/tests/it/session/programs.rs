@@ -1,4 +1,4 @@
-//! Tests what programs ask before they know the services: server reflection and health.
+//! Tests server reflection and health, with which programs discover a scheduler's services.
 
 use std::collections::BTreeSet;
 
