@@ -1,6 +1,6 @@
-//! A tiny HTTP server, used for the beacon and for metrics. Anyone on the network may connect. So
-//! the server limits the number of connections, the header size and the idle time, and stores
-//! nothing that a client sends.
+//! A small HTTP server, used for the beacon and for metrics. Because anyone on the network may
+//! connect, the server limits the number of connections, the header size and the idle time. It
+//! stores nothing that a client sends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -154,9 +154,9 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Chooses the connection to close for a new one: the one idle for longest among those of the
-    /// peer with the most connections. Unless this peer has at least two connections more than the
-    /// new one's peer, only an idle connection may be closed.
+    /// Chooses the connection to close for a new connection of `peer`: the longest idle connection
+    /// of the peer with the most connections. If this peer has at most one connection more than
+    /// `peer`, the connection is closed only if it was idle for [`CROWDED_IDLE`].
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {

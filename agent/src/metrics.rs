@@ -82,7 +82,7 @@ label!(
     }
 );
 label!(
-    /// Why a crawl's request got no response. The words are those of the contract's `Trouble`.
+    /// Why a crawl's request got no response. The words are those of `Trouble` in `agent.proto`.
     RequestFailure as "reason" {
         NameNotFound = "name-not-found", ConnectionRefused = "connection-refused", NoConnection = "no-connection",
         TimedOut = "timed-out", Tls = "tls", BrokenAnswer = "broken-answer", NotPermitted = "not-permitted",

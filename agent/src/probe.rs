@@ -123,7 +123,6 @@ impl Target {
         Self { candidates, path, may_move: false, enrolled: false, first: None }
     }
 
-    /// Sets the address to try first.
     #[must_use]
     pub fn with_first(self, first: Option<IpAddr>) -> Self {
         Self { first, ..self }
@@ -324,8 +323,8 @@ impl RequestPacer {
         }
     }
 
-    /// Records that a request was sent or a connection was attempted, so that the next one needs a
-    /// pause.
+    /// Records that a request was sent or a connection was attempted, so that the next request
+    /// needs a pause.
     pub(crate) const fn spend(&mut self) {
         self.paused = false;
         self.sent += 1;

@@ -281,7 +281,7 @@ impl RequestLog {
                     },
                     ServerAction::Pause(pause) => tokio::time::sleep(pause).await,
                     ServerAction::Wait => {
-                        // Any further byte, or the end of the client's stream, ends this wait.
+                        // Any further byte, or the end of the client's stream, ends the wait.
                         stream.read_u8().await?;
                     }
                     ServerAction::Reset => {

@@ -1,15 +1,14 @@
 //! Stores fetched pages as WARC/1.1 (ISO 28500). Every response and every request is a gzip member
-//! of its own, and every response also has a line of JSON.
+//! of its own. Each WARC file has an index (`.jsonl`) with a line of JSON for each response.
 //!
 //! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
-//! responses while they arrive (`exchange`, `body`) and passes them to a single task (`writer`).
-//! This task writes them (`volume`, `member`, `fields`, `digest`) to one file after another
-//! (`names`, `folder`). Blocking disk operations never run on the runtime's threads, and the length
-//! of every queue is limited.
+//! responses while they arrive (`exchange`, `body`) and sends them to the `writer`. The writer
+//! appends responses (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
+//! `folder`). Blocking disk operations run on tokio's threads for blocking tasks, and the length of
+//! every queue is limited.
 //!
-//! **Every page that counts as visited is stored**: a crawl's log is written only after
-//! [`Recorder::stored`] has returned. If a crash loses a page, the page does not count as visited
-//! either, so it is fetched and stored again.
+//! **Every page that counts as visited is stored**: a crawl logs a page as visited only after
+//! [`Recorder::stored`] has returned. If a crash loses a page, the page is fetched again.
 
 use std::io;
 use std::path::Path;
@@ -95,8 +94,8 @@ impl Store {
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// Writes the waiting exchanges, and closes the file. Call it after all crawls have ended,
-    /// because later exchanges are refused.
+    /// Writes the waiting exchanges, and closes the WARC file. Call this function after all crawls
+    /// have ended, because later exchanges are refused.
     pub async fn close(&self) {
         self.closing.cancel();
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -126,7 +125,7 @@ impl Recorder {
     /// sends its next request.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {
-            // `stored` and `synced` report the error.
+            // Ignore the error here, because `stored` and `synced` report it.
             return;
         }
         let mut paused = self.store.paused.clone();
@@ -134,8 +133,8 @@ impl Recorder {
         let _writer_gone = paused.wait_for(Option::is_none).await;
     }
 
-    /// Waits until all ended exchanges are written to the file, so that they survive the end of
-    /// this process.
+    /// Waits until all ended exchanges are written to the WARC file, so that they survive the end
+    /// of this process.
     pub async fn stored(&self) -> io::Result<()> {
         self.await_reply(Message::Stored).await
     }
@@ -152,7 +151,7 @@ impl Recorder {
         reply.await.map_err(closed)
     }
 
-    /// Passes the ended exchanges to the writer. If cancelled, no exchange is lost.
+    /// Passes the ended exchanges to the writer. Cancel-safe: no exchange is lost.
     async fn hand_over(&self) -> io::Result<()> {
         let is_empty = || self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         while !is_empty() {

@@ -17,17 +17,17 @@ pub struct ExecConfig {
     /// not share it.
     #[serde(default = "default_exec_folder")]
     pub folder: PathBuf,
-    /// Milliseconds from the order to end (SIGTERM) until the command is killed, 0 to 30000. Longer
-    /// than the scheduler's `lease.grace` (5 s), a crawler could run on while another agent has its
-    /// site. The limit leaves a stopping agent the time that its unit allows.
+    /// Milliseconds from SIGTERM until the command is killed, 0 to 30000. If this time exceeds the
+    /// scheduler's `lease.grace` (5 s), the command may still crawl a site that another agent has
+    /// leased. The maximum is below the `TimeoutStopSec` of the agent's systemd unit.
     #[serde(default = "default_grace")]
     pub grace_ms: u64,
     /// Maximum number of finished leases whose output is kept, 0 to 1000000; the oldest is removed
-    /// first. The default leaves the time to move output away, and limits the disk.
+    /// first. The default leaves time to move output away, and limits the use of the disk.
     #[serde(default = "default_keep")]
     pub keep: u32,
     /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many are
-    /// free. 0 disables the check. Crawls that run go on, and no limit stops their output.
+    /// free. 0 disables the check. Running crawls continue, and their output is not limited.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }

@@ -3,7 +3,8 @@
 //!
 //! If a task is leased to this agent again, the new lease takes over the file of the previous
 //! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is too old.
-//! Only one process uses the folder, so it reads the folder only at the start.
+//! Files are found by an index in memory. It is built at the start and stays correct, because only
+//! one process uses the folder.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -20,7 +21,7 @@ use crate::session::clock;
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
-/// Maximum age of an unused file. After a week a crawl may as well start from the beginning.
+/// Maximum age of an unused file. A crawl that was interrupted longer ago starts again.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
@@ -131,7 +132,7 @@ fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
             // A file whose modification time is in the future does not count as old.
             Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
-            // The crawl has just ended and removed its file.
+            // The file is missing because its crawl has just ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -218,8 +219,7 @@ mod tests {
     async fn a_crawls_file_is_found_without_reading_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
-        // A file that is not in the index. Only code that reads the folder again for each crawl
-        // would find it.
+        // This file is not in the index, so only code that reads the folder again would find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();
         assert!(!file.exists());

@@ -74,7 +74,8 @@ impl FreeSpaceLimit {
     }
 }
 
-/// A disk on which a folder needs free space. While there is too little, the agent takes no lease.
+/// A disk on which a folder needs free space. While the disk has too little, the agent takes no
+/// lease.
 #[derive(Debug)]
 pub(crate) struct LimitedDisk {
     check: FreeSpaceCheck,

@@ -55,8 +55,8 @@ impl LeaseFolders {
         .await
     }
 
-    /// Notes that a lease's folder is finished, and removes the oldest finished folders beyond the
-    /// limit.
+    /// Records that a lease's folder is finished. If there are more than `keep` finished folders,
+    /// removes the oldest.
     pub(crate) async fn finish(&self, folder: PathBuf) {
         let excess: Vec<PathBuf> = {
             let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);

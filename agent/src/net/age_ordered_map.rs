@@ -1,5 +1,5 @@
-//! A map that finds its oldest entry without a scan. So a map of limited size can cheaply evict old
-//! entries. This module is pure.
+//! A map that finds its oldest entry without a scan, so that a map of limited size can cheaply
+//! evict old entries. This module is pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -72,8 +72,7 @@ mod tests {
                 aged.pop_oldest();
             }
         }
-        // An implementation that scans all entries for every eviction would take a hundred times as
-        // long.
+        // A scan of all entries for every eviction would take a hundred times as long.
         assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }

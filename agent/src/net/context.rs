@@ -26,7 +26,7 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// The same context with another user agent.
+    /// The same context with a user agent that begins with this product name.
     #[must_use]
     pub fn named(&self, product: &Product) -> Self {
         Self { user_agent: self.user_agent.clone().named(product), ..self.clone() }
@@ -34,7 +34,7 @@ impl RequestContext {
 }
 
 /// The parts of a [`RequestContext`] that are known before a session opens. The final user agent is
-/// not, because the scheduler may send one.
+/// not known yet, because the scheduler may send one.
 #[derive(Debug, Clone)]
 pub struct RequestBase {
     pub guard: Guard,
@@ -58,7 +58,7 @@ impl RequestBase {
         }
     }
 
-    /// The context of a crawl. Its policy may set a contact URL and a product name. `usual` is the
+    /// The context of a crawl whose policy may set a contact URL and a product name. `usual` is the
     /// context for policies that set neither.
     pub(crate) fn context_of(
         &self,

@@ -2,11 +2,11 @@
 //! connect.
 //!
 //! Each agent resolves names itself, with the system's or the configured name servers, because DNS
-//! returns different addresses in different places. IP literals need no query, in whatever spelling
-//! a URL permits.
+//! returns different addresses in different places. IP literals need no query, in any spelling that
+//! URLs permit.
 //!
-//! Answers, including negative ones, are cached for their TTL, within the limits below. Callers
-//! must vet every address before using it, even if it comes from the cache.
+//! Answers, including negative ones, are cached for their TTL, which the constants below limit.
+//! Callers must vet every address before using it, even if the address comes from the cache.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::metrics::{LookupResult, METRICS};
 
 /// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of cached answers. A name needs two answers. The maximum is enough for the sites
-/// that an agent crawls at the same time.
+/// Maximum number of cached answers. Each name has two answers (A and AAAA). The maximum is enough
+/// for the sites that an agent crawls at the same time.
 const CACHED_ANSWERS: u64 = 1024;
 /// Maximum time for which an address is cached, whatever its TTL. It is limited because a site may
 /// move to another address during a crawl of many hours.
@@ -54,7 +54,7 @@ pub enum DnsError {
 #[error("cannot read the system's name servers; set dns in agent.toml, or give --dns")]
 pub struct NoNameServers(#[source] Box<NetError>);
 
-/// A caching stub resolver. Cheap to clone.
+/// A stub resolver. Cheap to clone.
 #[derive(Clone)]
 pub struct Resolver {
     inner: Arc<TokioResolver>,

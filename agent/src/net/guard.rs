@@ -7,9 +7,9 @@
 //!
 //! Only public unicast addresses pass, with two exceptions that the operator can configure: allowed
 //! networks (`--allow-net`), and networks in which the agent may measure other agents' beacons.
-//! Another agent may be malicious and report any address as its beacon. So a report alone permits
-//! nothing. Link-local, multicast and unspecified addresses and the metadata services of clouds
-//! never pass as a beacon.
+//! A malicious agent may report any address as its beacon, so an agent's report does not make an
+//! address pass. Link-local, multicast and unspecified addresses and the metadata services of
+//! clouds never pass as a beacon.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// The warning about a network that the operator allows. It is printed for each such network before
+/// The warning about a network that the operator allows. It is logged for each such network before
 /// any connection is made.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 

@@ -1,12 +1,12 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
 //! decides whether the order's measurement also holds for other sites at the address.
 //!
-//! The scheduler gives the lock of an address to only one order at a time, over all agents, and the
+//! The scheduler gives the lock of an address to only one order of all agents at a time, and the
 //! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
 //! address, the prober reports that address and sends nothing to it. The scheduler orders the site
 //! again when the lock of that address is free. Without locks, a machine with many names could get
-//! one request a second for each name. If another order on this agent is using the address, an
-//! order waits for a few seconds, and then reports the address in the same way.
+//! one request a second for each name. If another order on this agent is using the address, the new
+//! order waits for a few seconds. If the address is still in use then, the prober reports it too.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ use super::{
 use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
 
-/// Maximum time for which an order waits for its address. At a machine with few sites, the order
-/// usually gets the address in time. With many sites, waiting orders are reported to the scheduler
+/// Maximum time for which an order waits for its address. If the address has few sites, the order
+/// usually gets it in time. If it has many sites, waiting orders are reported to the scheduler
 /// before they expire.
 const WAIT: Duration = Duration::from_secs(5);
 /// Number of locks above which locks that no order uses are removed.
 const SWEPT_BEYOND: usize = 4096;
 
-/// The addresses that one agent measures. They outlive sessions.
+/// The addresses that one agent measures, kept over its sessions.
 #[derive(Debug)]
 pub struct Addresses {
     wait: Duration,
@@ -48,8 +48,8 @@ pub struct OrderResult {
 
 #[derive(Debug)]
 pub enum OrderOutcome {
-    /// The site was measured. If a measurement could have been shared, the flag tells whether the
-    /// two measurements agree.
+    /// The site was measured. If another site's measurement could have been shared, the flag tells
+    /// whether both measurements agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
         /// The measurement: this site's origin with the other site's samples.
@@ -111,7 +111,7 @@ impl Addresses {
             if let SharingAdvice::Share(probed, age) = advice {
                 return Ok(shared(probed, age, origin, address, None));
             }
-            // This resolves the name again. The resolver's cache still has the answer.
+            // `measure_paced` resolves the name again, but usually from the resolver's cache.
             let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
             return Ok(self.measured(key, probed, advice));
         }
@@ -146,7 +146,7 @@ impl Addresses {
     fn measured(&self, mut key: MeasurementKey, probed: HostMeasurement, advice: SharingAdvice) -> OrderOutcome {
         let now = Instant::now();
         let mut sharing = self.sharing();
-        // If the first address did not respond, the measurement used another.
+        // If the first address did not respond, the measurement used another address.
         key.address = probed.address;
         let agreed = match advice {
             SharingAdvice::Check(shared) => Some(sharing.compare(&key, &shared, &probed, now)),

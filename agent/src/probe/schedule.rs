@@ -1,12 +1,12 @@
 //! Decides a prober's next step: warm a connection up, take a sample, or stop. This module is pure.
 //!
 //! Samples are taken on a warm connection. If the server closes the connection between two samples,
-//! the prober opens another one. This does not count as a lost sample, but it happens only a
-//! limited number of times. If the server closes the connection after every response, no connection
-//! is ever warm. If this becomes clear before any sample was answered, the first request of each
-//! connection is the sample instead. The handshakes are still timed separately.
+//! the prober opens another one. A sample counts as lost only after `CLOSURES_A_SAMPLE` connections
+//! were closed. If the server closes the connection after every response, no connection is ever
+//! warm. If the first sample shows this, the first request of each connection is the sample
+//! instead. The handshakes are still timed separately.
 
-/// A sample counts as lost after this number of connections were closed during it.
+/// Number of closed connections after which a sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
 /// Number of lost samples after which the prober gives up if no sample was answered.
 const HOPELESS: u32 = 3;

@@ -2,8 +2,8 @@
 //!
 //! All sites at one address have the same network path, and the round trip measures this path. So a
 //! prober reuses a recent measurement with the same address, port, scheme and metric. Every prober
-//! resolves names itself and shares only its own measurements. So sharing is correct even if a name
-//! resolves to different addresses in different places.
+//! resolves names itself and shares only its own measurements, because a name may resolve to
+//! different addresses in different places.
 //!
 //! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
 //! of the sites that could share a measurement is measured anyway, and the two measurements are
@@ -18,8 +18,8 @@ use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Scheme;
 
 /// The fraction of shareable measurements that are checked: one in fifty. With ten sites at an
-/// address and nine probers for each, 81 measurements could be shared, so a server that treats its
-/// names differently is detected with 80 % probability. Checking costs 2 % of the requests that
+/// address and nine probers for each, 81 measurements could be shared. The probability to detect a
+/// server that treats its names differently is then 80 %. Checking costs 2 % of the requests that
 /// sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
@@ -47,7 +47,7 @@ pub struct MeasurementKey {
 #[derive(Debug, Clone)]
 pub enum SharingAdvice {
     Measure,
-    /// Measure the site although this measurement could be shared, and compare both.
+    /// Measure the site although this measurement could be shared, and compare both measurements.
     Check(HostMeasurement),
     /// Share this measurement; the duration is its age.
     Share(HostMeasurement, Duration),
@@ -57,7 +57,7 @@ pub enum SharingAdvice {
 #[derive(Debug, Default)]
 pub struct MeasurementSharing {
     known: AgeOrderedMap<MeasurementKey, Instant, HostMeasurement>,
-    /// Addresses whose sites disagreed, and when they did.
+    /// Addresses whose sites disagreed, with the time of the disagreement.
     off: AgeOrderedMap<IpAddr, Instant, ()>,
 }
 
@@ -87,8 +87,8 @@ impl MeasurementSharing {
         }
     }
 
-    /// Compares a new measurement with the one that could have been shared. If they disagree,
-    /// nothing at the address is shared for a while.
+    /// Compares a new measurement with the measurement that could have been shared. If they
+    /// disagree, nothing at the address is shared for `OFF_FOR`.
     pub fn compare(
         &mut self,
         key: &MeasurementKey,

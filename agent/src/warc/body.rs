@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::disk::folder::blocking;
 
-/// Maximum bytes of one body in memory. A longer body is moved to a file. Fifty crawls use up to
-/// 12.5 MiB.
+/// Maximum bytes of one body in memory. A longer body is moved to a file. Fifty crawls then use at
+/// most 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
 /// Number of bytes per read from the file.
 const READ: usize = 64 << 10;
@@ -21,10 +21,10 @@ pub(super) struct Body {
     /// The file with the first part of the body; created when it is needed.
     file: Option<Arc<File>>,
     in_file: u64,
-    /// Bytes that are being written to the file. They follow the part that is already there.
+    /// Bytes that are being written to the file, after the first `in_file` bytes.
     moving: Option<Arc<Vec<u8>>>,
     memory: Vec<u8>,
-    /// Number of bytes in memory at which they are moved to the file.
+    /// Length of `memory` at which its bytes are moved to the file.
     most: usize,
 }
 
@@ -39,8 +39,8 @@ impl Body {
         self.in_file + u64::try_from(moving + self.memory.len()).expect("a length")
     }
 
-    /// Adds a piece. Even if the future is dropped, the whole piece was added. While writes to the
-    /// file fail, the body stays in memory; the maximum size of a page limits it.
+    /// Adds a piece, even if the future is dropped before it completes. While writes to the file
+    /// fail, the body grows in memory, up to the maximum size of a page.
     pub(super) async fn push(&mut self, piece: &[u8]) {
         self.memory.extend_from_slice(piece);
         if self.memory.len() < self.most || self.moving.is_some() {

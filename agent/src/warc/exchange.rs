@@ -1,5 +1,5 @@
-//! A request and its response. The exchange is recorded from the arrival of the response's head
-//! until both are stored.
+//! An exchange: a request and its response. It is kept from the arrival of the response's head
+//! until the writer has stored it.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -35,7 +35,6 @@ impl Truncated {
     }
 }
 
-/// Identifies the crawl to which an exchange belongs.
 #[derive(Debug)]
 pub(super) struct CrawlIdentity {
     pub(super) site: String,
@@ -84,8 +83,8 @@ enum RecordingState {
     Over(Option<Truncated>),
 }
 
-/// Records a response's body. Dropping it ends the exchange, so no exchange is lost, however a
-/// crawl ends.
+/// Records a response's body. Dropping the recording ends the exchange, so no exchange is lost if
+/// a crawl is cancelled.
 #[derive(Debug)]
 pub struct Recording {
     exchange: Option<Box<Exchange>>,
@@ -119,7 +118,7 @@ impl Recording {
         self.state = RecordingState::Waiting(until);
     }
 
-    /// Adds an encoded piece of the body. Even if the future is dropped, the whole piece was added.
+    /// Adds an encoded piece of the body, even if the future is dropped before it completes.
     pub async fn push(&mut self, piece: &[u8]) {
         if let Some(exchange) = &mut self.exchange {
             exchange.block.update(piece);

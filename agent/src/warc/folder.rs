@@ -11,8 +11,8 @@ use super::names;
 use super::volume::ResponseLine;
 use crate::disk::folder::{FolderError, FolderPurpose};
 
-/// Maximum bytes to read from the end of the file of lines to find the last line. A line has a few
-/// hundred bytes.
+/// Maximum bytes to read from the end of an index to find its last line. A line has a few hundred
+/// bytes.
 const TAIL: u64 = 1 << 20;
 
 /// The folder is locked because two agents that shared it would write to each other's files.
@@ -32,8 +32,8 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     Ok(lock)
 }
 
-/// Completes a file whose writer crashed. Removes incomplete lines, lines whose record is missing,
-/// and everything after the file's last whole record.
+/// Completes a WARC file whose writer crashed. Removes everything after its last whole record. From
+/// its index, removes incomplete lines and lines whose record is missing.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     let [open, closed, lines] =
         [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
@@ -52,10 +52,12 @@ fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     fs::rename(&open, &closed)
 }
 
-/// The position after the last whole record. Cuts off lines at the end whose records are not whole.
+/// Returns the position after the last whole record. Removes the last lines of the index if their
+/// records are not whole.
 fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     while let Some((start, line)) = last_line(lines)? {
-        // All records before the last line's record are whole, so start reading at that record.
+        // A line is written after its record, so all records before the last line's record are
+        // whole. Start reading at the last line's record.
         if let Some(ResponseLine { offset, length, .. }) = line {
             let end = whole_until(warc, offset)?;
             if end >= offset.saturating_add(length) {
@@ -67,8 +69,8 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     whole_until(warc, 0)
 }
 
-/// The position of the last whole line, and its content if valid. Cuts off everything after this
-/// line. If the line is longer than [`TAIL`], only its end is read, and the content counts as
+/// The position of the last whole line, and its content if valid. Removes everything after this
+/// line. If the line is longer than [`TAIL`], only its end is read, and its content counts as
 /// invalid.
 fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     let length = lines.metadata()?.len();
@@ -96,7 +98,7 @@ fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Reads a member. Its checksum tells whether it is whole.
+/// Reads a member. Returns `false` if the member is incomplete or its checksum is wrong.
 fn is_whole(reader: &mut BufReader<&File>) -> bool {
     if !reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
         return false;

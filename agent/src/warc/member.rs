@@ -25,8 +25,8 @@ pub(super) struct Gzip {
     crc: Crc,
     /// Bytes that were added but are not compressed yet.
     waiting: Vec<u8>,
-    /// The compressor's output buffer. Without it, the compressor would write to the end of `out`,
-    /// and the free space there would have to be zeroed for every piece.
+    /// The compressor's output buffer. If the compressor wrote directly to `out`, the free space of
+    /// `out` would have to be zeroed for every piece.
     space_limit: Box<[u8]>,
     /// Finished bytes that are not written to the file yet.
     out: Vec<u8>,
@@ -69,8 +69,8 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes an uncompressed member of these parts. For small parts, compression is not worth the
-    /// time to reset the compressor.
+    /// Makes a member of these parts, which is compressed only if it has 64 KiB or more. For small
+    /// parts, compression is not worth the time to reset the compressor.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         let Ok(length) = u16::try_from(length) else {

@@ -1,8 +1,8 @@
-//! A WARC file that is being written, and its file of lines, which has a line for each response.
+//! A WARC file that is being written, and its index, which has a line for each response.
 //!
 //! The name of the WARC file ends in `.open` until the file is closed. When [`Volume::commit`]
-//! returns, everything that was [appended](Volume::append) is in the file. If either call fails,
-//! everything since the last commit is removed from the file.
+//! returns, everything that was [appended](Volume::append) is in the file. If an append or a commit
+//! fails, everything since the last commit is removed from the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -90,7 +90,7 @@ impl Volume {
         if folder.join(names::closed(stem)).exists() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // Create the file of lines first. If it exists, the name is taken.
+        // Create the index first. If it exists, the name is taken.
         let lines = new(names::lines(stem))?;
         let begun = new(names::open(stem)).and_then(|warc| {
             let mut volume = Self {
@@ -112,7 +112,7 @@ impl Volume {
             Ok(volume)
         });
         if begun.is_err() {
-            // If these files cannot be removed now, the next start completes them.
+            // Errors are ignored, because the agent's next start completes files that remain.
             for name in [names::open(stem), names::lines(stem)] {
                 let _gone = fs::remove_file(folder.join(name));
             }
@@ -176,8 +176,8 @@ impl Volume {
         gzip.clear();
         self.new_lines.clear();
         self.at = self.end;
-        // If this fails too, the next attempt overwrites the bytes, or the next start cuts them
-        // off.
+        // Errors are ignored, because the next commit overwrites bytes that remain, or the agent's
+        // next start removes them.
         let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
     }
 

@@ -26,8 +26,8 @@ use crate::session::clock;
 
 /// Maximum number of messages to handle at once.
 const BATCH: usize = 32;
-/// Time to wait for further messages if no crawl awaits a reply. So a thread is woken once for many
-/// pages instead of once per page.
+/// Time to wait for further messages if no crawl awaits a reply. A thread is then woken once for
+/// many pages instead of once per page.
 const LINGER: Duration = Duration::from_millis(50);
 /// Interval at which files are synced and the free space is checked. It equals the interval at
 /// which crawls write their state.
@@ -58,7 +58,7 @@ impl Message {
 #[derive(Debug)]
 pub(super) struct VolumeSeries {
     pub(super) folder: PathBuf,
-    /// The agent's part of the file names.
+    /// The agent's name, which is part of the file names.
     pub(super) name: String,
     /// Size in bytes at which a file is full. The next record then goes to a new file.
     pub(super) max_file_bytes: u64,
@@ -76,8 +76,8 @@ impl VolumeSeries {
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
     }
 
-    /// Handles the messages in order, and removes them from `batch`. Stored exchanges without a
-    /// file are moved to `done`, so that the caller can drop them on another thread.
+    /// Handles the messages in order, and removes them from `batch`. Stored exchanges whose bodies
+    /// are in memory are moved to `done`, so that the caller can drop them on another thread.
     fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
         while !batch.is_empty() {
             let stored = self.store(batch)?;
@@ -95,8 +95,8 @@ impl VolumeSeries {
         Ok(())
     }
 
-    /// Stores the exchanges at the front of `batch` until the file is full, but at least one if
-    /// there is any. Returns how many it stored.
+    /// Stores the exchanges at the front of `batch` until the WARC file is full, but at least one
+    /// if there is any. Returns the number of stored exchanges.
     fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
         let mut stored = 0;
         for message in batch {
@@ -148,7 +148,6 @@ impl VolumeSeries {
     }
 }
 
-/// Receives exchanges from crawls, and writes them on tokio's threads for blocking tasks.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) series: VolumeSeries,
@@ -192,8 +191,8 @@ impl Writer {
                     return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
                 }
             };
-            // Free the memory on the thread that allocated it. If several threads free memory, they
-            // wait for each other.
+            // Free the exchanges here instead of on the blocking thread, because threads that free
+            // each other's memory wait for each other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = series.folder.display();

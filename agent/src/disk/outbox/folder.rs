@@ -14,8 +14,8 @@ use crate::disk::folder::{self, FolderError, FolderPurpose};
 const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
-/// Suffix of a file that is being written. A crash can leave such a file, but then the agent never
-/// reported the outcome.
+/// Suffix of a file that is being written. After a crash such a file can be deleted, because the
+/// agent has never reported its outcome.
 const UNFINISHED: &str = "new";
 /// Suffix of a file that could not be parsed.
 const UNREADABLE: &str = "unreadable";
@@ -28,8 +28,8 @@ pub(super) struct OutboxFolder {
 }
 
 impl OutboxFolder {
-    /// Opens a folder and reads its outcomes. Renames files that cannot be read and logs a warning,
-    /// but never deletes them.
+    /// Opens a folder and reads its outcomes. A file that cannot be parsed is renamed, not deleted,
+    /// and a warning is logged.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), FolderError> {
         let lock = FOLDER.take(path)?;
         let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
@@ -40,7 +40,7 @@ impl OutboxFolder {
         &self.path
     }
 
-    /// Writes an outcome. When this returns, the file's content and name are synced.
+    /// Writes an outcome, and syncs the content and the name of its file.
     pub(super) fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
         let key = LeaseKey::from(outcome);
         let unfinished = self.path.join(name(key, UNFINISHED));

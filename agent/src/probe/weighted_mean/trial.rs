@@ -98,8 +98,8 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
     StoppingTrial { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
-/// Draws a prober's samples of a host `distance` seconds away. Draws `most` samples. If `early` is
-/// set, stops as soon as the samples are stable.
+/// Draws `most` samples of a host `distance` seconds away. If `early` is set, stops as soon as the
+/// samples are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
