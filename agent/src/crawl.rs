@@ -54,8 +54,8 @@ mod walk;
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Maximum time that a crawl rests after its last request. Then another crawl can use its slot. At
-/// longer request intervals, one early request hardly burdens the server.
+/// Maximum time for which a crawl keeps its slot after its last request, to keep the request
+/// interval. At longer intervals, one early request of the next crawl hardly burdens the server.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -258,8 +258,9 @@ impl Crawl {
         Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// The time until which the crawl rests before it returns its lease. The site's next crawl may
-    /// then send a request at once. `None` if the crawl has sent no request, or has no scheduler.
+    /// The time until which the crawl waits before it returns its lease, so that the site's next
+    /// crawl may send a request at once. `None` if the crawl has sent no request, or has no
+    /// scheduler.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);

@@ -40,7 +40,6 @@ pub enum Budget {
     Duration,
 }
 
-/// What a crawl has spent.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) answered: bool,

@@ -3,9 +3,8 @@
 //! The agent finds the site's origin and waits for the permit for its address. Then it runs the
 //! operator's command once per lease, with the details of the crawl in environment variables. The
 //! agent limits the time. When the lease ends, the agent stops the program and all its processes.
-//! The agent makes the outcome from the program's exit status and statistics. The program itself
-//! sends the requests, so it must itself be polite. A crawl cannot resume: each lease starts it
-//! anew.
+//! The agent makes the outcome from the program's exit status and statistics. The program, not the
+//! agent, must pace its requests. A crawl cannot resume: each lease starts it from the beginning.
 
 use std::io;
 use std::net::IpAddr;
@@ -55,7 +54,7 @@ const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// from being restarted at once, and gives the agent time to notice a signal that ended both the
 /// crawler and the agent.
 const CRASH_REST: Duration = Duration::from_secs(1);
-/// Upper bound of a policy's time limit, within the clock's range.
+/// Maximum time limit of a crawl, within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The operator's command that crawls leased sites. Cheap to clone.

@@ -47,7 +47,8 @@ mod response;
 pub(super) mod site_address;
 pub(super) mod trouble;
 
-/// Maximum number of round trips from which the median is computed. Newer ones replace the oldest.
+/// Maximum number of round trips from which the median is computed. New round trips replace the
+/// oldest.
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// Number of bytes that an HTTP/2 server may send before the client reads them. The library's
 /// default of 5 MiB is half of an agent's memory.
@@ -128,7 +129,7 @@ pub(super) struct Fetcher {
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     site_address: Arc<SiteAddress>,
-    /// Records responses. The headers are the ones that the crawler sends with every request.
+    /// Records responses. The headers are those that the crawler sends with every request.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 
@@ -224,8 +225,8 @@ impl Fetcher {
         CrawlResponse::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
-    /// Drops the connection on which a request got no response. It may be dead, and HTTP/2 would
-    /// send all later requests over it.
+    /// Drops the connection on which a request got no response. The connection may be dead, and
+    /// HTTP/2 would send all later requests over it.
     fn renew_client(&mut self) {
         let connect_delay = ConnectDelay::default();
         // These settings have built a client before. If building one fails now, keep the old
@@ -376,8 +377,8 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // Without this, the library would repeat some requests, and the crawler could neither pace
-        // nor count them.
+        // By default the library repeats some requests, which the crawler can neither pace nor
+        // count.
         .retry(reqwest::retry::never())
         .no_proxy()
         .referer(false)

@@ -4,7 +4,7 @@
 //! found on one visit form one frame. An incomplete frame is ignored, so after a restart a crawl
 //! resumes at the end of its last whole frame. Memory holds only the set of seen paths (`known`,
 //! `seen`) and the part of the queue that is being read. If the queue is full, new paths are
-//! dropped. The frontier does not record which ones, only that the crawl is no longer complete.
+//! dropped. The frontier records only that the crawl is no longer complete, not the dropped paths.
 //! Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
@@ -52,7 +52,6 @@ pub(super) struct QueueEntry {
 pub(super) struct Frontier {
     known: KnownPaths,
     queue: Queue,
-    /// The moments of the crawl whose state a checkpoint can have.
     log_points: LogPoints,
     /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
     /// yet.
@@ -152,7 +151,7 @@ impl Frontier {
         Ok(None)
     }
 
-    /// Marks a path as visited: of the paths that `next` returned, the earliest one not marked yet.
+    /// Marks a path as visited: the earliest path that `next` returned and that is not marked yet.
     /// All paths offered since the previous step belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
@@ -214,7 +213,6 @@ impl Frontier {
         Ok(checkpoint)
     }
 
-    /// Whether there are paths that were found only beyond the depth limit.
     pub(super) fn has_beyond(&self) -> bool {
         self.known.has_beyond()
     }

@@ -60,7 +60,6 @@ pub struct Outcome {
 /// How a call of `crawl::run` ended.
 #[derive(Debug)]
 pub enum CrawlEnd {
-    /// The crawl has ended.
     Outcome(Outcome),
     /// The crawl was stopped before its end, and can resume from this state.
     Stopped(Option<CrawlSnapshot>),

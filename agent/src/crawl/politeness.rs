@@ -63,8 +63,8 @@ const SILENT_FACTOR: u32 = 2;
 const NEWEST: f64 = 0.2;
 
 /// The minimum time between two requests to a site of this many pages. It is `slow` for a small
-/// site or one of unknown size, and `fast` for a large site. Between these, it is interpolated by
-/// the logarithm of the size.
+/// site or a site of unknown size, and `fast` for a large site. For other sites, it is interpolated
+/// by the logarithm of the number of pages.
 fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
     // An `f64` can represent every `u32`. Larger numbers are clamped, which changes nothing because
@@ -570,7 +570,6 @@ mod tests {
     }
 
     proptest! {
-        // Whatever a site responds, two requests never start less than the interval apart.
         #[test]
         fn no_response_shortens_the_interval(
             answers in prop::collection::vec((0_u8..4, 0_u64..100_000, 0_u64..40_000), 0..200),

@@ -76,8 +76,8 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-    /// For a long pause that ends before this time, the crawl is returned to the scheduler. `None`
-    /// if there is no scheduler.
+    /// If the site requires a long pause that ends before this time, the crawl is returned to the
+    /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
     /// The newest page, if it was not read yet. Its step ends after it is read.
     pub(super) unread: Option<UnreadPage>,
@@ -108,7 +108,7 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // End the last step before something ends or delays the crawl.
+            // End the step of the newest page first, because the crawl may now end or pause.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -117,8 +117,8 @@ impl Walk<'_> {
             }
             self.check_pause()?;
             self.renew_rules().await?;
-            // Check the path again, because the rules may have changed since it was queued, perhaps
-            // by another agent.
+            // Check the path again, because the rules may have changed since the path was queued,
+            // perhaps by another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {
@@ -289,8 +289,8 @@ impl Walk<'_> {
         hops: &mut Vec<Fingerprint>,
     ) -> Result<Option<SitePath>, WalkEnd> {
         let Some(next) = self.site.path(target) else {
-            // A page of another site is the task of another crawl. But if the start page redirects
-            // to another site, this crawl has nothing to fetch.
+            // Other sites have their own crawls. But if the start page redirects to another site,
+            // this crawl has nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
             return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };

@@ -1,5 +1,5 @@
-//! Copies the output of an external crawler to its log file. Of a long output, the file has only
-//! the beginning and the end, because errors are usually at the end.
+//! Copies the output of an external crawler to its log file. The middle of a long output is
+//! omitted. The end is kept, because errors are usually there.
 
 use std::collections::VecDeque;
 use std::io;

@@ -257,8 +257,8 @@ async fn the_death_of_the_agent_kills_all_processes_of_its_crawlers() {
     let script = ScriptCrawl::of(&format!("{FOREVER} & echo $! > child; echo $$ > started; wait")).start().await;
     let other = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
     let spared = process(&other.root, "output/started");
-    // The guardian was told about the other crawl's group and that it has ended, so it must spare
-    // that group.
+    // Tell the guardian that the group of the other crawl has ended. The guardian must not kill
+    // this group.
     script.guardian.add(spared);
     script.guardian.remove(spared);
     script.guardian.close();

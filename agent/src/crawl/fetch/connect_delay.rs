@@ -2,9 +2,9 @@
 //! usually free again by then.
 //!
 //! The library returns a connection to its pool only after one of its tasks has seen the end of the
-//! last body. A request sent before that starts a second connection while it waits for the first,
-//! and uses the one that is ready first. The pool completes the second connection in any case. So a
-//! handshake is wasted, and the second connection replaces the first in the pool.
+//! last body. A request that is sent earlier starts a second connection while it waits for the
+//! first, and uses the connection that is ready first. The pool completes the second connection in
+//! any case. So a handshake is wasted, and the second connection replaces the first in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tower::{BoxError, Layer, Service};
 
-/// The pool gets a connection back within a tenth of a millisecond, or a few tenths on a busy
-/// machine. If a site closes its connections, or a crawl moves to the site's other origin (from
-/// http to https), a request waits for the whole delay. The delay is short compared with a
-/// handshake, except for sites a few milliseconds away.
+/// The delay of a new connection. The pool gets a connection back within a tenth of a millisecond,
+/// or a few tenths on a busy machine. If a site closes its connections, or a crawl moves from http
+/// to https, a request waits for the whole delay. The delay is short compared with a handshake,
+/// except for sites a few milliseconds away.
 const CONNECT_DELAY: Duration = Duration::from_millis(5);
 
 /// Makes the connector delay new connections once the crawl has received its first response.
@@ -61,8 +61,9 @@ where
         let waits = self.answered.load(Ordering::Relaxed);
         async move {
             if waits {
-                // The pool completes an abandoned connection in another task, whereas a crawl stays
-                // in one task. So a changed task id means that this connection is no longer needed.
+                // The pool completes an abandoned connection in another tokio task, whereas a crawl
+                // stays in one tokio task. So a changed task id means that this connection is no
+                // longer needed.
                 let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;
                 if tokio::task::try_id() != task {

@@ -5,7 +5,7 @@
 //! encoding: 32 KiB for gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli.
 //! Brotli's large windows of up to a gigabyte are not part of HTTP and are refused. A window takes
 //! memory only as it fills. [`Decoder::window`] returns the size of a large window; all crawls
-//! share one memory budget for these.
+//! share one memory budget for large windows.
 //!
 //! The decoder is lenient where this is safe. A body that is labelled gzip or zstd but is not
 //! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may
@@ -475,8 +475,8 @@ mod tests {
             let bomb = encode(coding, &zeros);
             assert!(bomb.len() < 500_000, "{coding} {}", bomb.len());
             for piece in [100, 100_000] {
-                // Gzip expands at most 1000 times, and input of earlier pieces counts towards the
-                // limit.
+                // A decoder may take a whole piece at once, and every byte that it takes permits
+                // 100 decoded bytes.
                 let most = most + 100 * piece;
                 assert_eq!(decode_most(coding, &bomb, piece, most), Err(DecodeError::Expands(coding)), "{coding}");
             }

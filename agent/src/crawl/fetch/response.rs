@@ -28,9 +28,9 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
 /// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Minimum time limit for reading an unwanted body; the limit is twice the time to the first byte
-/// if that is longer. A new handshake takes about as long, so a longer read is not worth the
-/// connection.
+/// Minimum time limit for reading an unwanted body. The time limit is twice the time to the first
+/// byte, which is about the time of a new handshake, but at least this. A longer read costs more
+/// than a new connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// Memory budget in [`UNIT`]s for the decoding windows of the whole process, not counting the first
@@ -50,7 +50,7 @@ pub(in crate::crawl) struct CrawlResponse {
     /// The permit for the decoder's window if it is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
-    /// The crawl's deadline. If the deadline cuts the body, the record says so.
+    /// The crawl's deadline. If the deadline cuts the body, the stored record says so.
     crawl_deadline: Instant,
 }
 

@@ -1,11 +1,11 @@
 //! The address to which a crawl sends its requests: one of the site's addresses, for which the
 //! crawl has a permit.
 //!
-//! The scheduler limits the requests to each address over all agents and all sites there. So a
-//! crawl requests a permit before it connects to an address, and then stays with that address. It
-//! requests another permit only if the site's name no longer resolves to the address, or if the
-//! address does not respond and the site has another one. A crawl keeps its permits until it ends.
-//! A crawl started by hand needs no permit.
+//! The scheduler limits the requests of all agents to each address, for all sites at the address.
+//! So a crawl requests a permit before it connects to an address, and then stays with that address.
+//! It requests another permit only if the site's name no longer resolves to the address, or if the
+//! address does not respond and the site has another address. A crawl keeps its permits until it
+//! ends. A crawl started by hand needs no permit.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -93,7 +93,6 @@ pub(in crate::crawl) enum AddressError {
 /// A pending permit request, which several connections may await.
 type PendingPermit = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
 
-/// The address that a crawl uses.
 pub(in crate::crawl) struct SiteAddress {
     guard: Guard,
     resolver: Resolver,
@@ -108,8 +107,8 @@ struct AddressState {
     /// The host for which an address was last requested.
     host: String,
     held: Option<IpAddr>,
-    /// The pending permit request and its address. All connections share it, so there is at most
-    /// one.
+    /// The pending permit request and its address. All connections share the request, so there is
+    /// at most one.
     asking: Option<(IpAddr, PendingPermit)>,
     /// The address that did not respond last time.
     silent: Option<IpAddr>,

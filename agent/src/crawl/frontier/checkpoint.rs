@@ -7,7 +7,7 @@
 //! and their pages may be fetched again. If the queue does not fit, the checkpoint has the state at
 //! an *earlier* moment, when the queue did fit. Pages visited after that moment are visited again,
 //! and their links are found again. So no page is skipped; in the worst case the crawl starts from
-//! the beginning. The cost depends on the checkpoint's content, not on the crawl's duration,
+//! the beginning. The time to make a checkpoint depends on its content, not on the crawl's length,
 //! because `log_points` knows where in the log to start.
 
 use std::collections::VecDeque;
@@ -143,8 +143,8 @@ fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the log from a mark on, and returns the state at a later moment: a frame with the queue,
-/// and the fingerprints of visited paths, oldest first. Only as many fingerprints are kept as can
-/// fit.
+/// and the fingerprints of visited paths, oldest first. Drops the oldest fingerprints that would
+/// not fit into a checkpoint.
 fn state_at(reader: &LogReader, from: LogMark, point: LogPoint) -> io::Result<(LogFrame, VecDeque<u128>)> {
     let LogMark { mut offset, mut number } = from;
     let (mut state, mut known) = (LogFrame { totals: point.totals, ..LogFrame::default() }, VecDeque::new());

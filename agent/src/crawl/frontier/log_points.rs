@@ -1,6 +1,6 @@
-//! The moments of a crawl whose state a checkpoint can have, and for each the position from which
-//! to read the log. They are updated with every step, so that making a checkpoint reads little more
-//! of the log than fits into the checkpoint.
+//! The moments of a crawl whose state a checkpoint can have, and the positions from which to read
+//! the log for them. They are updated with every step, so that making a checkpoint reads little
+//! more of the log than fits into the checkpoint.
 //!
 //! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Only
 //! compressing the paths shows whether they fit. So the newest moment is recorded for each of

@@ -48,7 +48,6 @@ impl Queue {
         }
     }
 
-    /// Appends a step's frame, and returns its position.
     pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
         self.log.push(frame)
     }

@@ -1,7 +1,7 @@
 //! Finds the links of an HTML page while the page is received.
 //!
-//! This module is pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
-//! that stay inside the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page
+//! This module is pure. It returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
+//! that stay inside the site. It honours `base`, `rel=nofollow` and a robots `nofollow`. If a page
 //! needs more memory than the limit, parsing stops; the links found so far are returned and marked
 //! as incomplete.
 
@@ -86,7 +86,7 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
 }
 
 /// The elements that can have links or directives. The selectors are parsed only once, because
-/// parsing them took longer than reading most pages.
+/// parsing them takes longer than reading most pages.
 static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
     ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
 });

@@ -2,8 +2,8 @@
 //!
 //! This module is pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default
 //! port, credentials, dot segments, empty query, unnecessary escapes or session identifiers. A
-//! `SitePath` is only made from a URL of the site's origin, and becomes a URL only by prepending
-//! that origin, so a path can never leave the site.
+//! `SitePath` is only made from a URL of the site's origin, and its URL always has this origin. So
+//! a path never leaves the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -37,12 +37,10 @@ impl PathFilter {
         Ok(())
     }
 
-    /// The patterns of `include` as text.
     pub(in crate::crawl) fn included(&self) -> impl Iterator<Item = &str> {
         self.include.iter().map(|pattern| pattern.0.as_str())
     }
 
-    /// The patterns of `exclude` as text.
     pub(in crate::crawl) fn excluded(&self) -> impl Iterator<Item = &str> {
         self.exclude.iter().map(|pattern| pattern.0.as_str())
     }

@@ -5,7 +5,7 @@
 //! be compared literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24`
 //! and `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one
 //! after another, each at the first position where it fits. This is correct because `*` is the only
-//! wildcard. The time depends only on the path's length.
+//! wildcard. The time is linear in the lengths of path and pattern.
 
 use std::borrow::Cow;
 

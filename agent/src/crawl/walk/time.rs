@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::{Walk, WalkEnd};
 
-/// Minimum pause for which a crawl is returned to the scheduler. A handover takes a few seconds.
+/// Minimum pause for which a crawl is returned to the scheduler. Shorter pauses are not worth a
+/// handover, which takes a few seconds.
 pub(in crate::crawl) const MIN_HANDED_BACK_PAUSE: Duration = Duration::from_secs(30);
 
 /// Whether a pause is long enough to free the slot, and ends before the crawl's deadline.

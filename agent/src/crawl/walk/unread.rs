@@ -145,8 +145,9 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run both concurrently. The request may have reserved a place in the queue of the pages'
-        // writer. While this page waits for a place, the request must be able to use its own.
+        // Run the request and the reading concurrently. The request may have reserved a place in
+        // the queue of the writer that stores pages. While the read page waits for a place, the
+        // request must be able to use its reserved place.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

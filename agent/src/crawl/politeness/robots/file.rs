@@ -1,6 +1,6 @@
 //! A robots.txt. It is parsed once, and can then be used for any product token.
 //!
-//! This module is pure. Stores the values of all known lines as one text, plus eight bytes per
+//! This module is pure. It stores the values of all known lines as one text, plus eight bytes per
 //! line. The text takes at most three times the size of the file, because each byte of a pattern
 //! may become an escape of three bytes. Common misspellings of keys are accepted.
 
@@ -79,9 +79,9 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The groups of rules for a crawler, which are those that name its product token. If there are
-    /// none, falls back to those for the default name, landfall-agent, and then to those for all
-    /// crawlers.
+    /// The groups of rules that name the crawler's product token. If there are none, returns the
+    /// groups for the default name, landfall-agent. If there are none either, returns the groups
+    /// for all crawlers.
     pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
@@ -115,8 +115,8 @@ impl RobotsFile {
         groups
     }
 
-    /// Whether these groups allow a path. The longest matching pattern decides. Of two patterns
-    /// with the same length, the one that allows decides.
+    /// Whether these groups allow a path. The longest matching pattern decides. Between an allowing
+    /// and a forbidding pattern of the same length, the allowing pattern decides.
     pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
