@@ -200,7 +200,6 @@ impl TokenArgs {
     }
 }
 
-/// The clap command.
 pub fn command() -> clap::Command {
     Cli::command()
 }
@@ -209,7 +208,7 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = match cli.command {
-        // A crawl runs one task at a time, so a second thread costs more than it gains.
+        // A crawl runs one tokio task at a time, so a second thread costs more than it gains.
         Command::Crawl(_) => Builder::new_current_thread(),
         Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
         Command::Completions { .. } | Command::Man { .. } => Builder::new_current_thread(),

@@ -39,8 +39,8 @@ mod testing;
 pub mod warc;
 
 /// The version, followed by the commit if it was passed to the build: `0.1.0+f2acb2d8`.
-/// `ops/package.sh` passes the commit. A build that read the commit from git would rebuild after
-/// every commit.
+/// `ops/package.sh` passes the commit. The build does not read it from git, because every commit
+/// would then cause a rebuild.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

@@ -1,6 +1,6 @@
 //! The agent's side of sessions: connects, registers, handles messages, drains and reconnects.
 //!
-//! One task owns the stream and the [`Work`], which outlives sessions. While the scheduler is
+//! One tokio task owns the stream and the [`Work`], which outlives sessions. While the scheduler is
 //! unreachable, crawls continue until the deadline, which is counted from the time at which the
 //! last acknowledged heartbeat was *sent*. At the deadline the agent stops its crawls, because
 //! other agents may have their leases by then. Outcomes are stored, and are reported until they are
@@ -121,8 +121,8 @@ pub async fn run(
             SessionEnd::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             SessionEnd::Superseded(_) => {
                 yields = true;
-                // The other process will start these crawls again, so this process must not claim
-                // their leases.
+                // The process that runs as this agent will start these crawls again, so this
+                // process must not claim their leases.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
@@ -274,7 +274,8 @@ impl ActiveSession {
             }
             Some(Down::Crawl(order)) => {
                 if work.check_disk() {
-                    // Report the full disk first, or the lease below could be granted again.
+                    // If the disk is full, report it first. Otherwise the scheduler could grant
+                    // this lease again after the agent has returned it.
                     self.heartbeat(work);
                 }
                 self.pending.extend(work.crawl(order));
@@ -309,7 +310,8 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint first, because no report on a returned lease is allowed.
+    /// Returns a lease. Sends the checkpoint first, because no report on a returned lease is
+    /// allowed.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);

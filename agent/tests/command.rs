@@ -150,7 +150,7 @@ fn prometheus_reads_what_an_agent_does() {
     let greeting = BufReader::new(agent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let url = greeting.filter_map(|line| Some(line.split_once("metrics    http://")?.1.to_owned())).next().unwrap();
     let address = url.strip_suffix("/metrics").unwrap();
-    // This line comes after the first attempt to connect has failed.
+    // The agent logs `session ended` after its first attempt to connect has failed.
     let failed = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(failed.into_iter().any(|line| line.contains("session ended")));
     let head = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");

@@ -21,8 +21,8 @@ use crate::crawl::{
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// The default policy. Its two intervals are equal, so large sites are not crawled faster than
-/// small ones.
+/// The default policy. Its `shortest_interval` has no effect, because it is longer than any
+/// `request_interval`. So large sites are not crawled faster than small sites.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -118,7 +118,6 @@ impl CrawlArgs {
     }
 }
 
-/// Crawls, and prints the outcome.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let CrawlSettings { policy, user_agent } = args.settings()?;
     let context = args.request.context()?;

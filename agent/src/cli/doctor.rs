@@ -96,7 +96,8 @@ fn crawler(exec: &ExecConfig) -> CheckResult {
     }
 }
 
-/// The scheduler's answer about this agent, and the difference between the two clocks.
+/// The scheduler's answer about this agent, and the difference between this machine's clock and the
+/// scheduler's.
 type SchedulerCheck = (CheckResponse, Duration);
 
 async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck>) {

@@ -49,7 +49,6 @@ enum Format {
     Json,
 }
 
-/// Measures, and prints the result.
 pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let context = args.request.context()?;
     let target = if args.url.contains("://") { Target::url(&args.url) } else { Target::site(&args.url) };
@@ -75,7 +74,8 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         }
     };
     let probed = tokio::select! {
-        // The reader has closed the pipe, as `| head` does. Send no more requests.
+        // The reader of standard output has closed the pipe, as `| head` does. Send no more
+        // requests.
         () = unread.cancelled() => return Ok(()),
         probed = probe::measure(&context, &target, &order, &mut observe) => probed.map_err(failure)?,
     };
@@ -90,7 +90,8 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Chooses the exit code of a failure: either the site failed, or the command line is invalid.
+/// Chooses the exit code of a failure: `SiteFailed`, unless the order was invalid or this machine
+/// does not permit the measurement.
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),

@@ -71,8 +71,8 @@ impl AddressClaims {
     }
 }
 
-/// Lets the crawl of a lease request permits, and learn from `silence` whether the scheduler is
-/// disconnected.
+/// The permits of a lease's crawl. The crawl requests them through `claims`, and reads from
+/// `silence` whether the scheduler is disconnected.
 pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence: SchedulerSilence) -> AddressPermits {
     let source: PermitSource = Arc::new(move |address| {
         let claims = claims.clone();

@@ -46,7 +46,7 @@ impl Crawler {
         }
     }
 
-    /// Removes the files from which the crawl could resume, because it has an outcome.
+    /// Removes the files from which the crawl could resume. Call this after its outcome is stored.
     pub(super) async fn forget(&self, key: LeaseKey) {
         match self {
             Self::Own(crawler) => crawler.kept.forget(key).await,

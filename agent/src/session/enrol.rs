@@ -32,7 +32,7 @@ mod settings;
 /// The name in the scheduler's certificate. It does not depend on the scheduler's address.
 pub const DOMAIN: &str = "landfall-scheduler";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the scheduler's response. It comes only after a commit to the scheduler's
+/// Time limit for the scheduler's response, which comes only after a commit to the scheduler's
 /// database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CREDENTIAL_FILE: &str = "credential";

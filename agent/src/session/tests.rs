@@ -373,7 +373,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
-    // No heartbeat is acknowledged, so the agent itself ends the session and opens another.
+    // No heartbeat is acknowledged, so the agent itself ends the session and opens a new session.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held, []);
     drop(session);

@@ -44,7 +44,7 @@ const SITE_ORDERS: usize = 512;
 /// Maximum number of concurrent orders to measure beacons. It is small because concurrent
 /// measurements disturb each other.
 const BEACON_ORDERS: usize = 4;
-/// Maximum number of unacknowledged outcomes in addition to one per slot. These are needed because
+/// Maximum number of unacknowledged outcomes in addition to one per slot. They are needed because
 /// the scheduler grants the next leases before the agent gets the acknowledgements.
 const SPARE_OUTCOMES: usize = 64;
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
@@ -313,8 +313,8 @@ impl Work {
         if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
-    /// Stops the crawls of a task's earlier leases, because a newer lease proves that those have
-    /// ended. Returns `false` if a lease newer than `key` is being crawled.
+    /// Stops the crawls of a task's earlier leases, because a newer lease proves that the earlier
+    /// leases have ended. Returns `false` if a lease newer than `key` is being crawled.
     fn supersede(&self, key: LeaseKey) -> bool {
         let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
         if same_task().any(|(other, _)| other.token > key.token) {

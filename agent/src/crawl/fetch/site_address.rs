@@ -30,8 +30,8 @@ pub type PermitSource = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotP
 pub struct NotPermitted(pub String);
 
 /// The time from which an agent's crawls count as disconnected, because the scheduler does not
-/// answer. Disconnected crawls slow down, and stop at the deadline. Clones share the state. A crawl
-/// without a scheduler is never disconnected.
+/// answer. Disconnected crawls slow down, and stop when their leases end. Clones share the state. A
+/// crawl without a scheduler is never disconnected.
 #[derive(Debug, Clone, Default)]
 pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
 

@@ -57,7 +57,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
-    // The IPv6 forms are different addresses, which this operator does not allow.
+    // The IPv6 forms are different addresses, which `127.0.0.1/32` does not allow.
     for host in DISGUISED.split(' ') {
         let before = connections(&secrets);
         crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;
@@ -81,8 +81,7 @@ async fn no_redirect_is_followed_to_a_private_address() {
         })
         .await
         .unwrap();
-        // robots.txt redirects to the other host, which the guard refuses. So the site must not be
-        // crawled.
+        // robots.txt redirects to `host`, which the guard refuses. So the site must not be crawled.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
         // Some spellings are invalid URLs. Then robots.txt counts as missing, and the page's link
@@ -147,8 +146,8 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
         acts
     };
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
-    // The name has a public address in the first three answers, then a private one. The TTL is
-    // zero.
+    // The name has an allowed address in the first three answers, and then a private address. The
+    // TTL is zero.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
         DnsAnswer::At(vec![[127, 0, 0, host].into()], 0)

@@ -151,12 +151,12 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     assert_eq!((log.totals().pages, log.is_new()), (0, true));
     drop(log);
     stored.close().await;
-    // A later process can store pages again, and stores all of them.
+    // A later crawl, whose pages can be stored, stores all pages.
     let site_again = TestServer::start(|path| chain(path, 40)).await;
     let stored = Store::open(&config(&pages), "test").unwrap();
     let outcome = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 40));
-    // The outcome exists, so its pages must be on the disk although the file is still open.
+    // The outcome exists, so its pages must be on the disk although the WARC file is still open.
     let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
     assert_eq!(urls.len(), 41);
     stored.close().await;

@@ -29,8 +29,8 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // The agent must ignore the first order, because the agent does not hold that lease. The third
-    // order repeats the second.
+    // The agent must ignore the first order, because the agent does not hold the order's lease. The
+    // third order repeats the second order.
     session.send(preempt(LEASE.token - 1)).await;
     session.send(preempt(LEASE.token)).await;
     session.send(preempt(LEASE.token)).await;
@@ -40,7 +40,7 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
     assert_eq!((release.crash.as_str(), release.not_before), ("", None));
 
-    // The other agent resumes the crawl without requesting the first page again.
+    // Another agent resumes the crawl without requesting the first page again.
     let whole = page_server().await;
     let _other = TestAgent::start(&scheduler);
     let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;
