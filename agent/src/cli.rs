@@ -281,7 +281,7 @@ async fn doctor(args: RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses to run as root in the service's default folder: root would create files there that the
+/// Refuses to run as root in the service's default folder, because root would create files that the
 /// service cannot read. A folder given on the command line is accepted.
 fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
     let dir = folder::default_dir();

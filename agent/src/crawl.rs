@@ -152,8 +152,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// When the search for the site's origin ended, with or without a result. While there is no
-    /// fetcher, this counts as the time of the last request.
+    /// The time at which the search for the site's origin ended, with or without a result. It
+    /// counts as the time of the last request while there is no fetcher.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,

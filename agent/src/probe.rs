@@ -112,9 +112,9 @@ impl Target {
         Self::at(vec![origin], "/".to_owned())
     }
 
-    /// Another agent's beacon. Only the origin of the URL is used. If its path were used too, an
-    /// agent could make another agent send arbitrary requests to machines in a private network,
-    /// because private addresses may be allowed for beacons.
+    /// Another agent's beacon. Only the origin of the URL is used, because private addresses may be
+    /// allowed for beacons. With the path, an agent could make another agent send arbitrary
+    /// requests to machines in a private network.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }

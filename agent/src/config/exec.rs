@@ -26,8 +26,8 @@ pub struct ExecConfig {
     /// first. The default leaves time to move output away, and limits the use of the disk.
     #[serde(default = "default_keep")]
     pub keep: u32,
-    /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many are
-    /// free. 0 disables the check. Running crawls continue, and their output is not limited.
+    /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many
+    /// are free. 0 disables the check. Running crawls continue, and their output is not limited.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }

@@ -51,8 +51,8 @@ mod verdict;
 /// left the crawler's process group can still have the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
-/// from being restarted at once, and gives the agent time to notice a signal that ended both the
-/// crawler and the agent.
+/// from being restarted at once. It also gives the agent time to notice a signal that the crawler
+/// and the agent received.
 const CRASH_REST: Duration = Duration::from_secs(1);
 /// Maximum time limit of a crawl, within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);

@@ -1,7 +1,7 @@
 //! An agent's folder: its default path, its owner, its lock, and crash-safe renames.
 //!
 //! The Debian package creates the default folder (`/var/lib/landfall-agent`) for the user of the
-//! service. If root enrols an agent there, the new files are given to this user.
+//! service. If root enrols an agent in this folder, the new files are given to this user.
 
 use std::fs::{File, TryLockError};
 use std::io;

@@ -2,8 +2,8 @@
 //!
 //! An outcome is written to the disk before the agent reports it, and is removed only after the
 //! scheduler has acknowledged it. So it survives lost sessions, restarts and a `kill -9`, and every
-//! session reports it again. The agent takes no lease while too many outcomes are unacknowledged,
-//! so a scheduler that grants leases but never acknowledges outcomes cannot fill the memory or the
+//! session reports it again. The agent takes no lease while too many outcomes are unacknowledged.
+//! So a scheduler that grants leases but never acknowledges outcomes cannot fill the memory or the
 //! disk. While the disk is full, the agent takes no lease either ([`Outbox::paused`]). The outbox
 //! never waits for the disk, so heartbeats continue even if the disk hangs.
 

@@ -5,8 +5,8 @@
 //! and before a connection is made. The connection is made to the vetted address; the name is not
 //! resolved a second time.
 //!
-//! Only public unicast addresses pass, with two exceptions that the operator can configure: allowed
-//! networks (`--allow-net`), and networks in which the agent may measure other agents' beacons.
+//! Only public unicast addresses pass. The operator can configure two exceptions: allowed networks
+//! (`--allow-net`), and networks in which the agent may measure other agents' beacons.
 //! A malicious agent may report any address as its beacon, so an agent's report does not make an
 //! address pass. Link-local, multicast and unspecified addresses and the metadata services of
 //! clouds never pass as a beacon.

@@ -2,11 +2,11 @@
 //!
 //! The rule is checked after each answered sample: stop if the standard error of the result is at
 //! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
-//! that of the median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD
-//! and n the number of samples within 3 s of the median. For few samples the weighted mean is the
-//! median; for many samples it is more exact than the median. Spikes increase the MAD, so a host
-//! gets more requests if its samples disagree. If its first samples agree, they suffice, because
-//! two spikes seldom agree.
+//! that of the median of normally distributed samples, √(π/2) · s / √n. Here s is the scaled MAD,
+//! and n is the number of samples within 3 s of the median. For few samples the weighted mean is
+//! the median; for many samples it is more exact than the median. Spikes increase the MAD, so a
+//! host gets more requests if its samples disagree. If its first samples agree, they suffice,
+//! because two spikes seldom agree.
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
 //! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`

@@ -1,16 +1,17 @@
 //! The statistical weighted mean of a host's samples (the paper, 2.2.1). This module is pure.
 //!
-//! The published rule: choose a bin width from the distribution of the samples, divide each sample
-//! by it, round down, and average all samples in the three most frequent bins. Applied literally,
-//! the rule fails if most samples are close together: they fill only one or two bins, so the third
-//! most frequent bin contains a spike. Therefore samples outside the median ± 3 scaled MAD are
-//! dropped first. If there are too few samples for bins, the result is the median.
+//! The published rule chooses a bin width from the distribution of the samples, divides each sample
+//! by this width, and rounds down. The result is the mean of all samples in the three most frequent
+//! bins. Applied literally, the rule fails if most samples are close together. These samples fill
+//! only one or two bins, so the third most frequent bin contains a spike. Therefore samples outside
+//! the median ± 3 scaled MAD are dropped first. If there are too few samples for bins, the result
+//! is the median.
 //!
 //! The bin width follows the rule of Freedman and Diaconis: twice the interquartile range, divided
 //! by the cube root of the number of samples. It hardly changes if a fifth of the samples are
-//! spikes. All values are integer nanoseconds. Among equally frequent bins, the one nearest to the
-//! median ranks first, then the smaller one. So the result does not depend on the order of the
-//! samples.
+//! spikes. All values are integer nanoseconds. Among equally frequent bins, the bin nearest to the
+//! median ranks first; at equal distance, the bin of smaller values ranks first. So the result does
+//! not depend on the order of the samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -61,7 +61,7 @@ impl AddressClaims {
         let Entry::Occupied(claim) = self.pending.entry(key) else { return };
         if answer.address.parse() == Ok(claim.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
-            // Sending fails if the crawl was stopped meanwhile, which does not matter.
+            // Errors are ignored, because the crawl may have been stopped.
             let _stopped = claim.remove().answer.send(permit);
         }
     }

@@ -1,5 +1,5 @@
 //! The two kinds of crawlers for leased sites: the agent's own crawler, and the operator's command.
-//! Both get a [`LeasedCrawl`], and their crawls end in the same ways.
+//! Both kinds get a [`LeasedCrawl`], and their crawls end in the same ways.
 
 use std::sync::Arc;
 

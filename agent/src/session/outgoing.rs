@@ -2,8 +2,8 @@
 //!
 //! A scheduler that hangs reads nothing until the leases end, while every crawl makes a checkpoint
 //! of up to a megabyte each minute. So the queue keeps only the newest checkpoint of each lease,
-//! and drops checkpoints that exceed a memory budget. A dropped checkpoint does not matter, because
-//! the crawl continues and makes another.
+//! and drops checkpoints that exceed a memory budget. The checkpoint of a running crawl may be
+//! dropped, because the crawl makes another checkpoint a minute later.
 
 use std::collections::VecDeque;
 

@@ -69,7 +69,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes a member of these parts, which is compressed only if it has 64 KiB or more. For small
+    /// Makes a member of these parts, and compresses it only if it has 64 KiB or more. For small
     /// parts, compression is not worth the time to reset the compressor.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();

@@ -375,7 +375,7 @@ proptest! {
         let made: Vec<(String, Vec<u8>, Vec<u8>)> = exchanges
             .into_iter()
             .map(|(url, body, repeats, value, whole)| {
-                // Bodies have up to 800 KB, and the larger ones are moved to a file.
+                // Bodies have up to 800 KB, so some of them are moved to a file.
                 let repeated = body.repeat(1 + repeats * if whole { 100 } else { 1 });
                 let head = [b"HTTP/1.1 200 OK\r\nx: ", value.as_slice(), b"\r\n\r\n"].concat();
                 (url, head, repeated)

@@ -1,5 +1,5 @@
-//! Copies the output of an external crawler to its log file. The middle of a long output is
-//! omitted. The end is kept, because errors are usually there.
+//! Copies the output of an external crawler to its log file. If the output is long, its middle is
+//! omitted. The end is kept, because it usually contains the errors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -79,7 +79,7 @@ impl OutputLog {
     }
 }
 
-/// Appends bytes, and drops the oldest ones beyond `max`. Returns how many it dropped.
+/// Appends bytes, and drops the oldest bytes beyond `max`. Returns how many it dropped.
 fn push_bounded(queue: &mut VecDeque<u8>, bytes: &[u8], max: usize) -> u64 {
     queue.extend(bytes);
     let excess = queue.len().saturating_sub(max);

@@ -13,7 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use super::guardian::Guardian;
 
-/// Interval between checks whether a group has ended. The kernel sends no notification about this.
+/// Interval between checks whether a process group has ended. The kernel sends no notification when
+/// a group ends.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A crawler's process group. Dropping it kills the processes.

@@ -72,8 +72,7 @@ impl Coding {
     }
 }
 
-/// Whether a word in `Content-Encoding` names no encoding. Some servers send `none` or the charset
-/// there.
+/// Whether a word in `Content-Encoding` names no encoding. Some servers send `none` or a charset.
 fn says_nothing(word: &str) -> bool {
     matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()
 }

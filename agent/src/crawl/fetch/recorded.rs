@@ -1,9 +1,9 @@
 //! Builds the form in which a request and the head of its response are stored: HTTP/1.1 syntax,
 //! whatever version was used.
 //!
-//! Because the library has already parsed the response, header names are in lower case, fields with
-//! the same name are adjacent, and the transfer encoding is removed together with its header.
-//! Values and the body are unchanged.
+//! The library has already parsed the response. Therefore header names are in lower case, and
+//! fields with the same name are adjacent. The transfer encoding is removed together with its
+//! header. Values and the body are unchanged.
 
 use hyper::ext::ReasonPhrase;
 use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};

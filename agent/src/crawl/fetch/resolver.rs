@@ -10,7 +10,7 @@ use crate::crawl::fetch::site_address::{AddressError, SiteAddress};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 
-/// Resolves names to vetted addresses. For the site's name it returns only the one address that the
+/// Resolves names to vetted addresses. For the site's name it returns only the address that the
 /// crawl may use.
 pub(super) struct GuardedResolver {
     pub(super) guard: Guard,

@@ -17,8 +17,8 @@ use crate::metrics::METRICS;
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
-/// Maximum bytes of a response header: names, values and four bytes per field. Servers' and
-/// browsers' own limits are usually less than a quarter of this.
+/// Maximum bytes of a response header: names, values and four bytes per field. The limits of
+/// servers and browsers are usually less than a quarter of this size.
 pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Maximum fields of a response header. Pages of large sites have about thirty.
 pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
@@ -28,9 +28,9 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
 /// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Minimum time limit for reading an unwanted body. The time limit is twice the time to the first
-/// byte, which is about the time of a new handshake, but at least this. A longer read costs more
-/// than a new connection.
+/// Minimum of the time limit for reading an unwanted body. The time limit is twice the time to the
+/// first byte, which is about the time of a new handshake. A longer read would cost more than a new
+/// connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// Memory budget in [`UNIT`]s for the decoding windows of the whole process, not counting the first

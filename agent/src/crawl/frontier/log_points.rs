@@ -16,7 +16,7 @@ pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// two bytes in the checkpoint, which compress to a thousandth. Real queues hardly ever reach the
 /// limit, because a checkpoint with so many paths has room for only one and a half bytes per path.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints in a checkpoint. This number of fingerprints alone would fill it.
+/// Maximum number of fingerprints in a checkpoint. So many fingerprints would fill it completely.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
 /// The number of size classes of queues. Each class permits half as many bytes as the previous one.
@@ -48,8 +48,8 @@ pub(super) struct LogMark {
 pub(super) struct LogPoints {
     newest: [LogPoint; SIZES],
     marks: Vec<LogMark>,
-    /// Number of paths queued so far, how many of them were visited, and the total bytes of those
-    /// not visited.
+    /// Number of paths queued so far, how many of them were visited, and the total bytes of the
+    /// paths that were not visited.
     queued: u64,
     visited: u64,
     bytes: u64,

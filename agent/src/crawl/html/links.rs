@@ -56,8 +56,8 @@ impl LinkExtractor {
             nofollow: false,
         };
         page.encoding = encoding.map(Into::into);
-        // The parser's handlers and the extractor share the page. Both run in one task, so the lock
-        // is never contended.
+        // The parser's handlers and the extractor share the page. They run in one tokio task, so
+        // the lock is never contended.
         let page = Arc::new(Mutex::new(page));
         let parser = HtmlRewriter::new(settings(&page, encoding), Discard);
         Self { parser: Some(parser), page }
@@ -130,7 +130,7 @@ struct Page {
     token: Arc<str>,
     base: Url,
     based: bool,
-    /// The page's encoding. Like browsers, the extractor percent-encodes queries in it.
+    /// The page's encoding, in which queries are percent-encoded, as in browsers.
     encoding: Option<&'static Encoding>,
     known: Fingerprints,
     links: Links,

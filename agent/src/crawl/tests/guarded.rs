@@ -1,5 +1,5 @@
-//! Tests that a crawl connects only to public addresses, however a URL spells them and wherever
-//! they come from, and that it uses no proxy, cookie or file.
+//! Tests that a crawl connects only to public and allowed addresses, whatever the spelling and the
+//! source of a URL. Also tests that a crawl uses no proxy, cookie or file.
 
 use std::net::{IpAddr, Ipv6Addr};
 
