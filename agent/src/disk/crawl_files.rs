@@ -21,7 +21,7 @@ use crate::session::clock;
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
-/// Maximum age of an unused file. A crawl that was interrupted longer ago starts again.
+/// Maximum age of an unused file. An older crawl starts from the beginning.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);

@@ -146,7 +146,7 @@ impl Walk<'_> {
             took
         };
         // Run the request and the reading concurrently. The request may have reserved a place in
-        // the queue of the writer that stores pages. While the read page waits for a place, the
+        // the queue of the writer that stores pages. While the previous page waits for a place, the
         // request must be able to use its reserved place.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
