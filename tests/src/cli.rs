@@ -1,5 +1,4 @@
-//! The command line of `lab`. The library itself polls the future of the command, so that the
-//! binary does not compile the same code again.
+//! The command line of `lab`.
 
 use std::process::ExitCode;
 

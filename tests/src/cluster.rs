@@ -31,17 +31,16 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// The contact URL that the agents send in all requests.
+/// The contact URL in the user agent of all agents.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
-/// Time limit for the agents to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for a process to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// Number of agents that are enrolled at the same time.
+/// Number of agents that are enrolled concurrently.
 const ENROLLED_AT_ONCE: usize = 6;
 
-/// A scheduler's configuration for tests. Short intervals let the scheduler detect dead agents and
-/// measure sites within seconds.
+/// A scheduler's configuration for tests. With its short intervals, the scheduler detects dead
+/// agents and measures sites within seconds.
 pub const HURRIED: &str = "
 [measure]
 site_interval = '200ms'
@@ -55,7 +54,7 @@ grace = '500ms'
 pub struct ClusterOptions {
     /// The schedulers' configuration, as TOML.
     pub scheduler: String,
-    /// Number of sites that an agent crawls at the same time.
+    /// Number of slots of each agent.
     pub capacity: u32,
     /// The folder of the logs; by default, a folder in the temporary directory.
     pub logs: Option<PathBuf>,
@@ -64,13 +63,11 @@ pub struct ClusterOptions {
     pub sharing: usize,
 }
 
-/// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
     pub world: World,
-    /// Connections to the database for the lab's own queries.
+    /// Connections for the lab's own queries.
     pub pool: PgPool,
-    /// One or more schedulers.
     pub schedulers: Vec<SchedulerNode>,
     /// The database that the schedulers share; `None` for a private Postgres.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
@@ -91,10 +88,6 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Finds the binaries.
-    ///
-    /// # Errors
-    /// Returns an error if a binary is missing because the workspace was not built.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         // Test executables are one folder deeper, in `deps`.
@@ -112,10 +105,6 @@ impl Binaries {
 impl Cluster {
     /// Starts the schedulers, enrols and starts all agents, and waits until the agents are
     /// connected.
-    ///
-    /// # Errors
-    /// Returns an error if a binary is missing or fails. The message ends with the last lines of
-    /// its log.
     pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
@@ -124,9 +113,6 @@ impl Cluster {
     }
 
     /// Starts only the schedulers.
-    ///
-    /// # Errors
-    /// Returns an error if a binary is missing or fails.
     pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
         let directory = database::accessible_folder("landfall-lab-")?;
@@ -172,9 +158,6 @@ impl Cluster {
     }
 
     /// Starts every agent and waits until all are connected.
-    ///
-    /// # Errors
-    /// Returns an error if an agent does not start or connect.
     pub async fn start_agents(&mut self) -> anyhow::Result<()> {
         for index in 0..self.world.scenario().agents.len() {
             let agent = self.spawn_agent(index)?;
@@ -183,13 +166,12 @@ impl Cluster {
         self.await_connected(self.agents.len()).await
     }
 
-    /// Makes an operator's command for the first scheduler. The caller adds the arguments.
+    /// An operator's command for the first scheduler, without arguments.
     pub fn landfall(&self) -> Command {
         self.landfall_at(0)
     }
 
-    /// Makes an operator's command for the scheduler with this index. The caller adds the
-    /// arguments.
+    /// An operator's command for the scheduler with this index, without arguments.
     pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
         command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);
@@ -221,8 +203,7 @@ impl Cluster {
 
     /// Waits until a query returns at least `count`.
     ///
-    /// # Errors
-    /// Returns an error if the time limit has passed, or a process has ended.
+    /// It fails after `patience`, or if a process has ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -246,14 +227,12 @@ impl Cluster {
         })
     }
 
-    /// Writes the list of all sites to a file and returns its path.
     pub fn write_site_list(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join("sites.txt");
         std::fs::write(&path, self.world.site_list()).context("write the site list")?;
         Ok(path)
     }
 
-    /// Reads the state of a batch from the database.
     pub async fn batch_record(&self, batch: &str) -> anyhow::Result<BatchRecord> {
         witness::batch_record(&self.pool, batch).await
     }
@@ -284,8 +263,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a second process of an agent in another folder. `suffix` is appended to the name of
-    /// its log.
+    /// Starts another process of an agent, with the files in `folder`. `suffix` is appended to the
+    /// name of its log.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }
@@ -296,7 +275,6 @@ impl Cluster {
         eprintln!("the cluster's files are kept in {}", self.directory.path().display());
     }
 
-    /// The temporary directory.
     pub fn folder(&self) -> &Path {
         self.directory.path()
     }
@@ -319,13 +297,12 @@ impl Cluster {
 
     /// Stops the agents, the schedulers and the emulated network, in this order.
     ///
-    /// # Errors
-    /// Returns an error if a process did not end in time and was killed.
+    /// Fails if a process did not end in time and was killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }
 
-    /// Stops everything, but keeps the files.
+    /// Like `stop`, but keeps the files.
     pub(crate) async fn halt(&mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.agents.iter().for_each(Process::terminate);

@@ -28,19 +28,19 @@ mod stages;
 mod verdict;
 
 const BATCH: &str = "demo";
-/// Number of sites that an agent crawls at the same time.
+/// Number of slots of each agent.
 const CAPACITY: u32 = 32;
-/// The scheduler's configuration. Agents measure each other more slowly than by default, because
-/// they all share one machine. The dashboard can be read without signing in.
+/// The scheduler's configuration. The interval between measurements of agents is longer than by
+/// default, because all agents share one machine. The dashboard can be read without signing in.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
-/// Time between two requests of a crawl to a site. It may be this short only because the lab owns
-/// the sites.
+/// Time between two requests of a crawl to a site. Such a short interval is acceptable only because
+/// the lab owns the sites.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Maximum number of links from the start page to a crawled page.
 const MAX_DEPTH: u32 = 8;
 /// Minimum time between two probes of a site, which is the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of agents for which the demo elects landmarks.
+/// Minimum number of agents. The demo elects no landmarks in a smaller fleet.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
@@ -129,10 +129,7 @@ impl DemoArgs {
     }
 }
 
-/// Runs the demo. Cleans up even after a failure or an interrupt.
-///
-/// # Errors
-/// Returns an error if a step or a check fails.
+/// Runs the demo. The emulated network is removed even after a failure or an interrupt.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     args.validate()?;
     let scenario = args.scenario()?;
@@ -184,7 +181,7 @@ async fn keep(cluster: &Cluster) {
     interrupted().await;
 }
 
-/// Crawls, checks and reports, on a cluster that was already started.
+/// Crawls, checks and reports, on a cluster that is already running.
 async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output: &Path) -> anyhow::Result<Verdict> {
     let idle_from = CpuTime::now();
     crawl(args, cluster, stages).await?;
@@ -262,7 +259,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;
-        // Exit code 3 means that sites failed. The checks decide later whether that is an error.
+        // Exit code 3 means that sites failed, which the checks judge later.
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
             matches!(output.status.code(), Some(0 | 3)),
@@ -275,7 +272,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks, without the state of the batch.
+/// The input of the checks without the batch record, from which `with` makes an [`Evidence`].
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,
@@ -300,8 +297,8 @@ impl CheckInput {
     }
 }
 
-/// Writes all assignments to a file. With `--verbose`, also prints the first assignments, and the
-/// operator's report on the agents.
+/// Writes all assignments to a file. With `--verbose`, the function also prints the first
+/// assignments and the report on the agents.
 async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> anyhow::Result<()> {
     let csv = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "csv"]).await?;
     let file = output.join("assignments.csv");
@@ -386,12 +383,12 @@ fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
     );
 }
 
-/// The folder of the demo's results: `target/demo`, next to the folder with the lab's executable.
+/// The empty folder `target/demo` for the demo's results.
 fn output_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;
     let folder = target.join("demo");
-    // Remove the logs of earlier runs, because processes append to their logs.
+    // The logs of earlier runs are removed, because processes append to their logs.
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("clear {}", folder.display()))?;
     }

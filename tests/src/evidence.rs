@@ -7,7 +7,7 @@ pub mod pace;
 pub mod truth;
 pub mod witness;
 
-/// Converts a count to a float. Counts in the lab are far below 2^32, so all are exact.
+/// Converts a count to a float. Counts in the lab are below 2^32, so the conversion is exact.
 pub fn float(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }

@@ -1,5 +1,4 @@
-//! Experiments that measure rates and accuracy, and that reproduce the paper's figures. The demo
-//! needs none of them.
+//! Benchmarks, and experiments that reproduce the paper's figures. The demo needs none of them.
 
 pub mod balance;
 pub mod bench;

@@ -28,7 +28,7 @@ impl Cluster {
     }
 
     /// Enrols an agent as an operator would: runs `agents enrol`, and then, in the agent's
-    /// namespace, the command that it prints.
+    /// namespace, the command printed by `agents enrol`.
     async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         let node = &self.world.scenario().agents[index];
         let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--carrier", &node.carrier];
@@ -75,9 +75,6 @@ impl Cluster {
     }
 
     /// Restarts an agent with an external command that crawls its sites.
-    ///
-    /// # Errors
-    /// Returns an error if the agent does not start or connect.
     pub async fn crawl_with(&mut self, index: usize, command: &[&str]) -> anyhow::Result<()> {
         let exec = toml::Table::from_iter([("command".to_owned(), toml::Value::from(command.to_vec()))]);
         self.configure_agent(index, |config| {
@@ -113,7 +110,7 @@ impl Cluster {
         namespace.run(move || Process::spawn(&name, command, &logs))?
     }
 
-    /// Changes an agent's configuration. The change takes effect at its next start.
+    /// Changes an agent's configuration. The change takes effect when the agent starts again.
     pub(crate) fn configure_agent(
         &self,
         index: usize,

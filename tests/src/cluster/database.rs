@@ -13,21 +13,20 @@ use crate::evidence::machine::children;
 
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// An action on the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
-    /// Stops the server and starts it again.
+    /// Stops the server and starts it again, as `pg_ctl restart` does.
     Restart,
-    /// Kills the server with all its processes.
+    /// Kills the server with all its processes. `Resume` then includes crash recovery.
     Crash,
-    /// Starts the server if it is down.
+    /// Starts the server if it does not run.
     Resume,
-    /// Stops all processes of the server with SIGSTOP if true, and continues them with SIGCONT if
-    /// false.
+    /// Suspends all processes of the server with SIGSTOP if true, and continues them with SIGCONT
+    /// if false.
     Freeze(bool),
 }
 
-/// The shared server. Dropping it stops the server.
+/// Dropping it stops the server.
 #[derive(Debug)]
 pub struct SharedPostgres {
     directory: PathBuf,
@@ -37,9 +36,6 @@ pub struct SharedPostgres {
 
 impl SharedPostgres {
     /// Starts a server with an empty database in `directory`.
-    ///
-    /// # Errors
-    /// Returns an error if Postgres cannot be started.
     pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
         let running = PrivatePostgres::start(directory).await?;
@@ -57,8 +53,6 @@ impl SharedPostgres {
         &self.directory
     }
 
-    /// # Errors
-    /// Returns an error if the server does not stop, start or accept a signal.
     pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
             DatabaseAction::Restart => self.restart().await,
@@ -68,7 +62,6 @@ impl SharedPostgres {
         }
     }
 
-    /// Restarts the server as `pg_ctl restart` does.
     async fn restart(&mut self) -> anyhow::Result<()> {
         if let Some(running) = self.running.take() {
             running.stop().await.context("stop Postgres")?;
@@ -76,7 +69,6 @@ impl SharedPostgres {
         self.resume().await
     }
 
-    /// Kills the server. [`Self::resume`] starts it again, which includes crash recovery.
     async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
@@ -96,17 +88,15 @@ impl SharedPostgres {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
-            // An error is no failure here, because a backend may have ended since it was listed.
+            // Only the main process must accept the signal, because a backend may have ended since
+            // it was listed.
             let signalled = kill(process, signal);
             ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
         }
         Ok(())
     }
 
-    /// Stops the server.
-    ///
-    /// # Errors
-    /// Returns an error if the server did not stop in time and was killed.
+    /// Fails if the server did not stop in time and was killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -114,7 +104,7 @@ impl SharedPostgres {
         }
     }
 
-    /// The id of the server's main process.
+    /// The process id of the server's main process.
     pub fn pid(&self) -> anyhow::Result<Pid> {
         let file = self.directory.join("postgres/postmaster.pid");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -123,8 +113,8 @@ impl SharedPostgres {
     }
 }
 
-/// Makes a temporary directory that other users may enter. If the lab runs as root, Postgres runs
-/// as another user, who cannot enter a private `TMPDIR`. In this case the directory is in `/tmp`.
+/// Makes a temporary directory that other users may enter: if the lab runs as root, Postgres runs
+/// as another user. If `TMPDIR` is private, the directory is in `/tmp`.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();
@@ -135,10 +125,7 @@ pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDi
     builder.tempdir_in(&base).with_context(|| format!("make a temporary directory in {}", base.display()))
 }
 
-/// Makes the URL of a private Postgres.
-///
-/// # Errors
-/// Returns an error if the path of the server's socket has unusual characters.
+/// The URL of a private Postgres. Fails if the path of the server's socket needs escaping in a URL.
 pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     let socket = options.get_socket().context("the private Postgres has no socket")?;
     let folder = socket.to_str().context("the socket's path is not text")?;

@@ -1,5 +1,5 @@
-//! Child processes. They log to files. None of them outlives the lab: a process that ignores
-//! SIGTERM is killed.
+//! Child processes with log files. No child outlives the lab: a process that ignores SIGTERM is
+//! killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Number of a log's last lines that an error message contains.
 const TAIL_LINES: usize = 15;
 
-/// A running child process. Dropping it kills the process.
+/// A child process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command. Its output goes to the file `name`.log in `directory`.
+    /// Starts a command. The output is appended to the file `name`.log in `directory`.
     pub fn spawn(name: &str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let output = File::options()
@@ -51,10 +51,7 @@ impl Process {
         self.child.id().and(self.pid)
     }
 
-    /// Fails if the process has ended.
-    ///
-    /// # Errors
-    /// Returns an error if the process has ended. The message contains the end of its log.
+    /// Fails if the process has ended. The error message contains the end of the log.
     pub fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().with_context(|| format!("ask after {}", self.name))? {
             Some(status) => bail!("{} ended by itself ({status})\n{}", self.name, self.tail()),
@@ -89,7 +86,6 @@ impl Process {
         &self.log
     }
 
-    /// The last lines of the log.
     pub fn tail(&self) -> String {
         tail(&self.log)
     }
@@ -120,11 +116,8 @@ pub async fn interrupted() {
     }
 }
 
-/// Calls `look` repeatedly until it returns a result.
-///
-/// # Errors
-/// Returns an error if `look` fails, or `patience` is over without a result. The message contains
-/// `awaited`.
+/// Calls `look` repeatedly until it returns a result, and fails after `patience`. The error message
+/// contains `awaited`.
 pub async fn until<T>(
     awaited: &str,
     patience: Duration,

@@ -12,9 +12,6 @@ use crate::evidence::witness;
 impl Cluster {
     /// Kills the first scheduler, restores a backup into a new data directory, and starts a
     /// scheduler there at the same address. Returns the output of the restore command.
-    ///
-    /// # Errors
-    /// Returns an error if the restore fails or the scheduler does not start.
     pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
         self.schedulers[0].process().kill().await?;
         let data_dir = self.folder().join("restored");

@@ -14,7 +14,7 @@ use crate::cluster::process::{Process, until};
 
 /// Time limit for a scheduler to start. The start may include initialising a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The file, in a data directory, that contains the operator's token.
+/// The name of the file with the operator's token in a data directory.
 const TOKEN_FILE: &str = "operator-token";
 
 #[derive(Debug, Clone)]
@@ -24,7 +24,6 @@ pub struct SchedulerOptions {
     pub config: PathBuf,
     /// The URL of a shared database; `None` if the scheduler has a private database.
     pub database_url: Option<String>,
-    /// The folder of the scheduler's log.
     pub logs: PathBuf,
 }
 
@@ -71,7 +70,8 @@ impl SchedulerNode {
         self.process.tail()
     }
 
-    /// Restarts the scheduler at the same address. Does not wait until it answers.
+    /// Restarts the scheduler at the same address. The function does not wait until the scheduler
+    /// answers.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.process = spawn(&self.name, &self.options, self.address)?;
         Ok(())
@@ -89,8 +89,8 @@ impl SchedulerNode {
     /// until it answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // The scheduler writes this file again once it answers, so the file then shows that the
-        // start is complete.
+        // The scheduler writes this file when it answers. The old file is removed, because
+        // `await_started` waits for the file.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -101,8 +101,8 @@ impl SchedulerNode {
         self.await_started().await
     }
 
-    /// Copies the operator's token to another scheduler's data directory. Call it before that
-    /// scheduler's first start.
+    /// Copies the operator's token to another scheduler's data directory. This must precede the
+    /// first start of the other scheduler.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires that only its user can enter the directory.

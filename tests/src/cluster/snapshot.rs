@@ -1,9 +1,9 @@
-//! Freezes a cluster, and restarts it from the frozen state. So every run begins with the same map
-//! and measurements, and learns nothing from other runs.
+//! Freezes a cluster, and restarts it from the frozen state, so that every run begins with the same
+//! map and measurements.
 //!
 //! The frozen state consists of files: the schedulers' data directories, which contain their
-//! databases, and the agents' folders. What processes have only in memory (robots.txt, resolved
-//! names) is lost.
+//! databases, and the agents' folders. State that processes have only in memory (robots.txt,
+//! resolved names) is lost.
 
 use std::path::PathBuf;
 
@@ -20,12 +20,8 @@ const SNAPSHOT: &str = "snapshot";
 const AGENTS: &str = "agents";
 
 impl Cluster {
-    /// Stops every process, and copies the files. The cluster is stopped until `begin_again` is
-    /// called.
-    ///
-    /// # Errors
-    /// Returns an error if a process does not end, the schedulers share a database, or copying
-    /// fails.
+    /// Stops every process, and copies the files. The cluster does not run until `begin_again` is
+    /// called. Fails if the schedulers share a database.
     pub async fn freeze(&mut self) -> anyhow::Result<()> {
         ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
         self.halt().await?;
@@ -37,10 +33,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the frozen database.
-    ///
-    /// # Errors
-    /// Returns an error if Postgres does not start or stop, or reading fails.
+    /// Starts the frozen database, calls `read`, and stops the database.
     pub async fn read_frozen<T>(&self, read: impl AsyncFnOnce(&PgPool) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
@@ -55,11 +48,8 @@ impl Cluster {
         answer
     }
 
-    /// Restarts the frozen cluster with `capacity` slots per agent. The emulated network is a new
-    /// one with the same nodes and addresses.
-    ///
-    /// # Errors
-    /// Returns an error if the addresses differ, or a process does not start.
+    /// Restarts the frozen cluster with `capacity` slots per agent. `world` must have the same
+    /// nodes and addresses as the frozen cluster.
     pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
         let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
         let (now, then) = (addresses(&world), addresses(&self.world));

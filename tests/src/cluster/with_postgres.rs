@@ -1,5 +1,5 @@
-//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres.
-//! This Postgres does not sync its writes.
+//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres,
+//! which does not sync its writes to disk.
 
 use std::process::ExitCode;
 
@@ -13,13 +13,10 @@ use tokio::process::Command;
 use crate::cluster::database::{accessible_folder, url};
 use crate::cluster::process::interrupted;
 
-/// The database that Postgres copies when it creates a new database.
+/// The database that Postgres copies for `create database`.
 const TEMPLATE: &str = "template1";
 
 /// Runs the command and returns its exit code.
-///
-/// # Errors
-/// Returns an error if Postgres or the command cannot be started.
 pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = words.split_first().context("no command was given after --")?;
     let directory = accessible_folder("landfall-lab-")?;
@@ -30,8 +27,8 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
     let ended = tokio::select! {
         status = command.status() => Some(status.with_context(|| format!("run {program}"))),
-        // Do not signal the command: it is in the same process group, so it receives the signal
-        // itself.
+        // The command needs no signal from here. It is in the same process group, so it receives
+        // SIGINT itself.
         () = interrupted() => None,
     };
     postgres.stop().await?;

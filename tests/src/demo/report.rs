@@ -1,7 +1,5 @@
-//! The report of a run: one self-contained HTML page with charts and tables.
-//!
-//! All values come from the run. The colours suit light and dark screens. Every chart has a title
-//! and a caption.
+//! The report of a run: one self-contained HTML page with charts and tables. All values come from
+//! the run.
 
 use std::time::Duration;
 
@@ -25,7 +23,6 @@ pub(crate) fn style() -> String {
     [PLOTS, include_str!("report/style.css")].concat()
 }
 
-/// The data that the page shows.
 #[derive(Debug)]
 pub struct ReportInput<'a> {
     pub scenario: &'a Scenario,
@@ -33,16 +30,14 @@ pub struct ReportInput<'a> {
     pub figures: &'a Figures,
     pub targets: &'a [Target],
     pub checks: &'a [Check],
-    /// The names of the sites as submitted, by index.
+    /// Names as submitted, by site index.
     pub sites: &'a [String],
     pub strategy: Strategy,
-    /// The duration of the run.
     pub took: Duration,
     /// Why the run's times are unreliable; `None` if they are reliable.
     pub busy: Option<&'a str>,
 }
 
-/// Makes the whole page.
 pub fn page(run: &ReportInput<'_>) -> String {
     let groups = groups(run);
     let agents = run.scenario.agents.len();
@@ -153,7 +148,6 @@ fn millis(micros: i64) -> String {
     format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
 }
 
-/// The groups of agents with the same city and carrier.
 fn groups(run: &ReportInput<'_>) -> Groups {
     Groups::of(run.scenario.agents.iter().map(|agent| {
         let same = agent.city == agent.carrier;
@@ -176,7 +170,8 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
     values
 }
 
-/// Formats a number. It gets a decimal place only if it is small and not whole.
+/// Formats a number: with one decimal place if it is below 10 and not whole, and otherwise with
+/// none.
 pub(crate) fn label(value: f64) -> String {
     if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
@@ -200,7 +195,7 @@ mod tests {
         assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
     }
 
-    /// The database's state after a run of the small layout. The coordinates are invented.
+    /// A batch record after a run of the small layout. The coordinates are invented.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {
         let epoch = EmbeddingEpoch::new(1);
         let place = |index: usize| {

@@ -31,7 +31,7 @@ impl Stages {
         self.began.elapsed()
     }
 
-    /// Ends the current stage.
+    /// Prints the time of the current stage `what`, and begins the next stage.
     pub(super) fn done(&mut self, what: &str) {
         let seconds = self.stage.elapsed().as_secs_f64();
         let erase = if self.moving { "\r\x1b[K" } else { "" };
@@ -39,8 +39,8 @@ impl Stages {
         self.stage = Instant::now();
     }
 
-    /// Runs the work of a stage. Meanwhile it draws a bar, whose length is the count that `query`
-    /// returns, as a fraction of `all`.
+    /// Runs the work of a stage. Meanwhile it draws a bar whose length is the result of `query` as
+    /// a fraction of `all`.
     pub(super) async fn follow<T>(
         &mut self,
         what: &str,
@@ -67,11 +67,11 @@ impl Stages {
 fn draw(what: &str, count: usize, all: usize) {
     let share = float(count) / float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
-    // The error is ignored, because a missing bar does no harm.
+    // An error is ignored, because a missing bar does no harm.
     drop(std::io::stdout().flush());
 }
 
-/// A stage's name and its bar.
+/// A stage's name and its bar, of which the fraction `share` is full.
 fn line(what: &str, share: f64) -> String {
     let full = (1..=WIDTH).filter(|part| float(*part) <= share * float(WIDTH)).count();
     format!("  {what:<44} [{}{}]", "#".repeat(full), ".".repeat(WIDTH - full))

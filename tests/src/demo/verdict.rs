@@ -7,7 +7,6 @@ use super::{PeakMemory, shown_mb};
 use crate::evidence::check::Check;
 use crate::evidence::figures::{Figures, Target};
 
-/// The results of a run.
 pub(super) struct RunOutcome<'a> {
     pub(super) sites: usize,
     pub(super) checks: &'a [Check],
@@ -18,7 +17,7 @@ pub(super) struct RunOutcome<'a> {
     pub(super) busy: Option<&'a str>,
 }
 
-/// The result as printed, and the values from which the exit code follows.
+/// The printed text, and the values that determine the exit code.
 pub(super) struct Verdict {
     pub(super) text: String,
     /// Number of failed checks.
@@ -28,7 +27,6 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Prints the result, and the paths of the reports.
     pub(super) fn print(&self, output: &Path) {
         print!("{}", self.text);
         println!("Report: file://{}", output.join("report.html").display());

@@ -1,8 +1,5 @@
 //! Checks a finished batch: the database must be consistent, and must agree with the sites' access
-//! log.
-//!
-//! This module is pure. Each check returns a list of sentences that say what is wrong. The list is
-//! empty if nothing is wrong.
+//! log. This module does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,11 +12,11 @@ use crate::world::web::{DISALLOWED, SiteWeb};
 
 /// Maximum number of violations printed per check.
 const TOLD: usize = 5;
-/// Minimum ratio of an observed gap between requests to the required one. It is below 1 because the
-/// rule applies to sending, but the log has arrival times.
+/// Minimum ratio of the measured to the required gap between requests. The ratio is below 1,
+/// because the requirement applies to sending, but the log has arrival times.
 const GAP_TOLERANCE: f64 = 0.95;
 
-/// The kind of a run. It determines whether a site may be assigned more than once.
+/// The kind of a run. The kind determines whether a site may be assigned more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
     /// A run without faults. Each site has one assignment, one lease and one crawling agent.
@@ -27,28 +24,25 @@ pub enum RunKind {
     /// A run in which agents were lost. A site may have several assignments and leases, but only
     /// one outcome.
     Losses,
-    /// Like `Losses`, but the database was also restored from a backup. This increases tokens by
-    /// more than one.
+    /// Like `Losses`, but the database was also restored from a backup. A restore increases tokens
+    /// by more than one.
     Restore,
 }
 
-/// The input of the checks.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub record: &'a BatchRecord,
-    /// The names of the sites as submitted, by index.
+    /// Names as submitted, by site index.
     pub sites: &'a [String],
-    /// The names of the agents, by index.
+    /// Names, by agent index.
     pub agents: &'a [String],
     pub webs: &'a [SiteWeb],
     pub log: &'a [Access],
-    /// The maximum depth of crawls.
     pub max_depth: u32,
     /// Minimum time between two probes of a site.
     pub probe_interval: Duration,
 }
 
-/// A check and its result.
 #[derive(Debug, Clone)]
 pub struct Check {
     pub rule: String,
@@ -65,7 +59,6 @@ impl Check {
         self.violations.is_empty()
     }
 
-    /// Formats the check for a terminal.
     pub fn lines(&self) -> String {
         let mut text = format!("  {} {}", if self.holds() { "ok    " } else { "BROKEN" }, self.rule);
         for violation in self.violations.iter().take(TOLD) {
@@ -79,14 +72,12 @@ impl Check {
     }
 }
 
-/// Runs all checks on a finished batch.
 pub fn all(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let mut checks = database(evidence, expect);
     checks.extend(witnessed(evidence, expect));
     checks
 }
 
-/// Checks that the database is consistent.
 pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let record = evidence.record;
     let tasks = || record.tasks.iter();
@@ -114,8 +105,8 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // An agent that has lost a lease may still complete it until the task is granted again. So the
-    // crawler may differ from the agent of the newest assignment.
+    // Until the task is granted again, an agent can complete a lease that it has lost. So in a run
+    // with losses, the crawler may differ from the agent of the newest assignment.
     let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
     let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
         let TaskRecord { site, agent, lessee, crawler, .. } = task;
@@ -199,7 +190,7 @@ fn witnessed(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     ]
 }
 
-/// The pages of a site that an agent fetched successfully, in order.
+/// The paths that an agent fetched successfully, in order, without robots.txt.
 fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a str> {
     let pages = accesses.iter().filter(|access| {
         access.get && access.agent == agent && access.status == StatusCode::OK && access.path != "/robots.txt"
@@ -207,8 +198,8 @@ fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a s
     pages.map(|access| access.path.as_str()).collect()
 }
 
-/// The shortest time between two probes of a site. Probes are the requests before the crawl's first
-/// request. `None` if there are fewer than two probes.
+/// The shortest time between two probes of a site; `None` if there are fewer than two probes.
+/// Probes are the requests before the crawl's first request.
 pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
     let probes: Vec<Instant> = accesses.iter().take_while(|access| !access.get).map(|access| access.at).collect();
     probes.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).min()
@@ -219,7 +210,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::world::scenario::WebRules;
 
-    /// A task that was completed without problems.
     pub(crate) fn task(site: &str) -> TaskRecord {
         TaskRecord {
             site: site.to_owned(),
@@ -253,8 +243,8 @@ pub(crate) mod tests {
         Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at, bytes: 0 }
     }
 
-    /// Returns the checks that fail if `change` modifies the record and the log of one correctly
-    /// crawled site.
+    /// The rules that are violated after `change` was applied to the record and log of one
+    /// correctly crawled site.
     fn broken(change: impl Fn(&mut BatchRecord, &mut Vec<Access>)) -> Vec<String> {
         let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];
         let sites = ["http://a.test:8080".to_owned()];

@@ -1,5 +1,5 @@
-//! Compares a run's results with its targets. The results come from the database, and the true
-//! round trips from the scenario. This module is pure.
+//! Computes a run's results and compares them with targets. The results come from the database, and
+//! the true round trips from the scenario. This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +13,15 @@ use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
 use crate::evidence::witness::{BatchRecord, Measurement};
 use crate::world::scenario::Scenario;
 
-/// Maximum median relative error of predicted distances.
 const MAX_RELATIVE_ERROR: f64 = 0.15;
-/// Maximum ratio, with a measured matrix, of two mean round trips: to the crawling agent, and to a
-/// randomly chosen agent.
+/// Maximum of [`Figures::ratio`] with a measured matrix of round trips.
 pub const MAX_RATIO_MATRIX: f64 = 0.40;
-/// Like [`MAX_RATIO_MATRIX`], but with the paper's layout.
+/// Maximum of [`Figures::ratio`] with the paper's layout.
 pub const MAX_RATIO_LAYOUT: f64 = 0.60;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
     pub predicted_ms: f64,
-    /// The true round trip, from the scenario.
     pub true_ms: f64,
 }
 
@@ -34,14 +31,13 @@ impl Prediction {
     }
 }
 
-/// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Figures {
     /// Mean true round trip between a site and the agent that crawled it; `None` if no site was
     /// crawled.
     pub crawler_ms: Option<f64>,
-    /// Mean true round trip over all pairs of a site and an agent, which is the expected value of a
-    /// random choice.
+    /// Mean true round trip over all pairs of a site and an agent, which is the expected round trip
+    /// if agents are chosen at random.
     pub random_ms: f64,
     /// Mean true round trip between a site and its nearest agent.
     pub nearest_ms: f64,
@@ -51,14 +47,13 @@ pub struct Figures {
     pub mesh: Accuracy,
     /// Accuracy of the landmarks' measurements of sites.
     pub sites: Accuracy,
-    /// Total bytes of all outcomes.
     pub bytes: i64,
     /// Time from the start of the first crawl to the end of the last one.
     pub crawling: Duration,
 }
 
 impl Figures {
-    /// Computes the results. `sites` has the names as submitted, in the order of the scenario.
+    /// `sites` has the names as submitted, in the order of the scenario.
     pub fn of(record: &BatchRecord, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
@@ -81,11 +76,9 @@ impl Figures {
         }
     }
 
-    /// What is wrong with the measurements. If the run's timing is `void`, nothing counts as wrong.
-    ///
-    /// # Errors
-    /// Returns an error if the mesh or the sites have fewer than `fewest` measurements, even if the
-    /// timing is void.
+    /// What is wrong with the measurements; empty if `void` gives a reason why the timing is not
+    /// valid. Fails if the mesh or the sites have fewer than `fewest` measurements, whatever `void`
+    /// is.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
@@ -95,21 +88,21 @@ impl Figures {
         Ok(violations)
     }
 
-    /// The ratio of two mean round trips: to the crawling agent, and to a randomly chosen agent.
+    /// Mean round trip between a site and its crawler, divided by the mean over random agents.
     pub fn ratio(&self) -> Option<f64> {
         self.crawler_ms.map(|crawler| crawler / self.random_ms)
     }
 
-    /// A quantile of the predictions' relative errors; `None` if there are no predictions.
+    /// The `share` quantile of the predictions' relative errors; `None` if there are no
+    /// predictions.
     pub fn relative_error(&self, share: f64) -> Option<f64> {
         let mut errors: Vec<f64> = self.predictions.iter().map(Prediction::relative_error).collect();
         errors.sort_by(f64::total_cmp);
-        // A rank is always found, because `share` is at most 1.
+        // A rank is found unless `errors` is empty, because `share` is at most 1.
         let rank = errors.iter().enumerate().position(|(rank, _)| float(rank + 1) >= share * float(errors.len()));
         rank.and_then(|rank| errors.get(rank).copied())
     }
 
-    /// Megabytes per minute over the whole crawl.
     pub fn megabytes_per_minute(&self) -> f64 {
         let bytes = f64::from(u32::try_from(self.bytes).unwrap_or(u32::MAX));
         let minutes = self.crawling.as_secs_f64() / 60.0;
@@ -117,9 +110,8 @@ impl Figures {
     }
 }
 
-/// The predictions by which the scheduler chose. They come from the refined map, which is fitted
-/// again to the recorded measurements. If the fit fails, they come from the points of the recorded
-/// map.
+/// The predictions by which the scheduler chose: those of the refined map, which is fitted again to
+/// the recorded measurements. If the fit fails, the recorded placements give the predictions.
 fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
     let Some(map) = &record.embedding else { return Vec::new() };
     let names: Vec<&String> = map.agents.keys().collect();
@@ -147,7 +139,8 @@ fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>
     predictions
 }
 
-/// The refined map of the recorded mesh, as the scheduler fits it.
+/// The refined map of the recorded mesh. The landmarks and the seed are those that the scheduler
+/// used.
 fn refined(record: &BatchRecord, id: &dyn Fn(&str) -> Option<AgentId>) -> Option<Refined> {
     let mut mesh = Mesh::new();
     for one in &record.mesh_measurements {
@@ -185,7 +178,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / float(count))
 }
 
-/// One target of a run.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub name: String,
@@ -194,7 +186,6 @@ pub struct Target {
     pub met: bool,
 }
 
-/// Compares a run's results with all targets.
 pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
     let share = |name: &str, accuracy: &Accuracy| Target {
         name: format!("{name} within max(5 %, 2 ms) of the emulated round trip"),

@@ -1,5 +1,4 @@
-//! Reads from /proc how busy the machine was during a run: its idle time, and the memory and
-//! processor time of processes.
+//! Reads from /proc the idle time of the machine, and the memory and processor time of processes.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +14,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Reads the current values; `None` if /proc does not have them.
+    /// The current values; `None` if /proc does not have them.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -28,7 +27,7 @@ impl CpuTime {
         Some(Self { idle, total: ticks.iter().take(8).sum() })
     }
 
-    /// The fraction of processor time since an earlier reading that was idle, 0 to 1.
+    /// The idle fraction, 0 to 1, of the processor time since `earlier`.
     pub fn idle_since(self, earlier: Self) -> f64 {
         share(self.idle.saturating_sub(earlier.idle), self.total.saturating_sub(earlier.total))
     }
@@ -50,9 +49,9 @@ pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The memory in bytes of the Postgres that has this data directory. It is the sum of its
-/// processes' proportional set sizes, so shared buffers count only once. `None` if the system does
-/// not report it.
+/// The memory in bytes of the Postgres with the data directory `cluster`: the sum of the
+/// proportional set sizes of its processes, so that shared buffers count once. `None` if /proc does
+/// not report the sizes.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
@@ -62,18 +61,16 @@ pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     Some(shares.sum()).filter(|sum| *sum > 0)
 }
 
-/// The running child processes of a process.
 pub fn children(parent: Pid) -> Vec<Pid> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// The processor time in seconds of a process, and the processor time of those of its children that
-/// have ended.
+/// The processor time in seconds of a process, and of those of its children that have ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
-    // Split after the process name, which may contain any character. The times are fields 14 to 17
-    // of the line.
+    // Split after the process name, because the name may contain any character. The times are
+    // fields 14 to 17 of the line.
     let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
     let times = fields.split_whitespace().skip(11).take(4).map(str::parse);
     let times: Vec<f64> = times.collect::<Result<_, _>>().context("read a process's times")?;
@@ -83,10 +80,10 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     Ok(((user + system) / second, (ended_user + ended_system) / second))
 }
 
-/// The processor time in seconds of a process and all its children, including ended children. It
-/// never decreases.
+/// The processor time in seconds of a process and all its children, including ended children.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
-    // If a child has ended since it was listed, its parent's time includes the child's time.
+    // A child that ended after it was listed is included in `ended`. A child that ends after it was
+    // read counts twice.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
     let (own, ended) = processor_s(parent)?;
     Ok(children + own + ended)
@@ -114,7 +111,8 @@ mod tests {
     #[test]
     fn this_process_has_held_some_memory() {
         let own = Pid::this();
-        // Read the peak last, because other tests in this process may need memory in between.
+        // The peak is read last, because other tests in this process may allocate memory between
+        // the two reads.
         let now = resident_memory(own).unwrap();
         let peak = peak_memory(own).unwrap();
         assert!(now > 1 << 20 && peak >= now, "{peak} {now}");

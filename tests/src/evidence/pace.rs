@@ -1,8 +1,8 @@
-//! Checks in the servers' logs whether requests kept the rate limits. This module is pure.
+//! Checks in the servers' logs whether requests kept the rate limits. This module does no I/O.
 //!
-//! At most one crawl of a host may run at a time, and it sends one request per interval. At an
-//! address, a limited number of crawls may run at the same time. So a window from one request to a
-//! later one contains at most crawls × (window / interval + 1) requests.
+//! At most one crawl of a host runs at a time, and a crawl sends one request per interval. At most
+//! `crawls` crawls run at an address at the same time. So a window from one request to a later
+//! request contains at most `crawls` × (window / interval + 1) requests.
 
 use std::time::{Duration, Instant};
 
@@ -10,33 +10,32 @@ use std::time::{Duration, Instant};
 pub struct RequestLimit {
     /// Minimum time between the starts of two consecutive requests of a crawl.
     pub interval: Duration,
-    /// Maximum difference between the transit times of two requests. It is needed because the limit
-    /// applies to sending, but logs contain arrivals.
+    /// Maximum difference between the transit times of two requests. The limit applies to sending,
+    /// but logs contain arrival times.
     pub slack: Duration,
 }
 
-/// The window that contains the largest fraction of its permitted number of requests.
+/// The window in which the requests are the largest fraction of the permitted number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullestWindow {
-    /// Number of requests in the window, including the first and the last.
+    /// Number of requests, including the first and the last.
     pub requests: u32,
-    /// The length of the window.
     pub window: Duration,
-    /// Permitted number of requests in a window of this length.
+    /// Permitted number of requests.
     pub allowed: f64,
 }
 
 impl FullestWindow {
-    /// The requests as a fraction of the permitted number. If it is above 1, the limit is violated.
+    /// The requests as a fraction of the permitted number. Above 1, the limit is violated.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
 impl RequestLimit {
-    /// Finds the fullest window of an address's log. At most `crawls` crawls may run at the address
-    /// at the same time. `arrivals` must be in ascending order. `None` if there are fewer than two
-    /// requests.
+    /// The fullest window of an address's log; `None` if there are fewer than two requests.
+    /// `arrivals` is in ascending order. At most `crawls` crawls of the address may run at the same
+    /// time.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
@@ -49,8 +48,7 @@ impl RequestLimit {
     }
 }
 
-/// Maximum number of spans that overlap at one time. Spans do not overlap if one ends when the
-/// other starts.
+/// Maximum number of spans that overlap at one time. A span excludes its end.
 pub fn most_at_once(spans: &[(Instant, Instant)]) -> usize {
     let beside = |at: Instant| spans.iter().filter(|(begin, end)| *begin <= at && at < *end).count();
     spans.iter().map(|(begin, _)| beside(*begin)).max().unwrap_or(0)

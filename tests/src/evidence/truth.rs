@@ -1,42 +1,37 @@
 //! The accuracy of measurements. They are compared with the scenario's round trips, unless the
-//! run's timing makes the comparison invalid.
+//! run's timing is not valid.
 
 use crate::evidence::float;
 
-/// A measurement is right if its error is at most this fraction of the true value, or at most
+/// A measurement is right if its error is at most this fraction of the true round trip, or at most
 /// [`RIGHT_MS`].
 const RIGHT_SHARE: f64 = 0.05;
-/// A measurement is also right if its error is at most this many milliseconds.
 const RIGHT_MS: f64 = 2.0;
-/// Maximum processing time to deduct from measurements, in milliseconds. Client, emulated network
-/// and server need about 1 ms on a fast machine, and 2 ms in a debug build on a slow one.
+/// Maximum processing time to subtract from measurements, in milliseconds. The client, the emulated
+/// network and the server need about 1 ms on a fast machine, and 2 ms in a debug build on a slow
+/// machine.
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Maximum number of runs. At least one of them must measure accurately. If other processes briefly
-/// occupy the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network
-/// cannot detect this. An error in Landfall would occur in every run, so more runs would only delay
-/// the failure.
+/// Maximum number of runs, of which one must measure accurately. If other processes briefly occupy
+/// the processors, samples can be late by more than 2 ms, which the emulated network cannot detect.
+/// An error in Landfall would occur in every run.
 const RUNS: usize = 3;
 
-/// Counts of right, wrong and unanswered measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Accuracy {
-    /// Number of measurements with an answer.
     pub pairs: usize,
-    /// Number of answered measurements that are right: without the processing time, they differ
-    /// from the true value by at most 5 % or 2 ms, whichever is larger.
+    /// Number of answered measurements that are right after [`Self::processing_ms`] is subtracted.
     pub right: usize,
-    /// Number of measurements without an answer.
     pub unanswered: usize,
-    /// The machine's processing time, which every measurement includes. It is estimated as the
-    /// median error, but at least 0 and at most 2 ms.
+    /// The processing time that every measurement includes. It is estimated as the median error,
+    /// limited to 0 to 2 ms.
     pub processing_ms: f64,
 }
 
 impl Accuracy {
-    /// Compares measurements with the true values. An item is `None` if the measurement has no
-    /// answer, or the scenario has no true value for it.
+    /// Compares measurements with true round trips. An item is `None` if the measurement has no
+    /// answer, or the scenario has no true round trip for it.
     pub fn of(measured_and_true_ms: impl IntoIterator<Item = Option<(f64, f64)>>) -> Self {
         let all: Vec<_> = measured_and_true_ms.into_iter().collect();
         let mut errors: Vec<(f64, f64)> =
@@ -57,19 +52,17 @@ impl Accuracy {
         (all > 0).then(|| float(self.right) / float(all))
     }
 
-    /// Whether the fraction of right measurements is at least [`RIGHT_PAIRS`].
     pub fn is_true(&self) -> bool {
         self.share().is_some_and(|share| share >= RIGHT_PAIRS)
     }
 
-    /// Whether enough measurements are right. If the run's timing is void, the measurements prove
-    /// nothing, and pass.
+    /// Whether enough measurements are right. If the timing is void, measurements always pass.
     fn passes(&self, void: Option<&str>) -> bool {
         self.is_true() || void.is_some()
     }
 
-    /// What is wrong with the measurements; `None` if they pass. Wrong measurements also pass if
-    /// the timing is void; then the reason is printed, and the check counts as skipped.
+    /// What is wrong with the measurements; `None` if they pass. If wrong measurements pass because
+    /// the timing is void, the reason is printed.
     pub fn violation(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {
@@ -79,11 +72,8 @@ impl Accuracy {
     }
 }
 
-/// Repeats a run until its measurements are accurate. A run returns what is wrong with its
-/// measurements.
-///
-/// # Errors
-/// Returns an error if no run was accurate. The message says what was wrong in each run.
+/// Repeats a run until its measurements are accurate, or [`RUNS`] runs have failed. A run returns
+/// what is wrong with its measurements.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut violations = Vec::new();
     for _ in 0..RUNS {

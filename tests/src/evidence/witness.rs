@@ -1,6 +1,5 @@
-//! Reads the state of a finished batch from the database, with the lab's own SQL.
-//!
-//! It uses none of the scheduler's queries, because a wrong query could hide its own error.
+//! Reads the state of a finished batch from the database with SQL of the lab. The scheduler's
+//! queries are not used, because a wrong query could hide its own error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,33 +12,27 @@ use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{FromRow, PgPool};
 
-/// The state of one batch and of the map.
 #[derive(Debug, Clone)]
 pub struct BatchRecord {
-    /// The tasks of the batch, ordered by the names of their sites.
+    /// Tasks in the order of the site names.
     pub tasks: Vec<TaskRecord>,
-    /// Number of the batch's leases that are still active.
     pub active_leases: i64,
-    /// The names of the landmarks, in the order in which they were elected.
+    /// Names, in the order of election.
     pub landmarks: Vec<String>,
-    /// Measured round trips from agents to sites.
     pub site_measurements: Vec<Measurement>,
-    /// Measured round trips from agents to beacons.
+    /// Measured round trips between agents.
     pub mesh_measurements: Vec<Measurement>,
-    /// The newest embedding, if any.
+    /// The newest embedding; `None` if there is none.
     pub embedding: Option<EmbeddingRecord>,
     pub trust: TrustRecord,
-    /// Batches whose stored progress differs from a count of their tasks. Each text has both
-    /// numbers.
+    /// One text for each batch whose stored progress differs from a count of its tasks.
     pub wrong_progress: Vec<String>,
 }
 
-/// The agents whose measurements the scheduler distrusts, and whether it distrusts the map.
 #[derive(Debug, Clone, Default)]
 pub struct TrustRecord {
-    /// The names of the quarantined agents.
     pub quarantined: Vec<String>,
-    /// The reason for the alarm; `None` if there is no alarm.
+    /// The reason for an alarm; `None` if there is no alarm.
     pub alarm: Option<String>,
 }
 
@@ -50,9 +43,7 @@ pub struct TaskRecord {
     /// The reason for the state; empty if there is none.
     pub reason: String,
     pub token: i64,
-    /// Number of assignments.
     pub assignments: i64,
-    /// Number of leases that were completed.
     pub completed_leases: i64,
     pub leases: i64,
     pub outcomes: i64,
@@ -60,12 +51,12 @@ pub struct TaskRecord {
     pub agent: Option<String>,
     /// The strategy of the newest assignment.
     pub strategy: Option<String>,
-    /// Why the newest assignment's strategy differs from the batch's; `None` if they are equal.
+    /// The fallback of the newest assignment; `None` if the strategy of the batch was used.
     pub fallback: Option<String>,
-    /// The predicted round trip to the agent of the newest assignment, in microseconds.
+    /// The predicted round trip of the newest assignment, in microseconds.
     pub predicted_us: Option<i64>,
     pub kind: Option<String>,
-    /// The budget that ended the crawl early.
+    /// The budget that truncated the crawl.
     pub budget: Option<String>,
     /// The agent that reported the outcome.
     pub crawler: Option<String>,
@@ -76,7 +67,6 @@ pub struct TaskRecord {
     pub bytes: i64,
     pub errors: i32,
     pub started_at: Option<DateTime<Utc>>,
-    /// The duration of the crawl.
     pub duration_ms: i64,
     /// The median round trip that the crawl observed, in microseconds.
     pub crawled_us: Option<i64>,
@@ -84,10 +74,8 @@ pub struct TaskRecord {
     pub message: String,
 }
 
-/// A measured round trip.
 #[derive(Debug, Clone, FromRow)]
 pub struct Measurement {
-    /// The name of the prober.
     pub prober: String,
     /// The name of the measured site or agent.
     pub target: String,
@@ -97,13 +85,10 @@ pub struct Measurement {
     pub lost: i32,
 }
 
-/// The newest embedding, and its placements.
 #[derive(Debug, Clone)]
 pub struct EmbeddingRecord {
     pub embedding: Embedding,
-    /// The placements of agents, by name.
     pub agents: BTreeMap<String, Placement>,
-    /// The placements of sites, by name.
     pub sites: BTreeMap<String, Placement>,
 }
 
@@ -121,7 +106,6 @@ impl PlacementRow {
     }
 }
 
-/// The crawl of a site of a batch.
 #[derive(Debug, Clone, FromRow)]
 pub struct AssignedCrawl {
     pub kind: String,
@@ -130,13 +114,11 @@ pub struct AssignedCrawl {
     pub bytes: i64,
     /// The names of the candidates of the first assignment.
     pub candidates: Vec<String>,
-    /// Number of assignments.
     pub assignments: i64,
-    /// Time in seconds from the batch's first grant to the end of the site's last lease.
+    /// Time from the first grant of the batch to the end of the last lease of the site.
     pub ended_s: f64,
 }
 
-/// Reads the crawl of each site of a batch.
 pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedCrawl>> {
     let query = "
         with held as (
@@ -154,10 +136,7 @@ pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedC
     sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read what was crawled")
 }
 
-/// Reads the time in seconds from a batch's first grant to the end of its last lease.
-///
-/// # Errors
-/// Returns an error if the query fails, or nothing was crawled.
+/// Seconds from the batch's first grant to the end of its last lease. Fails if nothing was crawled.
 pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     let query = "
         select extract(epoch from max(l.ended_at) - min(l.granted_at))::float8
@@ -175,9 +154,8 @@ pub struct TimedCrawl {
     /// The first error of the crawl.
     pub message: String,
     pub bytes: i64,
-    /// The duration of the crawl.
     pub took_s: f64,
-    /// When the site's last lease was granted.
+    /// The time of the grant of the last lease of the site.
     pub granted_s: f64,
     pub ended_s: f64,
 }
@@ -212,12 +190,11 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
     Duration::try_from_secs_f64(seconds).context("a batch began in the future")
 }
 
-/// Reads the names of the agents, ordered by their ids.
+/// Names in the order of agent ids.
 pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
     sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
 }
 
-/// Reads the id of the first task of a batch.
 pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
     let query = "select min(t.id) from tasks t join batches b on b.id = t.batch_id where b.name = $1";
     let first: i64 =
@@ -261,7 +238,6 @@ const WRONG_PROGRESS: &str = "
     ) counted
     where shown.progress <> counted.progress";
 
-/// Reads everything about a batch.
 pub async fn batch_record(pool: &PgPool, batch: &str) -> anyhow::Result<BatchRecord> {
     let tasks = sqlx::query_as(TASKS).bind(batch).fetch_all(pool).await.context("read the tasks")?;
     let active_leases = sqlx::query_scalar(

@@ -1,4 +1,4 @@
-//! The chart of crawled sites. Each agent has one bar, which is split by the sites' carriers if
+//! The chart of crawled sites, with one bar per agent. Bars are split by the sites' carriers if
 //! there are few carriers.
 
 use std::collections::BTreeSet;
@@ -67,7 +67,8 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     } }
 }
 
-/// The carriers by which bars are split. If there are too many, a single carrier without a name.
+/// The carriers by which bars are split. If there are more than [`MAX_CARRIERS`], the result is one
+/// carrier without a name.
 fn carriers<'a>(run: &ReportInput<'a>) -> Vec<&'a str> {
     let all: BTreeSet<&str> = run.scenario.sites.iter().map(|site| site.carrier.as_str()).collect();
     if all.len() > MAX_CARRIERS { vec![""] } else { all.into_iter().collect() }
@@ -98,7 +99,7 @@ fn bars<'a>(run: &ReportInput<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
     bars
 }
 
-/// Pairs each part with its start, which is the sum of the parts before it.
+/// Each part with its start, which is the sum of the parts before it.
 fn starts(parts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     parts.iter().scan(0, |end, &count| {
         let begin = *end;

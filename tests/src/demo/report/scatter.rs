@@ -1,5 +1,5 @@
-//! The chart of the map's accuracy. It shows predicted round trips over true ones, on logarithmic
-//! scales.
+//! The chart of the embedding's accuracy: predicted round trips over true round trips, on
+//! logarithmic scales.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ const BAND: f64 = 0.15;
 /// The values of the tick marks on both axes, in milliseconds.
 const MARKS: [f64; 13] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
-/// The scale of both axes. Both are the same, so exact predictions are on the diagonal.
+/// The common scale of both axes, in milliseconds. So exact predictions are on the diagonal.
 struct Axes {
     low: f64,
     high: f64,

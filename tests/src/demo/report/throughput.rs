@@ -16,7 +16,7 @@ const TOP: f64 = 18.0;
 /// Number of equal time slices, from the first crawl's start to the last crawl's end.
 const SLICES: usize = 120;
 
-/// One crawl. Its times are in seconds since the first crawl began.
+/// A crawl. Times are in seconds since the first crawl began.
 struct Crawl {
     begin_s: f64,
     end_s: f64,
@@ -94,7 +94,7 @@ fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
         .collect()
 }
 
-/// For each slice, the megabytes per minute and the mean number of concurrent crawls.
+/// The megabytes per minute and the mean number of concurrent crawls of each slice.
 fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
     (0..SLICES)
         .map(|slice| {
