@@ -1,6 +1,5 @@
 //! Runs an emulated network: sites, a name server and the paths between addresses.
-//!
-//! [`crate::cluster`] starts the agents as real processes in the world's namespaces.
+//! [`crate::cluster`] starts the agents as processes in the world's namespaces.
 
 pub mod beacons;
 pub mod layout;
@@ -34,11 +33,12 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The name server's port. A lab takes a lane (a range of addresses) by binding this port in it.
+/// The name server's port. A lab reserves a lane (a range of addresses) by binding this port at the
+/// lane's address for the name server.
 pub const NAMES_PORT: u16 = 5300;
 /// Candidate ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// Up to this value, the emulated network's lateness never makes a run void.
+/// Lateness of the emulated network up to which a run is never void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
 /// Minimum fraction of processor time that must be idle for reliable times.
 pub const LEAST_IDLE: f64 = 0.20;
@@ -56,7 +56,7 @@ pub enum Grade {
     Tun,
 }
 
-/// A running emulated network. Dropping it stops it.
+/// A running emulated network. Dropping the world stops the network.
 #[derive(Debug)]
 pub struct World {
     pub wan: Wan,
@@ -64,7 +64,6 @@ pub struct World {
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
-    /// The network of the tun grade; `None` in the rootless grade.
     network: Option<Network>,
     began: Option<CpuTime>,
     tasks: TaskTracker,
@@ -72,19 +71,13 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the network of a scenario in the rootless grade. Agents are not started.
-    ///
-    /// # Errors
-    /// Returns an error if no lane is free, or one of its addresses is in use.
+    /// Starts the network of a scenario in the rootless grade.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
         Self::start_on(Grade::Rootless, scenario).await
     }
 
-    /// Starts the network of a scenario. Agents are not started.
-    ///
-    /// # Errors
-    /// Returns an error if this machine does not support the grade, no lane is free, or an address
-    /// is in use.
+    /// Starts the network of a scenario. Fails if this machine does not support the grade, no lane
+    /// is free, or an address is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -128,7 +121,6 @@ impl World {
         self.wan.scenario()
     }
 
-    /// The address of the name server.
     pub fn names(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
     }
@@ -138,7 +130,8 @@ impl World {
         self.network.as_ref()
     }
 
-    /// The network namespace for an agent's processes.
+    /// The network namespace of an agent. In the rootless grade, all agents are in the namespace of
+    /// the host.
     ///
     /// # Panics
     /// Panics if the index is invalid.
@@ -147,15 +140,15 @@ impl World {
     }
 
     /// The minimum time between two probes in the sites' logs, if agents pause for `left` between
-    /// probes. In the rootless grade the minimum is the whole pause. With real packets it is zero,
-    /// because a retransmitted probe may arrive just before the next probe.
+    /// probes. In the rootless grade the minimum is `left`. In the tun grade it is zero, because a
+    /// retransmitted probe may arrive just before the next probe.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
-    /// loopback. The forwarding survives restarts of the scheduler. Has no effect in the rootless
-    /// grade.
+    /// Forwards `port` of each agent's loopback to the same port of the host's loopback, where a
+    /// scheduler listens. The forwarding survives restarts of the scheduler. In the rootless grade,
+    /// agents need no forwarding.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),
@@ -173,14 +166,13 @@ impl World {
         format!("http://{}:{}", self.scenario().sites[site].host, self.site_port)
     }
 
-    /// The names of all sites, one per line.
     pub fn site_list(&self) -> String {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the emulated network's lateness makes a run void; `None` if the timing is valid. A run
-    /// is void if the 99th percentile of the lateness exceeds both 3 ms and 5 % of the median round
-    /// trip, or if the lab had to drop packets.
+    /// Why the timing of a run is void; `None` if it is valid. The timing is void if the 99th
+    /// percentile of the lateness exceeds both 3 ms and 5 % of the median round trip, or if the lab
+    /// had to drop packets.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -191,19 +183,20 @@ impl World {
         (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
     }
 
-    /// The lateness of answers in the rootless grade, or of packets in the tun grade.
+    /// The lateness of responses in the rootless grade, or of packets in the tun grade.
     pub fn lateness(&self) -> &Lateness {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
     }
 
-    /// Why the timing since the start is void; `None` if it is valid. The timing is void if the
-    /// network was too late, or the machine was less idle than [`LEAST_IDLE`].
+    /// Why the timing since the start of the network is void; `None` if it is valid. The timing is
+    /// void if [`Self::too_late`] says so, or if the machine was less idle than [`LEAST_IDLE`].
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
-    /// Stops all servers, and then the network. Stopping the network kills every process in it.
+    /// Stops all servers, and then the network. Stopping the network kills all processes in its
+    /// namespaces.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -222,8 +215,8 @@ impl Drop for World {
     }
 }
 
-/// Why measured times are unreliable after a run in which this fraction of processor time was idle;
-/// `None` if they are reliable.
+/// Why times are unreliable if only the fraction `idle` of processor time was idle; `None` if the
+/// times are reliable.
 pub fn too_busy(idle: f64) -> Option<String> {
     let percent = |share: f64| share * 100.0;
     let reason =
@@ -235,7 +228,8 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
-/// Raises the limit of open files. A thousand listeners and their connections exceed the default.
+/// Raises the limit of open files to the hard limit, because a thousand listeners and their
+/// connections exceed the default.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
@@ -252,7 +246,7 @@ fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
     first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
 }
 
-/// Returns the first success. If nothing succeeds, returns the last error.
+/// The first success, or the last error if nothing succeeds.
 fn first_free<T>(tried: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut last = anyhow::anyhow!("there is no candidate");
     for result in tried {
@@ -272,7 +266,8 @@ mod tests {
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Sends a request. Returns the time until the first byte, and the whole response.
+    /// Sends a request, and reads until the response contains `until`. Returns the time until the
+    /// first byte, and the response.
     async fn ask(stream: &mut tokio::net::TcpStream, request: &str, until: &str) -> (Duration, String) {
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();

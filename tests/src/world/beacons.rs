@@ -1,8 +1,8 @@
 //! Proxies that delay requests to the agents' beacons in the rootless grade. Agents measure each
 //! other through these proxies.
 //!
-//! A proxy forwards each request to the real beacon, and responds after the delay of the WAN. The
-//! time that the beacon itself takes is part of the delay, not added to it.
+//! A proxy forwards each request to the beacon, and responds after the delay of the WAN. This delay
+//! includes the time that the beacon takes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,27 +23,24 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
-/// Candidate ports for all beacons and proxies. Several are needed, because an agent outside the
-/// lab may use the first one on all addresses.
+/// Candidate ports for all beacons and proxies. There are several, because an agent outside the lab
+/// may use the first port on all addresses.
 const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
 /// Maximum size of a beacon's response in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// The listeners of all proxies, already bound.
+/// The bound listeners of all proxies.
 #[derive(Debug)]
 pub struct BeaconProxies {
     listeners: Vec<TcpListener>,
     port: u16,
 }
 
-/// A proxy's connection to the real beacon. The first request opens it.
+/// A connection from a proxy to a beacon; `None` until the first request.
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {
     /// Binds one proxy for each agent. All proxies have the same port.
-    ///
-    /// # Errors
-    /// Returns an error if none of the ports is free on all addresses.
     pub async fn bind(wan: &Wan) -> anyhow::Result<Self> {
         let mut last = None;
         for port in BEACON_PORTS {
@@ -68,7 +65,7 @@ impl BeaconProxies {
         Ok(listeners)
     }
 
-    /// The port of all proxies. The beacons must use the same port.
+    /// The port of all proxies. The beacons listen on the same port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -113,8 +110,8 @@ async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, 
     }
 }
 
-/// Forwards one request. If the beacon cannot be reached, closes the connection, so that the host
-/// seems dead.
+/// Forwards a request. If the beacon cannot be reached, the result is an error, and the connection
+/// closes, as with a dead host.
 async fn pass(
     request: &Request<Incoming>,
     connection: Arc<Connection>,

@@ -1,7 +1,6 @@
-//! An emulated country: its cities and carriers, and the rule that computes round trips from them.
-//!
-//! A layout is read from TOML. Together with its seed it fully determines a [`Scenario`]. This
-//! module is pure, except that it reads the file.
+//! An emulated country: its cities, carriers and agents, and the rules that give the round trips
+//! between them. A layout is read from TOML. Together with its seed, it fully determines a
+//! [`Scenario`].
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -19,17 +18,15 @@ pub const PAPER: &str = include_str!("../../scenarios/paper.toml");
 /// A layout for tests: six agents and 24 sites.
 pub const SMALL: &str = include_str!("../../scenarios/small.toml");
 
-/// The mean radius of the earth, in kilometres.
 const EARTH_RADIUS_KM: f64 = 6371.0;
 
-/// A layout file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     pub name: String,
     /// The country of all agents, as ISO 3166-1 alpha-2 code.
     pub country: String,
-    /// The seed from which the sites, their access times and their pages are drawn.
+    /// Seed of the sites, their access times and their pages.
     pub seed: u64,
     pub path: PathRules,
     pub sites: SiteRules,
@@ -55,11 +52,11 @@ pub struct PathRules {
     pub academic_ms: f64,
     /// Milliseconds added by an agent's access link.
     pub agent_access_ms: f64,
-    /// Milliseconds added by a site's access link: the minimum and the maximum. The value of each
-    /// site is drawn uniformly between them.
+    /// The minimum and maximum of the milliseconds added by a site's access link. The value of each
+    /// site is drawn uniformly.
     pub site_access_ms: [f64; 2],
-    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to this
-    /// value.
+    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
+    /// maximum.
     pub jitter_ms: f64,
     /// Probability that a body packet inside one carrier is lost, 0 to 1.
     pub loss_inside: f64,
@@ -73,11 +70,11 @@ pub struct PathRules {
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
     pub count: usize,
-    /// The carriers of sites. A site's carrier is drawn uniformly from this list, and its city from
-    /// all cities of the layout.
+    /// Carriers, from which the carrier of each site is drawn uniformly. The city of a site is
+    /// drawn from all cities of the layout.
     pub carriers: Vec<String>,
-    /// Number of consecutive sites that share one machine and its address. By default, every site
-    /// has its own machine.
+    /// Number of consecutive sites that share one machine and its address; `None` means one site
+    /// per machine.
     pub per_machine: Option<NonZeroUsize>,
 }
 
@@ -103,30 +100,23 @@ struct End<'a> {
     access_ms: f64,
 }
 
-/// Parses TOML. Error messages contain `origin`, which names the text, and the number of the line.
+/// Parses TOML. Error messages contain `origin`, the name of the text, and the line number.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, origin: &str) -> anyhow::Result<T> {
     toml::from_str(text).map_err(|error| {
-        // The error's own text would print the whole line.
+        // The `Display` of the error would print the whole line.
         let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
         anyhow::anyhow!("{origin}: line {line}: {}", error.message())
     })
 }
 
 impl Layout {
-    /// Parses a layout. Error messages contain `origin`, which names the layout.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not a layout, or is inconsistent.
+    /// Parses and validates a layout. Error messages contain `origin`, the name of the layout.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
         let layout: Self = parse_toml(text, origin)?;
         layout.validate().with_context(|| format!("check the scenario {origin}"))?;
         Ok(layout)
     }
 
-    /// Reads a layout from a file.
-    ///
-    /// # Errors
-    /// Like [`Layout::parse`], and when the file cannot be read.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         Self::parse(&text, &file.display().to_string())
@@ -154,11 +144,8 @@ impl Layout {
         }
     }
 
-    /// Draws the scenario. If fewer agents are wanted than the layout has, the agents are taken
-    /// evenly from all groups.
-    ///
-    /// # Errors
-    /// Returns an error if more agents are wanted than the layout has.
+    /// Draws the scenario. If `agents` is below the number of agents in the layout, the agents are
+    /// taken evenly from all groups.
     pub fn scenario(&self, agents: Option<usize>, sites: Option<usize>) -> anyhow::Result<Scenario> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let agents = self.draw_agents(agents)?;
@@ -233,8 +220,9 @@ impl Layout {
         sites
     }
 
-    /// Computes the link between two ends. The round trip is the distance (through an exchange if
-    /// there are two carriers), plus the penalty for two carriers, plus both access links.
+    /// The link between two ends. Its round trip is the time for the distance, plus the time of
+    /// both access links. Between two carriers, the distance is through an exchange, and a penalty
+    /// is added.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;

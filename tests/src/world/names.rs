@@ -1,7 +1,5 @@
-//! The lab's name server. It resolves the hosts of sites over UDP and TCP.
-//!
-//! It answers without delay, because resolving names is not part of the distance. For any other
-//! name it answers that the name does not exist.
+//! The lab's name server, which resolves the hosts of sites over UDP and TCP. It answers without
+//! delay, because name resolution is not part of a round trip. For other names it answers NXDOMAIN.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,10 +20,10 @@ const TTL_SECONDS: u32 = 300;
 /// Maximum size in bytes of a query over UDP.
 const MAX_QUESTION: usize = 4096;
 
-/// Addresses by host name. The names are in lower case, without a trailing dot.
+/// Addresses by host name. Names are in lower case, without a trailing dot.
 pub type Hosts = HashMap<String, Ipv4Addr>;
 
-/// A name server that has bound its address.
+/// A name server with bound sockets.
 #[derive(Debug)]
 pub struct NameServer {
     udp: UdpSocket,
@@ -33,7 +31,7 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Binds a server to an address in the network namespace of the calling thread.
+    /// Binds the sockets in the network namespace of the calling thread.
     pub fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let udp = std::net::UdpSocket::bind(address)?;
         udp.set_nonblocking(true)?;
@@ -65,8 +63,8 @@ async fn serve_udp(socket: &UdpSocket, hosts: &Hosts) {
         let (length, from) = match socket.recv_from(&mut question).await {
             Ok(received) => received,
             Err(error) => {
-                // The error means that an earlier answer went to a closed port. The socket itself
-                // still works.
+                // The error means that an earlier answer went to a closed port. The socket remains
+                // usable.
                 tracing::debug!(%error, "a name answer was refused");
                 continue;
             }

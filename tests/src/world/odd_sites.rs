@@ -1,6 +1,5 @@
-//! Misbehaving sites. Each site is a server with its own address and request log.
-//!
-//! The servers use plain sockets, because HTTP libraries cannot misbehave like this.
+//! Misbehaving sites. Each site is a server with its own address and request log. The servers use
+//! plain sockets, because HTTP libraries do not permit such misbehaviour.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,32 +12,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces of 256 bytes that a tar pit sends. An agent aborts a body slower than
-/// 1,024 bytes per second after ten seconds. A tar pit sends 2,560, so the agent aborts only after
-/// thirty seconds, the limit for a whole answer.
+/// Time between two pieces of 256 bytes from a tar pit. Agents abort a body slower than 1,024 bytes
+/// per second after ten seconds. At 2,560 bytes per second, agents abort only after thirty seconds,
+/// their time limit for a response.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
-/// How a site misbehaves. All these sites respond normally to HEAD requests, and have no
-/// robots.txt.
+/// How a site misbehaves. All odd sites respond normally to HEAD requests, and have no robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Pages never end. They are sent just fast enough that agents do not abort early.
+    /// Pages never end. They are sent just fast enough that agents do not abort them as too slow.
     TarPit,
     /// Requests for pages get status 429 and this Retry-After, in seconds.
     TurnsAway(u32),
-    /// After this number of pages, every connection is reset.
+    /// After this number of pages, the site resets every connection that requests a page.
     Breaks(usize),
 }
 
 #[derive(Debug, Clone)]
 pub struct LoggedRequest {
     pub what: String,
-    /// When the request arrived.
     pub at: Instant,
 }
 
-/// A running site. Dropping it stops the site.
+/// A running odd site. Dropping it stops the site.
 #[derive(Debug)]
 pub struct OddSite {
     address: SocketAddr,
@@ -51,12 +48,12 @@ struct OddSiteState {
     oddity: Oddity,
     mended: AtomicBool,
     pages: AtomicUsize,
-    /// Every connection appends to the log. No code holds this lock across an await.
+    /// Every connection appends to the log. No code holds the lock across an await.
     log: Mutex<Vec<LoggedRequest>>,
 }
 
 impl OddSite {
-    /// Starts a site on this address, at a free port.
+    /// Starts a site on `address`, at a free port.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;
@@ -93,7 +90,7 @@ impl Drop for OddSite {
 }
 
 impl OddSiteState {
-    /// Responds to requests until the client disconnects.
+    /// Responds to requests until the connection ends.
     async fn serve(&self, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
         while let Some(what) = request(&mut stream).await {
@@ -120,7 +117,7 @@ impl OddSiteState {
                 send(stream, &status, "").await
             }
             Some(Oddity::Breaks(after)) if self.pages.fetch_add(1, Ordering::Relaxed) >= after => {
-                // With zero linger, closing the connection resets it.
+                // With zero linger, closing the connection sends a reset.
                 stream.get_ref().set_zero_linger()?;
                 Err(std::io::ErrorKind::ConnectionReset.into())
             }
@@ -130,7 +127,7 @@ impl OddSiteState {
     }
 }
 
-/// Reads the head of a request. Returns its method and path; `None` if the connection has ended.
+/// Reads the head of a request. Returns the method and path; `None` if the connection has ended.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;

@@ -1,10 +1,10 @@
-//! Computes how a body arrives, by simulating TCP Reno in rounds of one round trip each. This
-//! module is pure.
+//! Computes the times at which parts of a body arrive, by simulating TCP Reno in rounds of one
+//! round trip each.
 //!
-//! The first window is ten segments. In slow start, the window doubles in each round. A random loss
-//! halves the window and ends slow start; after that, the window grows by one segment per round. It
-//! never exceeds the number of segments that the rate carries in one round trip. A lost segment is
-//! sent again in the next round. [`crate::world::wan`] adds the round trips of the handshake and
+//! The first window is ten segments. In slow start, the window doubles in each round. A loss halves
+//! the window and ends slow start. After slow start, the window grows by one segment per round. The
+//! maximum window is the number of segments that the rate carries in one round trip. A lost segment
+//! is sent again in the next round. [`crate::world::wan`] adds the round trips of the handshake and
 //! the request.
 
 use std::time::Duration;
@@ -22,12 +22,11 @@ pub struct Path {
     pub rtt: Duration,
     /// The probability that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// Maximum bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// The number of bytes that arrive in each round. The first round arrives together with the
-/// response's header.
+/// The number of bytes that arrive in each round. The bytes of the first round arrive together with
+/// the header of the response.
 pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     let most = (whole(path.bytes_per_s * path.rtt.as_secs_f64()) / SEGMENT).max(LEAST_WINDOW);
     let mut window = INITIAL_WINDOW.min(most);

@@ -1,7 +1,6 @@
-//! The emulated agents and sites, and the links between them.
-//!
-//! A scenario is made from a [`crate::world::layout::Layout`] or a measured [`Matrix`]. Only the
-//! lab knows the scenario; the scheduler does not.
+//! The emulated agents and sites, and the links between them. A scenario is made from a
+//! [`crate::world::layout::Layout`] or a measured [`Matrix`]. The scheduler does not see the
+//! scenario.
 
 use std::time::Duration;
 
@@ -23,13 +22,12 @@ pub struct Scenario {
     pub mesh: Vec<Vec<Link>>,
     /// The link from each agent (row) to each site (column).
     pub paths: Vec<Vec<Link>>,
-    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to this
-    /// value.
+    /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
+    /// maximum.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link, before the factor in `shapes`.
+    /// Rate of an agent's access link without the factor in `shapes`.
     pub agent_bytes_per_s: f64,
-    /// Factors on `agent_bytes_per_s`, by agent. Agents beyond the end of the list have the factor
-    /// 1.
+    /// Factors on `agent_bytes_per_s`, by agent index. The factor of agents beyond the end is 1.
     pub shapes: Vec<f64>,
     pub web: WebRules,
 }
@@ -48,15 +46,14 @@ pub struct SiteNode {
     pub host: String,
     pub city: String,
     pub carrier: String,
-    /// The index of the site's machine. All sites of one machine have its address.
+    /// The index of the machine. All sites of a machine have its address.
     pub machine: usize,
 }
 
-/// The path between two nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     pub rtt_ms: f64,
-    /// The probability that a body packet is lost.
+    /// The probability that a body packet is lost, 0 to 1.
     pub loss: f64,
 }
 
@@ -74,7 +71,6 @@ pub struct WebRules {
     pub mean_pages: f64,
     /// Standard deviation of the logarithm of the number of pages.
     pub pages_sigma: f64,
-    /// Maximum number of pages of a site.
     pub max_pages: usize,
     /// Mean size of a page in bytes. The size has a lognormal distribution.
     pub mean_bytes: f64,
@@ -111,10 +107,6 @@ impl Default for WebRules {
 }
 
 impl WebRules {
-    /// Checks that sites can be drawn by these rules.
-    ///
-    /// # Errors
-    /// Returns an error if a fraction, a mean, a maximum or a standard deviation is out of range.
     pub fn validate(&self) -> anyhow::Result<()> {
         let shares =
             [("broken_share", self.broken_share), ("slow_share", self.slow_share), ("robots_share", self.robots_share)];
@@ -131,19 +123,16 @@ impl WebRules {
     }
 }
 
-/// Packet loss on all paths of a matrix. Matrices have no loss data, so this is the paper layout's
-/// value inside one carrier.
+/// Packet loss on all paths of a matrix. Matrices have no loss data, so the value is that of the
+/// paper's layout inside one carrier.
 const MATRIX_LOSS: f64 = 0.001;
-/// Rate of access links in scenarios from a matrix. Matrices have no rates, so this is the paper
-/// layout's 20 Mbit/s.
+/// Rate of access links in scenarios from a matrix. Matrices have no rates, so the value is the 20
+/// Mbit/s of the paper's layout.
 const MATRIX_AGENT_BYTES_PER_S: f64 = 2.5e6;
 
 impl Scenario {
-    /// Draws agents and sites from the nodes of a matrix. A node is skipped if the matrix lacks a
-    /// value between it and an agent that was drawn before.
-    ///
-    /// # Errors
-    /// Returns an error if the matrix has too few nodes.
+    /// Draws agents and sites from the nodes of a matrix. A node is skipped if a round trip between
+    /// it and a drawn agent is missing. Fails if too few nodes remain.
     pub fn from_matrix(matrix: &Matrix, name: &str, seed: u64, agents: usize, sites: usize) -> anyhow::Result<Self> {
         let nodes = matrix.nodes();
         ensure!(agents >= 1 && sites >= 1, "at least one agent and one site are needed");
@@ -196,10 +185,8 @@ impl Scenario {
         })
     }
 
-    /// Reorders the agents. `order` lists their current indices in the new order.
-    ///
-    /// # Errors
-    /// Returns an error if `order` is not a permutation of all agents.
+    /// Reorders the agents. `order` lists their current indices in the new order. Fails if `order`
+    /// is not a permutation of all agents.
     pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
         let mut all = order.to_vec();
         all.sort_unstable();
@@ -214,7 +201,6 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Rate of this agent's access link.
     pub fn bytes_per_s(&self, agent: usize) -> f64 {
         self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
@@ -223,7 +209,6 @@ impl Scenario {
         self.sites.iter().map(|site| site.machine + 1).max().unwrap_or(0)
     }
 
-    /// The indices of the sites on a machine.
     pub fn sites_of(&self, machine: usize) -> impl Iterator<Item = usize> {
         self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
     }
@@ -238,8 +223,7 @@ impl Scenario {
     }
 }
 
-/// Makes an agent from a node. A matrix has no cities, so every node becomes a city and a carrier
-/// of its own.
+/// A matrix has no cities, so every node is a city and a carrier of its own.
 fn matrix_agent(node: usize) -> AgentNode {
     let label = format!("node-{node}");
     AgentNode { name: label.clone(), city: label.clone(), carrier: label, country: String::new() }

@@ -1,7 +1,7 @@
 //! The servers of the sites. Each machine has one listener, and all listeners have the same port.
 //!
-//! [`crate::world::wan`] delays every response. The access log shows what agents really requested,
-//! independently of their own reports.
+//! [`crate::world::wan`] delays every response. The access log contains the requests that arrived,
+//! independently of the reports of agents.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -27,45 +27,41 @@ use crate::world::wan::{Connection, Destination, Wan};
 use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 const BACKLOG: u32 = 1024;
-/// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets it
+/// The congestion control of sites in the tun grade. Most real sites use cubic. The lab sets cubic
 /// explicitly, because some hosts use bbr by default, which hardly reacts to loss.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
-/// A body that is sent at the times for which the WAN schedules its bytes.
+/// A body whose parts are sent at the times that the WAN schedules.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The index of the site.
     pub site: usize,
-    /// The index of the agent that sent the request; `None` for other clients.
+    /// The index of the agent; `None` for other clients.
     pub agent: Option<usize>,
     pub get: bool,
     pub path: String,
     pub status: StatusCode,
-    /// When the request arrived.
     pub at: Instant,
     /// Size of the response body; zero for HEAD.
     pub bytes: usize,
 }
 
-/// When a body was sent.
+/// The transmission of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery {
-    /// The index of the site that sent the body.
+    /// The index of the site.
     pub site: usize,
-    /// When the first byte is sent.
     pub from: Instant,
-    /// When the last byte is sent. In the rootless grade it arrives at the same time.
+    /// When the last byte is sent. In the rootless grade, the byte arrives at the same time.
     pub until: Instant,
     pub bytes: usize,
 }
 
-/// Records every request that reached a site, in order of arrival, and every body that was sent.
-/// Cheap to clone.
+/// All requests to sites, in order of arrival, and all sent bodies. Clones share the log.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
-    /// Every server task appends to these lists. No code holds the locks across an await.
+    /// Every server task appends to both lists. No code holds the locks across an await.
     entries: Arc<Mutex<Vec<Access>>>,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
@@ -82,7 +78,7 @@ impl AccessLog {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// The bodies sent so far, including those that are still being sent.
+    /// The bodies sent so far, including those whose transmission has not ended.
     pub fn deliveries(&self) -> Vec<Delivery> {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -92,7 +88,7 @@ impl AccessLog {
     }
 }
 
-/// Opens a listener on an address in the network namespace of the calling thread.
+/// Opens a listener in the network namespace of the calling thread.
 pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -100,7 +96,7 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// The listeners of all machines, already bound.
+/// The bound listeners of all machines.
 #[derive(Debug)]
 pub struct SiteServers {
     listeners: Vec<TcpListener>,
@@ -109,9 +105,6 @@ pub struct SiteServers {
 
 impl SiteServers {
     /// Binds a listener for each machine, in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// Returns an error if one of the addresses is in use.
     pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {
@@ -151,8 +144,8 @@ impl SiteServers {
                             streams.spawn(ended.clone().run_until_cancelled_owned(served));
                         }
                         Err(error) => {
-                            // Probably there is no free file descriptor, so wait until some
-                            // connections have ended.
+                            // Probably no file descriptor is free, so wait until some connections
+                            // have ended.
                             tracing::warn!(%error, machine, "a site could not accept a connection");
                             tokio::time::sleep(Duration::from_millis(50)).await;
                         }
@@ -194,7 +187,7 @@ impl SiteServer {
         });
         let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
-            // This is normal: agents often close a connection in the middle of a body.
+            // An error is normal, because agents often close a connection in the middle of a body.
             tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
         }
     }
@@ -274,13 +267,13 @@ impl SiteServer {
     }
 }
 
-/// Makes a body that is sent in the rounds that the WAN schedules from now on.
+/// A body whose parts are sent at the times that the WAN schedules from now on.
 pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
     let releases = connection.schedule(body.len(), Instant::now());
     timed_body(body, releases, connection)
 }
 
-/// Makes a body whose pieces are sent at the times in `releases`.
+/// A body whose parts are sent at the times in `releases`.
 fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
     let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
         let chunk = body.slice(*sent..*sent + bytes);

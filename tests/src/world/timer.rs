@@ -1,9 +1,9 @@
-//! A timer with a finer resolution than tokio's millisecond. It consists of one thread, a heap, and
-//! a condition variable.
+//! A timer with a finer resolution than tokio's millisecond. It consists of a thread, a heap, and a
+//! condition variable.
 //!
-//! The thread sleeps until the earliest deadline, by the kernel's high-resolution timer, and then
-//! wakes the waiting task. The task records how late it woke up, which includes its own scheduling
-//! delay.
+//! The thread sleeps until the earliest deadline with the kernel's high-resolution timer, and then
+//! wakes the waiting task. The task records its lateness, which includes the delay until it is
+//! scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,20 +14,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const BUCKET: Duration = Duration::from_micros(50);
-/// Number of buckets. The last one is for all values of 200 ms or more.
+/// Number of buckets. The last bucket contains all values of about 200 ms or more.
 const BUCKETS: usize = 4000;
 
-/// Wakes tasks at given instants. Cheap to clone.
+/// Wakes tasks at given instants. Clones share the thread.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,
-    /// Ends the thread when the last clone of the timer is dropped.
+    /// Dropping the last clone ends the thread.
     _guard: Arc<Guard>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// The thread waits for changes of the queue with `changed`.
+    /// The thread waits on `changed` for changes of the queue.
     queue: Mutex<Queue>,
     changed: Condvar,
     lateness: Lateness,
@@ -78,10 +78,6 @@ impl Drop for Guard {
 }
 
 impl Timer {
-    /// Starts the timer's thread.
-    ///
-    /// # Errors
-    /// Returns an error if the thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });
@@ -90,11 +86,11 @@ impl Timer {
         Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
     }
 
-    /// Sleeps until an instant, and records the lateness. If the instant has already passed, the
-    /// lateness is recorded at once.
+    /// Sleeps until an instant, and records the lateness. If the instant has passed, the function
+    /// does not sleep.
     pub async fn sleep_until(&self, at: Instant) {
         if let Some(woken) = self.enqueue(at) {
-            // The result is never an error: the thread lives at least as long as `self`, so it does
+            // The result is never an error. The thread runs as long as `self` exists, so it does
             // not drop the sender.
             let _ = woken.await;
         }
@@ -143,7 +139,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// A histogram of how late tasks or packets were.
+/// A histogram of the lateness of tasks or packets.
 #[derive(Debug)]
 pub struct Lateness {
     buckets: Vec<AtomicU64>,
@@ -165,8 +161,8 @@ impl Lateness {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// The lateness that this fraction of wake-ups did not exceed, rounded up to the edge of a
-    /// bucket. Zero if there were no wake-ups.
+    /// The `share` quantile of the lateness, rounded up to the edge of a bucket. Zero if nothing
+    /// was recorded.
     pub fn quantile(&self, share: f64) -> Duration {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();

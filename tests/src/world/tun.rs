@@ -2,8 +2,7 @@
 //! the lab delays, queues and drops them.
 //!
 //! Every agent has its own namespace and address. All sites and the lab's servers share one
-//! namespace. The real kernel makes connections, answers ICMP, controls congestion, retransmits and
-//! times out. The grade needs root and `/dev/net/tun`; see [`missing`].
+//! namespace. The kernel runs TCP and answers ICMP. The grade needs root and `/dev/net/tun`.
 
 mod device;
 mod faults;
@@ -35,13 +34,13 @@ use paths::PathTable;
 use router::Router;
 use switch::Switch;
 
-/// The port of every beacon. It is always free, because nothing else listens in an agent's
+/// The port of every beacon. It is always free, because only the beacon listens in an agent's
 /// namespace.
 pub const BEACON_PORT: u16 = 7180;
 
 const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
 
-/// Why this machine does not support the tun grade; `None` if it does.
+/// Why this machine does not support the tun grade; `None` if it supports the grade.
 pub fn missing() -> Option<String> {
     let tried = || {
         let namespace = NetNamespace::inside(NamespaceThread::start("wan-trial")?);
@@ -59,19 +58,17 @@ pub struct Network {
     faults: LinkFaults,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
-    /// The schedulers' ports that are forwarded. No code holds this lock across an await.
+    /// The forwarded ports. No code holds the lock across an await.
     forwarded: Mutex<Vec<u16>>,
 }
 
 impl Network {
     /// Creates the namespaces of a scenario, and starts the router. Blocks for a fraction of a
-    /// second.
-    ///
-    /// # Errors
-    /// Returns an error if this machine does not support the tun grade; see [`missing`].
+    /// second. Fails if this machine does not support the tun grade.
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
-        // Create the namespaces in parallel, because creating one is mostly waiting for the kernel.
+        // The namespaces are created in parallel, because the time is mostly spent waiting for the
+        // kernel.
         let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
             making
@@ -105,12 +102,12 @@ impl Network {
         &self.agents[index]
     }
 
-    /// The faults of the agents' links. They may be changed at any time.
+    /// The faults of the agents' links, which can be changed at any time.
     pub fn faults(&self) -> &LinkFaults {
         &self.faults
     }
 
-    /// How late packets were delivered.
+    /// The lateness of delivered packets.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
     }
@@ -119,12 +116,9 @@ impl Network {
         &self.traffic
     }
 
-    /// Forwards this port of each agent's loopback to a scheduler on the same port of the host's
-    /// loopback. The forwarding survives restarts of the scheduler. Forwarding a port again has no
-    /// effect.
-    ///
-    /// # Errors
-    /// Returns an error if the port is in use in one of the namespaces.
+    /// Forwards `port` of each agent's loopback to the same port of the host's loopback, where a
+    /// scheduler listens. The forwarding survives restarts of the scheduler. Forwarding a port
+    /// again has no effect.
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         if !forwarded.contains(&port) {
@@ -148,7 +142,7 @@ impl Drop for Network {
     }
 }
 
-/// Creates a namespace. Number 0 is for the servers, number n is for agent n - 1.
+/// Creates a namespace. Number 0 is for the servers, and number n for agent n - 1.
 fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),

@@ -1,11 +1,10 @@
 //! The server side of the emulated WAN: its addresses, and the delays of sites and beacons in the
-//! rootless grade. In the tun grade nothing is delayed here, because [`crate::world::tun`] delays
-//! packets.
+//! rootless grade. In the tun grade, [`crate::world::tun`] delays packets instead.
 //!
 //! In the rootless grade, the source address identifies the agent. A handshake on loopback takes no
-//! time, so the first request of a connection is answered after two round trips, and later requests
-//! after one. Bodies follow [`crate::world::reno`], and share the agent's access link. Only bodies
-//! are affected by loss.
+//! time, so the first response on a connection takes two round trips, and later responses take one.
+//! Bodies follow [`crate::world::reno`], and share the agent's access link. Loss affects only
+//! bodies.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +18,7 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Number of hosts per third octet of an address block. The fourth octets are 1 to 250.
+/// Number of hosts per third octet of an address. The fourth octets are 1 to 250.
 const HOSTS_PER_OCTET: usize = 250;
 /// Number of lanes. Each lab uses the addresses of one lane, so that several labs can run at the
 /// same time.
@@ -36,9 +35,8 @@ const NAMES: u8 = 4;
 const SCHEDULERS: u8 = 5;
 
 /// The addresses of one lab. In lane 0, addresses of agents begin with 127.1, of sites with 127.2,
-/// of beacon proxies with 127.3, and of the name server with 127.4. In the tun grade the first
-/// octet is 10 instead of 127. There, beacons need no proxies, and agents reach the schedulers
-/// through 10.5.
+/// of beacon proxies with 127.3, and of the name server with 127.4. In the tun grade, the first
+/// octet is 10, there are no beacon proxies, and agents reach the schedulers through 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     first: u8,
@@ -50,12 +48,13 @@ impl Lane {
     /// namespaces.
     pub const TUN: Self = Self { first: PRIVATE, number: 0 };
 
-    /// A lane of the rootless grade. `number` must be from 0 to [`LANES`] − 1.
+    /// A lane of the rootless grade; `None` unless `number` is below [`LANES`].
     pub fn new(number: u8) -> Option<Self> {
         (number < LANES).then_some(Self { first: LOOPBACK, number })
     }
 
-    /// Whether this is the lane of the tun grade, where packets are delayed instead of responses.
+    /// Whether this is the lane of the tun grade, in which packets are delayed instead of
+    /// responses.
     pub fn is_tun(self) -> bool {
         self == Self::TUN
     }
@@ -66,7 +65,8 @@ impl Lane {
         Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
     }
 
-    /// The index of an address in a block; `None` unless it is below `count`.
+    /// The index of an address in a block; `None` if the address is not in the block, or the index
+    /// is not below `count`.
     fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
         let [_, _, third, fourth] = address.octets();
         let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
@@ -87,7 +87,6 @@ impl Lane {
         self.address(if self.is_tun() { AGENTS } else { BEACON_PROXIES }, index)
     }
 
-    /// The address of the name server.
     pub fn names(self) -> Ipv4Addr {
         self.address(NAMES, 0)
     }
@@ -97,7 +96,7 @@ impl Lane {
         self.address(SCHEDULERS, 0)
     }
 
-    /// The networks of everything except agents, as `address/bits`.
+    /// The networks of sites, name server and schedulers, as `address/bits`.
     pub fn server_networks(self) -> [String; 3] {
         [SITES, NAMES, SCHEDULERS].map(|block| format!("{}.{}.0.0/16", self.first, self.number * 10 + block))
     }
@@ -119,13 +118,12 @@ impl Lane {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
-    /// A site, with its index.
     Site(usize),
-    /// An agent's beacon, with the agent's index.
+    /// The index of the beacon's agent.
     Beacon(usize),
 }
 
-/// The server side of one scenario's emulated WAN. Cheap to clone.
+/// The server side of a scenario's emulated WAN. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Wan {
     state: Arc<WanState>,
@@ -136,7 +134,7 @@ struct WanState {
     scenario: Scenario,
     lane: Lane,
     timer: Timer,
-    /// When each agent's access link will be free again.
+    /// The times when the access links of agents are free again.
     links: Vec<Mutex<Instant>>,
     connections: AtomicU64,
 }
@@ -160,8 +158,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// Makes a connection that comes from an address. The connection has no delay in the tun grade,
-    /// or if the address belongs to no agent.
+    /// A connection from `source`. The connection has no delay in the tun grade, or if `source` is
+    /// the address of no agent.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());
@@ -181,12 +179,12 @@ pub struct Connection {
     agent: Option<usize>,
     link: Option<Link>,
     used: AtomicBool,
-    /// The generator from which jitter and loss are drawn. No code holds this lock across an await.
+    /// Draws jitter and loss. No code holds the lock across an await.
     rng: Mutex<ChaCha8Rng>,
 }
 
 impl Connection {
-    /// The agent that made the connection; `None` if the source address belongs to no agent.
+    /// `None` if the source address belongs to no agent.
     pub fn agent(&self) -> Option<usize> {
         self.agent
     }
@@ -208,7 +206,7 @@ impl Connection {
     }
 
     /// The times at which the parts of a body may be sent, with the sizes of the parts. The first
-    /// part may be sent at `first_byte`.
+    /// time is `first_byte`, unless the access link is busy.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
@@ -223,9 +221,9 @@ impl Connection {
         releases
     }
 
-    /// Queues bytes on the agent's access link. Returns when the bytes pass the link. If the link
-    /// is free, they pass immediately, because the round trip already includes their transmission
-    /// time.
+    /// Queues bytes on the agent's access link, and returns the time when they pass the link. If
+    /// the link is free, the bytes pass immediately, because the round trip already includes their
+    /// transmission time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
@@ -235,7 +233,6 @@ impl Connection {
         begins
     }
 
-    /// Waits until an instant, using the timer of the WAN.
     pub async fn wait(&self, until: Instant) {
         self.wan.state.timer.sleep_until(until).await;
     }

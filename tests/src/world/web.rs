@@ -1,9 +1,9 @@
 //! The synthetic web. The pages of each site are drawn from the scenario's seed.
 //!
 //! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
-//! hosts, and the server delays some of them. A body is generated when it is requested, always with
-//! the same content. [`SiteWeb::expected_crawl`] computes which pages a polite crawler reaches.
-//! This module is pure.
+//! hosts, and the server delays some of them. The body of a page is generated for each request,
+//! always with the same content. [`SiteWeb::expected_crawl`] computes the pages that a polite
+//! crawler reaches.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -15,13 +15,12 @@ use rand_chacha::ChaCha8Rng;
 use crate::world::scenario::WebRules;
 
 pub const DISALLOWED: &str = "/private/";
-/// If a site has a robots.txt, one in this many of its pages is in the disallowed folder.
+/// In a site with a robots.txt, one in this many pages is in the disallowed folder.
 const PRIVATE_ONE_IN: usize = 10;
 /// A page's parent is one of this many preceding pages. Smaller values make deeper sites.
 const PARENT_WINDOW: usize = 12;
-/// Maximum number of cross links on a page.
 const MAX_CROSS_LINKS: usize = 3;
-/// A link to another host. Crawlers must not follow it.
+/// A link to another host, which crawlers must not follow.
 const ELSEWHERE: &str = "http://www.elsewhere.test/";
 
 #[derive(Debug, Clone)]
@@ -39,34 +38,31 @@ pub struct Page {
     pub thinking: Duration,
     /// The indices of the pages that this page links to.
     links: Vec<usize>,
-    /// Whether the page has a broken link.
     broken: bool,
     /// Whether the page links to another host.
     leaves: bool,
 }
 
-/// The properties of a request that determine how long it takes.
+/// The properties of a request that determine its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteRequest {
     /// Size of the response's body in bytes.
     pub bytes: usize,
-    /// How long the server waits before it responds.
     pub thinking: Duration,
 }
 
-/// The result that a polite crawler must report.
+/// The result of a polite crawler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCrawl {
     /// The paths of all reachable pages.
     pub pages: BTreeSet<String>,
-    /// Total size of the bodies of these pages in bytes.
+    /// Total size in bytes of the bodies of reachable pages.
     pub bytes: u64,
-    /// Number of different broken links on these pages.
+    /// Number of broken links on reachable pages.
     pub broken: usize,
 }
 
 impl SiteWeb {
-    /// Draws the site with this index.
     pub fn draw(rules: &WebRules, seed: u64, site: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(u64::try_from(site).unwrap_or(u64::MAX).wrapping_add(1));
@@ -104,7 +100,7 @@ impl SiteWeb {
         site
     }
 
-    /// The text of robots.txt; `None` if the site has no such file.
+    /// The text of robots.txt; `None` if the site has no robots.txt.
     pub fn robots(&self) -> Option<String> {
         self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
     }
@@ -123,7 +119,7 @@ impl SiteWeb {
         self.pages.is_empty()
     }
 
-    /// The body of a page, padded to its size.
+    /// The body of a page, padded to the size of the page.
     pub fn body(&self, index: usize) -> String {
         let wanted = self.pages[index].bytes;
         let mut text = self.head(index);
@@ -159,7 +155,7 @@ impl SiteWeb {
     }
 
     /// The requests of a crawl that honours robots.txt and follows at most `max_depth` links from
-    /// the start page. First comes robots.txt, then pages and broken links in breadth-first order.
+    /// the start page. First is robots.txt, then pages and broken links in breadth-first order.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
         let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];
@@ -182,7 +178,7 @@ impl SiteWeb {
         }
     }
 
-    /// The pages that a polite crawler requests, in breadth-first order. A broken link is `None`.
+    /// The pages that a polite crawler requests, in breadth-first order. `None` is a broken link.
     fn crawl(&self, max_depth: u32) -> Vec<Option<&Page>> {
         let mut seen = BTreeSet::from([0]);
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
@@ -205,9 +201,9 @@ impl SiteWeb {
     }
 }
 
-/// The response's body if a site has no robots.txt.
+/// The body of the response if a site has no robots.txt.
 pub const NO_ROBOTS: &str = "no robots.txt\n";
-/// The response's body if a page does not exist.
+/// The body of the response if a page does not exist.
 pub const NO_PAGE: &str = "no such page\n";
 const TAIL: &str = "</p></body></html>\n";
 
@@ -245,12 +241,13 @@ fn missing(index: usize) -> String {
 
 /// Draws from the standard normal distribution.
 pub fn normal(rng: &mut ChaCha8Rng) -> f64 {
-    // The Box–Muller transform. 1 - u is never 0, so its logarithm is finite.
+    // The Box–Muller transform. The logarithm is finite, because 1 - u is above 0.
     let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// Draws an integer from a lognormal distribution with this mean. Clamps it to `least` and `most`.
+/// Draws an integer from a lognormal distribution with mean `mean`, and clamps it to `least` and
+/// `most`.
 fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
     let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal(rng)).exp();
     let whole = Duration::try_from_secs_f64(drawn / 1e6).map_or(u128::MAX, |scaled| scaled.as_micros());

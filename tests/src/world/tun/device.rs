@@ -16,42 +16,40 @@ const TUN: &str = "/dev/net/tun";
 const NAME: &str = "wan";
 /// Maximum size of a packet in bytes, as on Ethernet.
 pub(super) const MTU: usize = 1500;
-/// Maximum number of packets that wait for the router. A burst would overflow the default of 500
-/// and lose packets, but only the scenario's rules may cause losses.
+/// Maximum number of packets that wait for the router. A burst would overflow the default of 500,
+/// but only the scenario's rules may cause losses.
 const QUEUE: u32 = 20_000;
 
-/// Settings in every namespace, as paths below /proc/sys/net. Settings that the kernel does not
-/// have are skipped.
+/// Settings in every namespace, as paths below /proc/sys/net. A setting that the kernel does not
+/// have is skipped.
 const SETTINGS: [(&str, &str); 6] = [
-    // Scenarios have no IPv6, and the router would have to carry its neighbour discovery packets.
+    // Scenarios have no IPv6, but the router would have to carry its neighbour discovery.
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    // A connection must not reuse metrics of earlier connections, or runs would influence each
-    // other.
+    // A connection must not reuse metrics of earlier connections, because runs would then influence
+    // each other.
     ("ipv4/tcp_no_metrics_save", "1"),
-    // Allow processes to send ICMP echo requests without root.
+    // Processes may send ICMP echo requests without root.
     ("ipv4/ping_group_range", "0 2147483647"),
-    // In the agents' namespaces, the lab listens on the schedulers' ports, which come from the
-    // host's port range. So this range must not overlap with the host's range.
+    // In the agents' namespaces, the lab listens on the schedulers' ports, which the host chose
+    // from its default range, 32768 to 60999. So the range for clients must not overlap with this
+    // range.
     ("ipv4/ip_local_port_range", "1024 32767"),
     // Reverse path filtering is useless, because there is only one route.
     ("ipv4/conf/all/rp_filter", "0"),
 ];
 
-/// The addresses that a namespace has.
+/// The addresses of a namespace.
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
     One(Ipv4Addr),
-    /// All addresses in these networks, which are written as `address/bits`.
+    /// All addresses in these networks, written as `address/bits`.
     All(Vec<String>),
 }
 
-/// Creates the device, addresses and routes of a namespace. Returns the device.
-///
-/// # Errors
-/// Returns an error if `ip` or a system call fails. The message contains the output of `ip`.
+/// Creates the device, addresses and routes of a namespace.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Check first that the device file exists, because opening a missing file could create it.
+    // The device file must exist, because opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {
@@ -96,7 +94,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("run ip, of the Debian package iproute2")?;
-    // This does not block, because the lines fit into the pipe's buffer.
+    // Writing does not block, because the lines fit into the buffer of the pipe.
     child.stdin.take().context("talk to ip")?.write_all(lines.as_bytes()).context("talk to ip")?;
     let output = child.wait_with_output().context("wait for ip")?;
     ensure!(output.status.success(), "ip: {}", String::from_utf8_lossy(&output.stderr).trim());

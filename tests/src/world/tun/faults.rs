@@ -1,8 +1,8 @@
-//! Faults of agents' links: cuts and slowdowns. They can be set and removed while packets flow.
+//! Faults of agents' links: cuts and slowdowns. They can be set and removed while packets are in
+//! transit.
 //!
-//! A cut drops packets silently, like a broken cable: neither end is notified. The router checks
-//! for faults when it receives a packet and again when it delivers the packet, so removing a fault
-//! takes effect at once.
+//! A cut drops packets silently, like a broken cable. The router checks for faults when it receives
+//! a packet, and again when it delivers the packet.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,14 +17,13 @@ pub enum CutDirection {
     From,
 }
 
-/// The faults of all agents' links. Initially there are none. Cheap to clone.
+/// The faults of all agents' links; initially none. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct LinkFaults {
-    /// The faults of each agent's link, by the agent's index.
+    /// By agent index.
     links: Arc<[Mutex<LinkFault>]>,
 }
 
-/// The faults of one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkFault {
     cut: Option<CutDirection>,
@@ -39,30 +38,28 @@ struct Slowdown {
 }
 
 impl LinkFault {
-    /// Whether packets for the agent are lost.
     pub(super) fn loses_towards(self) -> bool {
         matches!(self.cut, Some(CutDirection::Both | CutDirection::Towards))
     }
 
-    /// Whether packets from the agent are lost.
     pub(super) fn loses_from(self) -> bool {
         matches!(self.cut, Some(CutDirection::Both | CutDirection::From))
     }
 
-    /// The extra delay of a packet, and the maximum random delay in addition to it. Both are zero
-    /// once the slowdown is over.
+    /// The extra delay of a round trip, and the maximum random delay. Both are zero when the
+    /// slowdown has ended.
     pub(super) fn slowness(self, now: Instant) -> (Duration, Duration) {
         self.slow.filter(|slow| now < slow.until).map_or_else(Default::default, |slow| (slow.extra, slow.jitter))
     }
 }
 
 impl LinkFaults {
-    /// Makes one link without faults per agent.
+    /// One link without faults per agent.
     pub(super) fn none(agents: usize) -> Self {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }
 
-    /// Cuts the link of an agent. An earlier cut is replaced.
+    /// Cuts the link of an agent. A new cut replaces an earlier one.
     ///
     /// # Panics
     /// Panics if the index is invalid.
@@ -81,8 +78,8 @@ impl LinkFaults {
     }
 
     /// Slows an agent's link down for the time `lasting`. Each round trip takes `extra` longer,
-    /// half of it in each direction. In addition, packets to the agent get a random delay of at
-    /// most `jitter`. An earlier slowdown is replaced.
+    /// half of it in each direction. Packets to the agent also get a random delay of at most
+    /// `jitter`. A new slowdown replaces an earlier one.
     ///
     /// # Panics
     /// Panics if the index is invalid.
@@ -91,7 +88,7 @@ impl LinkFaults {
         self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
     }
 
-    /// The cut of an agent's link, if any.
+    /// The cut of an agent's link; `None` if the link is not cut.
     ///
     /// # Panics
     /// Panics if the index is invalid.

@@ -1,9 +1,9 @@
 //! Forwards agents' connections to the schedulers, which listen on the host's loopback without TLS.
 //!
 //! In every agent's namespace, the lab listens on 127.0.0.1 at the scheduler's port, so that the
-//! address in the agent's configuration works. The lab passes the bytes through the router to a
+//! address in the agent's configuration is valid. The lab passes the bytes through the router to a
 //! listener in the servers' namespace, and from there to the host. So delays and cuts apply to
-//! these connections, too.
+//! these connections.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio_util::task::TaskTracker;
 use super::namespace::NetNamespace;
 use crate::world::sites::listen;
 
-/// Time limit for making a connection through the network. Agents give up earlier.
+/// Time limit for a connection through the network. The time limit of agents is shorter.
 const CONNECT: Duration = Duration::from_secs(30);
-/// Delay after a failed accept. Probably the process has no free file descriptor; one may become
-/// free meanwhile.
+/// Delay after a failed accept. Probably no file descriptor is free; one may become free in this
+/// time.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The next stage of a forwarded connection.
@@ -28,17 +28,14 @@ struct NextHop {
     /// The namespace from which to connect.
     from: NetNamespace,
     address: SocketAddr,
-    /// Whether `address` is on the host's loopback. In this case each agent's connection has a
-    /// source address of its own, as in the rootless grade. With 127.0.0.1 as source, a connection
-    /// to the port of a stopped scheduler could connect to itself.
+    /// Whether `address` is on the host's loopback. Then the source address is a different one for
+    /// each agent, as in the rootless grade. From 127.0.0.1, a connection to the port of a stopped
+    /// scheduler could connect to itself.
     host: bool,
 }
 
 /// Forwards a port of every agent's loopback to the same port of the host's loopback, until
-/// `shutdown` is cancelled.
-///
-/// # Errors
-/// Returns an error if the port is in use in one of the namespaces.
+/// `shutdown` is cancelled. Fails if the port is in use in a namespace.
 pub(super) fn forward(
     port: u16,
     schedulers: Ipv4Addr,
@@ -80,8 +77,8 @@ async fn serve(listener: TcpListener, next: NextHop, tasks: TaskTracker, shutdow
     }
 }
 
-/// Passes bytes in both directions until one side closes the connection. Then closes the other side
-/// too. This suffices because neither agents nor schedulers close only one direction.
+/// Passes bytes in both directions until one side closes its connection, and then closes the other
+/// connection. Agents and schedulers never close only one direction.
 async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::Result<()> {
     let socket = next.from.run(TcpSocket::new_v4)?.context("make a socket")?;
     if next.host {

@@ -1,9 +1,9 @@
-//! A network namespace that the lab created, and a thread in it that executes jobs.
+//! A network namespace that the lab created, and a thread in the namespace that executes jobs.
 //!
 //! A socket belongs to the namespace of the thread that created it, and a process to the namespace
-//! of the thread that started it. Afterwards both can be used from any thread. The namespace has no
-//! name in the file system, so the kernel removes it with its last thread, process and socket. A
-//! killed lab therefore leaves no namespace behind.
+//! of the thread that started it. Afterwards, any thread can use them. The namespace has no name in
+//! the file system, so the kernel removes it with its last thread, process and socket. So a killed
+//! lab leaves no namespace behind.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,7 +20,7 @@ const MAX_JOBS: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace, and the thread in it.
+/// A namespace and its thread.
 #[derive(Debug)]
 pub(super) struct NamespaceThread {
     name: String,
@@ -37,8 +37,7 @@ struct Worker {
 impl NamespaceThread {
     /// Creates an empty namespace.
     ///
-    /// # Errors
-    /// Returns an error if the system refuses. Creating a namespace needs root.
+    /// Creating a namespace needs root.
     pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let (jobs, asked) = sync_channel(MAX_JOBS);
         let (tell, told) = sync_channel(1);
@@ -57,7 +56,7 @@ impl NamespaceThread {
         let (tell, told) = sync_channel(1);
         let work: Job = Box::new(move || {
             let _context = runtime.as_ref().map(Handle::enter);
-            // Never an error, because the receiver is waiting.
+            // The result is never an error, because the receiver is waiting.
             let _ = tell.send(job());
         });
         let ended = || anyhow!("the network namespace of {} has ended", self.name);
@@ -67,7 +66,8 @@ impl NamespaceThread {
         told.recv().map_err(|_| ended())
     }
 
-    /// Ends the thread, and every process that was started in the namespace.
+    /// Ends the thread. Processes that were started with [`NetNamespace::command`] are killed with
+    /// it.
     pub(super) fn end(&self) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Worker { jobs, thread }) = inside else { return };
@@ -87,7 +87,7 @@ impl Drop for NamespaceThread {
 fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     let made = unshare(CloneFlags::CLONE_NEWNET);
     let failed = made.is_err();
-    // Never an error, because the receiver is waiting.
+    // The result is never an error, because the receiver is waiting.
     let _ = tell.send(made);
     if failed {
         return;
@@ -97,8 +97,7 @@ fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     }
 }
 
-/// The host's network namespace, or one that the lab created. Sockets can be created and processes
-/// can be started in it. Cheap to clone.
+/// The network namespace of the host, or a namespace that the lab created. Clones share the thread.
 #[derive(Debug, Clone)]
 pub struct NetNamespace(Option<Arc<NamespaceThread>>);
 
@@ -119,10 +118,9 @@ impl NetNamespace {
         }
     }
 
-    /// Makes a command that [`Self::run`] can start. In a namespace that the lab created, the
-    /// process is killed when the namespace or the lab ends, because nothing can reach it
-    /// afterwards. The process id is the program's own, because `setpriv` replaces itself with the
-    /// program.
+    /// A command that [`Self::run`] can start. In a namespace that the lab created, the process is
+    /// killed when the thread of the namespace ends. `setpriv` replaces itself with the program, so
+    /// the process id is that of the program.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if self.0.is_none() {
             return Command::new(program);

@@ -1,9 +1,9 @@
-//! Finds the path of a packet: from the packet's header it determines the destination device and
-//! the link of the scenario. This module is pure.
+//! Finds the path of a packet: the packet's header determines the destination device and the link
+//! of the scenario. This module does no I/O.
 //!
-//! A measured matrix is not symmetric: the round trip from agent a to agent b's beacon is the one
-//! that a measured. So between two agents, the link depends on which agent opened the exchange. In
-//! TCP packets the port shows which agent this is; in ICMP echoes the type shows it.
+//! A measured matrix is not symmetric: agent a's round trip to agent b's beacon is the one that a
+//! measured. So between two agents, the link depends on which agent opened the connection. In TCP
+//! packets, the port identifies this agent; in ICMP echoes, the type does.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -37,14 +37,13 @@ struct OneWayLink {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PacketPath {
-    /// The device at which the packet is delivered.
+    /// The device that delivers the packet.
     pub(super) device: usize,
-    /// Identifies the path and its direction; always below [`PathTable::keys`]. Packets with the
-    /// same key never overtake each other.
+    /// Index of the directed path, below [`PathTable::keys`]. Packets with the same key never
+    /// overtake each other.
     pub(super) key: usize,
-    /// How long the packet is in transit.
     pub(super) delay: Duration,
-    /// The probability that the packet is lost.
+    /// The probability that the packet is lost, 0 to 1.
     pub(super) loss: f64,
     /// The agent that sent the packet; `None` if a server sent it.
     pub(super) sender: Option<usize>,
@@ -53,9 +52,9 @@ pub(super) struct PacketPath {
 }
 
 impl PathTable {
-    /// Makes one-way links that take half the round trip of the scenario. A scenario does not place
-    /// the schedulers, so they are placed at the first agent. The name server has no delay, because
-    /// resolving names is not part of the distance.
+    /// The one-way links take half the round trip of the scenario. Scenarios have no location for
+    /// the schedulers, so the location of the first agent is used. The name server has no delay,
+    /// because name resolution is not part of a round trip.
     pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
         let (agents, machines) = (scenario.agents.len(), scenario.machines());
         let half = |link: Link| OneWayLink { delay: link.rtt() / 2, loss: link.loss };
@@ -76,7 +75,7 @@ impl PathTable {
         self.agents * self.peers() * 2
     }
 
-    /// The path of a packet that came from a device. `None` if the packet is invalid: it is not
+    /// The path of a packet that came from `device`; `None` if the packet is invalid: it is not
     /// IPv4, its source address does not belong to the device, or its destination is unknown.
     pub(super) fn path_of(&self, device: usize, packet: &[u8]) -> Option<PacketPath> {
         let header = Header::read(packet)?;
@@ -104,7 +103,7 @@ impl PathTable {
         self.agents + self.machines + 2
     }
 
-    /// The column of `links` that belongs to the owner of an address.
+    /// The column of `links` for the owner of an address.
     fn peer(&self, address: Ipv4Addr) -> Option<usize> {
         let names = self.agents + self.machines;
         let agent = self.lane.agent_at(address.into(), self.agents);
@@ -139,7 +138,8 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether the packet is an answer. An answer goes to the host that opened the exchange.
+    /// Whether the packet is a response, which goes to the host that opened the connection or sent
+    /// the echo request.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),
@@ -164,7 +164,7 @@ mod tests {
         (scenario, paths)
     }
 
-    /// Makes the first bytes of a packet: a header, and then two ports or an ICMP type.
+    /// The first bytes of a packet: a header, and then two ports or an ICMP type.
     fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45; 20];
         packet[9] = protocol;

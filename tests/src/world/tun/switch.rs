@@ -1,8 +1,8 @@
-//! Delays, drops and queues packets in transit. It uses neither devices nor a clock.
+//! Delays, drops and queues packets in transit. This module uses neither devices nor a clock.
 //!
 //! A packet passes its sender's access link, is in transit for half the round trip, and then passes
 //! its receiver's access link. If a link is free, the packet passes immediately, because the round
-//! trip already includes its transmission time. If a link is busy, the packet waits; if the link's
+//! trip already includes its transmission time. If a link is busy, the packet waits. If the link's
 //! queue is full, the packet is lost. Packets of one path never overtake each other.
 
 use std::cmp::Reverse;
@@ -18,19 +18,19 @@ use super::faults::LinkFaults;
 use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
-/// Maximum time for which a packet waits for an agent's access link, in each direction. With longer
-/// queues, distance would matter little; with shorter queues, a single connection would not fill
-/// the link.
+/// Maximum time for which a packet waits for an agent's access link, in each direction. With a
+/// longer queue, distance would hardly affect throughput. With a shorter queue, a single connection
+/// would not use the full rate of the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
-/// Maximum number of packets in transit (150 MB). It is far more than the router carries in one
-/// round trip.
+/// Maximum number of packets in transit (150 MB). The router carries far fewer packets in one round
+/// trip.
 const MAX_HELD: usize = 100_000;
 
-/// Counts of packets, by what happened to them.
+/// Counts of packets, by result.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub carried: AtomicU64,
-    /// Packets lost at random, as the scenario demands.
+    /// Packets lost at random by the loss of the scenario.
     pub lost: AtomicU64,
     /// Packets lost because a link's queue was full.
     pub queue_full: AtomicU64,
@@ -38,8 +38,8 @@ pub struct Traffic {
     pub cut: AtomicU64,
     /// Packets dropped as invalid: they were not IPv4, or came from or went to an unknown address.
     pub strange: AtomicU64,
-    /// Packets lost because the lab could not store or deliver them. If there are any, the run is
-    /// void.
+    /// Packets lost because the lab could not store or deliver them. The timing of a run with such
+    /// packets is void.
     pub overrun: AtomicU64,
 }
 
@@ -52,10 +52,11 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// When each agent's access link will be free again, in the direction from the agent.
+    /// The time when the link of each agent is free again, in the direction from the agent. `down`
+    /// has the other direction.
     up: Vec<Instant>,
     down: Vec<Instant>,
-    /// When the newest packet of each path arrives. The index is [`PacketPath::key`].
+    /// The arrival time of the newest packet of each path, indexed by [`PacketPath::key`].
     last: Vec<Instant>,
     in_transit: BinaryHeap<Reverse<QueuedPacket>>,
     sequence: u64,
@@ -92,10 +93,10 @@ impl Ord for QueuedPacket {
     }
 }
 
-/// A packet that is due for delivery.
+/// A packet to deliver.
 #[derive(Debug)]
 pub(super) struct DuePacket {
-    /// The device to which the packet is delivered.
+    /// The index of the device that delivers the packet.
     pub(super) device: usize,
     pub(super) due: Instant,
     pub(super) packet: Vec<u8>,
@@ -126,7 +127,7 @@ impl Switch {
         }
     }
 
-    /// Accepts a packet that came from a device.
+    /// Accepts a packet that came from `device`.
     pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
         let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
         if path.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
@@ -167,7 +168,7 @@ impl Switch {
         None
     }
 
-    /// When the next packet is due; `None` if no packet is in transit.
+    /// The time when the next packet is due; `None` if no packet is in transit.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.in_transit.peek().map(|first| first.0.due)
     }
@@ -191,7 +192,8 @@ impl Switch {
     }
 }
 
-/// Queues a packet on an access link. Returns when the packet passes; `None` if the queue is full.
+/// Queues a packet on an access link, and returns the time when the packet passes; `None` if the
+/// queue is full.
 fn pass(free: &mut Instant, now: Instant, bytes: usize, bytes_per_s: f64, queue: Duration) -> Option<Instant> {
     let begins = now.max(*free);
     if begins - now > queue {

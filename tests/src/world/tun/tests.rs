@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::*;
 use crate::world::layout::{Layout, SMALL};
 
-/// The port on which the servers of these tests listen.
+/// The port of all servers in the tests.
 const PORT: u16 = 4000;
-/// Time limit for an answer. It is far longer than any round trip in these tests.
+/// Time limit for an answer, far longer than any round trip in the tests.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn scenario(change: impl FnOnce(&mut Scenario)) -> Scenario {
@@ -22,8 +22,8 @@ fn scenario(change: impl FnOnce(&mut Scenario)) -> Scenario {
     scenario
 }
 
-/// Starts a network. If this machine does not support the tun grade, prints the reason and returns
-/// `None`.
+/// Starts a network. If this machine does not support the tun grade, the reason is printed, and the
+/// result is `None`.
 fn network(scenario: &Scenario) -> Option<Network> {
     if let Some(reason) = missing() {
         eprintln!("skipped: {reason}");
@@ -32,7 +32,7 @@ fn network(scenario: &Scenario) -> Option<Network> {
     Some(Network::start(scenario).unwrap())
 }
 
-/// Starts a server that echoes every datagram. It ends when no datagram has arrived for a while.
+/// Starts a server that echoes datagrams. It ends when no datagram has arrived for [`PATIENCE`].
 fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
     let socket = namespace.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -45,7 +45,7 @@ fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<
     })
 }
 
-/// Makes a socket in an agent's namespace that is connected to an echo server.
+/// A socket in an agent's namespace that is connected to an echo server.
 fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     let address = Lane::TUN.agent(agent);
     let socket = network.agent(agent).run(move || UdpSocket::bind((address, 0))).unwrap().unwrap();
@@ -53,8 +53,8 @@ fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram, and returns the time until its echo arrives; `None` if there is none. Late
-/// echoes of earlier datagrams are ignored.
+/// Sends a datagram, and returns the time until its echo arrives; `None` if no echo arrives in
+/// time. Late echoes of earlier datagrams are ignored.
 fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let question = ASKED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -72,7 +72,7 @@ fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     None
 }
 
-/// The shortest of 20 round trips. Longer ones only show the load of the machine.
+/// The shortest of 20 round trips. Longer round trips are due to the load of the machine.
 fn best(socket: &UdpSocket) -> Duration {
     (0..20).map(|_| ask(socket, PATIENCE).unwrap()).min().unwrap()
 }
@@ -122,7 +122,7 @@ fn the_scenarios_share_of_packets_is_lost() {
             answered += 1;
         }
     }
-    // A fifth of the packets is lost in each direction, so 64 % return. The bounds are four
+    // The loss is 0.2 in each direction, so 64 % of the datagrams return. The bounds are four
     // standard deviations from the expected number.
     assert!((580..=700).contains(&answered), "{answered} of {SENT}");
     assert_eq!(network.traffic().overrun.load(Ordering::Relaxed), 0);
@@ -143,7 +143,7 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
         assert_eq!(ask(&out, rtt * 3), None, "{cut:?}");
         assert!(ask(&others, PATIENCE).is_some(), "{cut:?}: another agent is not touched");
         network.faults().heal(2);
-        // Packets that were sent during the cut are lost, so the first answer belongs to this
+        // Datagrams that were sent during the cut are lost, so the first answer is that of the new
         // datagram.
         let after = ask(&out, PATIENCE).unwrap();
         assert!(after >= rtt, "{cut:?}: {after:?}");
@@ -245,10 +245,11 @@ fn processes_run_in_their_namespace_and_end_with_it() {
     assert!(!ended.unwrap().unwrap().success());
 }
 
-/// This environment variable is set in the process that the test kills.
+/// Environment variable of the process that the test kills.
 const TO_BE_KILLED: &str = "LANDFALL_LAB_TO_BE_KILLED";
 
-/// Starts a network and a process in it, prints the process's id, and waits until it is killed.
+/// Starts a network and a process in its namespace, prints the process id, and waits until the lab
+/// is killed.
 fn wait_to_be_killed() {
     let network = Network::start(&scenario(|_| {})).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
