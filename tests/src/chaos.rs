@@ -1,9 +1,9 @@
-//! `lab chaos`: injects faults of every kind while a batch is crawled. Then a judge finds out what
+//! `lab chaos`: injects faults of every kind while a batch is crawled. A judge then determines what
 //! was lost or done twice.
 //!
-//! Several schedulers share one Postgres, and real agents connect to them through proxies. The
-//! schedule of faults is drawn from a seed. The exit code is 0 only if the judge found no
-//! violation; otherwise the record of the run is kept.
+//! Several schedulers share one Postgres, and agents connect to them through proxies. The schedule
+//! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation.
+//! Otherwise the record of the run is kept.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,12 +40,12 @@ pub mod twins;
 
 /// The emulated network of `lab chaos`.
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
-/// Number of sites that an agent crawls at the same time.
+/// Number of slots of each agent.
 const CAPACITY: u32 = 5;
 /// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
-/// 5 slots each, which gives 30 ms per site. Half as much again is added for lost work.
+/// 5 slots each, so a site takes 30 ms. Half of that is added for work that is lost.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. If it were shorter, the faults would
+/// Minimum mean time between the beginnings of two faults. With a shorter time, the faults would
 /// stop all ten agents.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the sites of the first list.
@@ -53,13 +53,14 @@ const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of machines that serve the sites. Sites on one machine are measured one after another.
-/// With fewer machines, measuring takes longer than the faults; with more machines, most of the
-/// work is measuring.
+/// With fewer machines, the measurements take longer than the faults. With more machines, most of
+/// the work is measurement.
 const MACHINES: usize = 250;
-/// After healing, the run fails if no task ends within this time plus ten session lifetimes.
+/// The run fails if no task ends for this time plus ten session lifetimes after the faults have
+/// ended.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval between checks whether all tasks have ended. It is long because each check reads ten
-/// thousand tasks.
+/// Interval between checks whether all tasks have ended. The interval is long, because each check
+/// reads ten thousand tasks.
 const REST: Duration = Duration::from_secs(1);
 /// Number of site lists that the client submits during the faults.
 const LISTS: usize = 50;
@@ -136,11 +137,12 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. Limits that are not times are higher than their defaults,
-    /// because ten agents suffer more faults in this run than a fleet suffers in a year.
+    /// The schedulers' configuration. Limits on supersessions and crashes are higher than their
+    /// defaults, because ten agents suffer more faults in this run than a fleet in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
-        // A term may last at most a third of the session lifetime, which this test shortens.
+        // A term must not be longer than a third of the session lifetime, which [`LeaseTimes`] may
+        // shorten.
         let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
             "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
@@ -150,10 +152,7 @@ impl LeaseTimes {
     }
 }
 
-/// Runs the test. Cleans up even after a failure or an interrupt.
-///
-/// # Errors
-/// Returns an error if a step fails, or the judge finds a violation.
+/// Runs the test. The cluster is stopped even after a failure or an interrupt.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
@@ -236,7 +235,8 @@ async fn run(
 }
 
 /// Submits and measures the first half of the sites, so that there is work when the faults begin.
-/// The other half is submitted and measured during the faults.
+/// The other half is submitted and measured during the faults. Drained agents start no crawl, so
+/// all sites of the first half become located.
 async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
     let names = cluster.agent_names();
     for name in &names {
@@ -251,8 +251,8 @@ async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow:
     Ok(())
 }
 
-/// Injects faults while the client submits lists of sites. Then heals all faults, and waits until
-/// all tasks have ended.
+/// Injects faults while the client submits lists of sites. After the last fault, the function waits
+/// until all tasks have ended.
 async fn inject_faults(
     args: &ChaosArgs,
     cluster: &mut Cluster,
@@ -269,8 +269,8 @@ async fn inject_faults(
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
-        // Submit lists in proportion to the begun faults, so that there is always work. After the
-        // last fault, submit all remaining lists.
+        // Submit lists in proportion to the number of begun faults, so that there is always work.
+        // After the last fault, submit all remaining lists.
         let wanted = if injector.is_over() {
             lists
         } else {
@@ -299,7 +299,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended. Gives up if no task ends for a long time.
+/// Waits until all tasks have ended. Gives up if no task ends for `patience`.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,
@@ -326,7 +326,8 @@ async fn await_end(
     }
 }
 
-/// Reads new events, and checks the safety rules.
+/// Reads new events, and checks the safety rules. Without an answer of the database, there are no
+/// violations, because a fault may have stopped the database.
 async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,
@@ -335,7 +336,6 @@ async fn check_safety(
 ) -> Vec<Violation> {
     match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
         Ok(()) => judge::safety(&recorder.history),
-        // Reading may fail because a fault has stopped the database.
         Err(error) => {
             tracing::debug!(error = format!("{error:#}"), "the record waits for the database");
             Vec::new()

@@ -1,5 +1,5 @@
 //! The client of a run. It submits each list of sites until a scheduler acknowledges the list, and
-//! records the acknowledged sites.
+//! records the sites of acknowledged lists.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,8 +19,7 @@ const REST: Duration = Duration::from_millis(300);
 /// Time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The sites and the number of lists that schedulers have acknowledged. Cheap to clone; clones
-/// share the state.
+/// The acknowledged sites, and the number of acknowledged lists. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct AcknowledgedSites {
     sites: Arc<Mutex<Vec<String>>>,
@@ -48,7 +47,7 @@ pub struct Client {
 
 impl Client {
     /// Divides the sites into lists, and writes each list to a file. The first list has half of the
-    /// sites; `others` lists share the other half.
+    /// sites, and `others` lists have the other half.
     pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));
@@ -69,7 +68,6 @@ impl Client {
         })
     }
 
-    /// The acknowledged sites. The returned value also shows later acknowledgements.
     pub fn acknowledged(&self) -> AcknowledgedSites {
         self.acknowledged.clone()
     }
@@ -78,7 +76,7 @@ impl Client {
         self.lists.len()
     }
 
-    /// Submits a list to one scheduler after another until one acknowledges it.
+    /// Submits a list to the schedulers in turn until one acknowledges it.
     pub async fn submit(&self, list: usize) {
         let Some((sites, file)) = self.lists.get(list) else { return };
         for attempt in list.. {
@@ -101,7 +99,7 @@ impl Client {
         self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Submits all lists except the first. Each signal of `next` makes it submit one list.
+    /// Submits all lists except the first, one for each signal of `next`.
     pub async fn submit_rest(self, next: Arc<Notify>) {
         for list in 1..self.lists.len() {
             next.notified().await;

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Size of an outbox's disk in bytes. It has room for thousands of outcomes.
+/// Size of the disk of an outbox, in bytes. The disk has room for thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
-/// The agents' setting `min_free_bytes`. With less free space, an agent accepts no lease.
+/// The agents' setting `min_free_bytes`. If less space is free, an agent accepts no lease.
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
 
@@ -19,10 +19,7 @@ pub struct SmallDisks {
 }
 
 impl SmallDisks {
-    /// Mounts a disk of `bytes` bytes at each folder.
-    ///
-    /// # Errors
-    /// Returns an error if mounting is not permitted.
+    /// Mounts a disk of `bytes` bytes at each folder. Mounting needs root.
     pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
         let mut disks = Self { folders: Vec::new() };
         for folder in folders {
@@ -34,10 +31,6 @@ impl SmallDisks {
         Ok(disks)
     }
 
-    /// Fills a disk completely.
-    ///
-    /// # Errors
-    /// Returns an error if writing fails for a reason other than a full disk.
     pub fn fill(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
@@ -51,10 +44,6 @@ impl SmallDisks {
         }
     }
 
-    /// Removes the data that `fill` wrote.
-    ///
-    /// # Errors
-    /// Returns an error if the ballast file cannot be removed.
     pub fn free(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
@@ -64,7 +53,7 @@ impl SmallDisks {
 impl Drop for SmallDisks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // An agent that is ending may still have a file open, so unmount lazily.
+            // Unmount lazily, because an agent that is ending may still have a file open.
             if let Err(error) = run("umount", &["--lazy"], folder) {
                 tracing::warn!(%error, "a small disk stays mounted");
             }

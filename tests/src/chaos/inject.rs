@@ -1,8 +1,8 @@
-//! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed when its
-//! time is over.
+//! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed at its
+//! end.
 //!
-//! A fault begins once its time has come and a target is free. Several faults may affect the
-//! messages of an agent at the same time, but only one fault may affect a process.
+//! A fault begins when its time has come and a target is free. Several faults may affect the
+//! messages of one agent at the same time, but only one fault may affect a process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -27,7 +27,7 @@ const FLAPS: u32 = 4;
 const REST: Duration = Duration::from_millis(200);
 /// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// How far libfaketime shifts a wall clock. The shift is longer than any lease.
+/// The shift of an agent's wall clock by libfaketime. It is longer than any lease.
 const SHIFTED: &str = "-3600s";
 const TRUE: &str = "+0";
 
@@ -41,7 +41,7 @@ pub struct InjectedFault {
     pub to: Option<Instant>,
 }
 
-/// Number of active faults of each kind that affect one agent's messages.
+/// Number of active faults of each kind that affect the messages of one agent.
 #[derive(Debug, Clone, Copy, Default)]
 struct WireFaults {
     cut_up: u32,
@@ -57,33 +57,32 @@ struct WireFaults {
 pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
-    /// Active faults. The key is the time of the fault's end, and the fault's number.
+    /// Active faults. The key is the end of the fault and the fault's number.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
-    /// Ended faults, in the order in which they ended.
+    /// Ended faults, in the order of their ends.
     pub done: Vec<InjectedFault>,
     tools: FaultTools,
     wires: Vec<WireFaults>,
     agents_busy: Vec<bool>,
     schedulers_busy: Vec<bool>,
     postgres_busy: bool,
-    /// Scheduled breaks of streams: the time of the break, and the agent's index.
+    /// Scheduled breaks of streams: the time of the break, and the index of the agent.
     flaps: Vec<(Instant, usize)>,
     commands: CommandQueue,
 }
 
-/// The target of a command. Commands for the same target run in the order in which they were
-/// queued.
+/// The target of a command. Commands for one target run in the order in which they were queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandTarget {
     Database,
     Agent(usize),
 }
 
-/// Slow actions that run in the background: operators' commands, and actions on the database.
+/// Slow actions in the background: operators' commands, and actions on the database.
 #[derive(Debug, Default)]
 struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
-    /// For each target, a receiver that is notified when the newest command ends.
+    /// For each target, a receiver whose sender is dropped when the newest command ends.
     newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
@@ -98,7 +97,8 @@ impl CommandQueue {
         let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
-                // The receiver is notified when the earlier command ends and so drops its sender.
+                // The result is always an error, because the earlier command ends by dropping its
+                // sender.
                 let _ = earlier.await;
             }
             let _ended = ended;
@@ -143,7 +143,7 @@ impl Injector {
         self.waiting.clear();
     }
 
-    /// Begins and ends the faults whose time has come. Returns the time of the next call.
+    /// Begins and ends the faults whose time has come. Returns the time at which to call it again.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -204,7 +204,7 @@ impl Injector {
             FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
-                // An old build knows only one scheduler URL.
+                // An old build accepts only one scheduler URL.
                 self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
@@ -305,7 +305,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Runs an operator's command at one scheduler after another until it succeeds.
+    /// Runs an operator's command at the schedulers in turn until it succeeds.
     fn operate(&mut self, cluster: &Cluster, words: &'static [&'static str], target: usize) -> anyhow::Result<()> {
         let name = cluster.world.scenario().agents[target].name.clone();
         let mut commands: Vec<_> = (0..cluster.schedulers.len()).map(|index| cluster.landfall_at(index)).collect();
@@ -324,7 +324,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Gives an agent the URLs of at most `most` schedulers, from its next start on.
+    /// Configures an agent with the URLs of at most `most` schedulers. The change takes effect when
+    /// the agent starts again.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
         let mut urls = prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);
@@ -340,10 +341,7 @@ impl Injector {
         std::fs::write(file, format!("{by}\n")).with_context(|| format!("write {}", file.display()))
     }
 
-    /// Waits until every operator's command has succeeded and the database runs.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be started.
+    /// Waits until all queued commands have ended. Fails if the database cannot be started.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.commands.running.join_next().await {
             ended.context("a command panicked")??;
@@ -352,7 +350,7 @@ impl Injector {
     }
 
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // The task that restarts the database holds the lock of `postgres`.
+        // An action on the database holds the lock.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }

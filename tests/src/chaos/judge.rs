@@ -1,7 +1,7 @@
-//! The judge of a run. From independent sources it finds out what was lost or done twice.
+//! The judge of a run, which determines from independent sources what was lost or done twice.
 //!
-//! This module is pure. Each rule checks a [`History`] and returns its violations. Safety rules
-//! must hold at all times; liveness rules must hold only after healing.
+//! This module does no I/O. Each rule checks a [`History`] and returns its violations. Safety rules
+//! must hold at all times. Liveness rules must hold only after all faults have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub enum Rule {
     DoubleCompleted,
     /// No outcome was accepted with an old token, or after its task's end.
     StaleAccepted,
-    /// When two agents crawl one site, their crawls overlap by at most one request.
+    /// If two agents crawl one site, their crawls overlap by at most one request.
     Overlap,
     /// Tokens rise by one per grant, and every grant that an agent received is recorded.
     Tokens,
@@ -31,14 +31,14 @@ pub enum Rule {
     Incarnations,
     /// A session ends before its leases expire.
     SessionFirst,
-    /// After a term has started, no earlier term of the same role writes an event.
+    /// After a term has started, earlier terms of the same role write no event.
     Terms,
     /// The database has every outcome that a scheduler acknowledged.
     Acknowledged,
-    /// After healing, every task that had lost its lease was granted again within three session
+    /// After the faults, every task that had lost its lease was granted again within three session
     /// lifetimes.
     Orphans,
-    /// Every task ended after healing.
+    /// Every task ended after the faults.
     Unfinished,
 }
 
@@ -77,11 +77,10 @@ impl Rule {
     }
 }
 
-/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// The affected task, if any.
+    /// The affected task; `None` if there is none.
     pub task: Option<i64>,
     pub message: String,
 }
@@ -95,7 +94,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// All violations of safety rules. It can also check the record of a run that has not ended.
+/// All violations of safety rules, also in the record of a run that has not ended.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -110,7 +109,7 @@ pub fn safety(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// The events of each task and of each agent, ordered by their numbers.
+/// Events by task and by agent, in the order of their numbers.
 struct EventLog<'a> {
     tasks: BTreeMap<i64, Vec<&'a Event>>,
     agents: BTreeMap<i64, Vec<&'a Event>>,
@@ -144,7 +143,7 @@ fn lost(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Finds violations in the events of one task.
+/// Finds violations in the events of a task.
 fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut add = |rule, message| violations.push(Violation { rule, task: Some(task), message });
@@ -169,8 +168,8 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
                 }
-                // One transaction writes both the completion of a lease and the end of its task,
-                // and their order does not matter.
+                // One transaction writes both the completion of a lease and the end of its task.
+                // The order of these two events does not matter.
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
@@ -192,7 +191,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Checks that the tokens in the tables match those of the events.
+/// Checks that tokens in the tables match the tokens of events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -286,8 +285,8 @@ fn session_first(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Checks that events are ordered by term. A new term starts only after all transactions of the
-/// previous term, so events of the previous term have lower numbers.
+/// Checks that events are ordered by term. A new term starts after all transactions of the previous
+/// term have ended, so events of the previous term have lower numbers.
 fn terms(history: &History) -> Vec<Violation> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events
@@ -315,7 +314,7 @@ fn terms(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Checks that the database contains what schedulers told the agents.
+/// Checks that the database contains the grants and acknowledgements that agents received.
 fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();

@@ -1,5 +1,5 @@
-//! Sets up what faults require: proxies, small disks and shiftable clocks. Also finds out which
-//! faults this machine supports.
+//! Prepares the proxies, small disks and shiftable clocks that faults need. It also determines
+//! which faults this machine supports.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -21,26 +21,25 @@ use crate::world::{Grade, tun};
 /// Possible locations of libfaketime.
 const FAKETIME: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
-/// This environment variable is set if the mounts of this process are private.
+/// Environment variable that is set if the mounts of this process are private.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
-/// Everything beside the cluster that injecting faults requires.
+/// The tools, other than the cluster, that inject faults.
 #[derive(Debug)]
 pub struct FaultTools {
     /// The proxies of each agent: one per scheduler.
     pub proxies: Vec<Vec<StreamProxy>>,
     /// The disks of the agents' outboxes; `None` if mounting is not permitted.
     pub disks: Option<SmallDisks>,
-    /// For each agent, the file through which its wall clock is shifted; `None` if the clock cannot
-    /// be shifted.
+    /// The file that shifts the wall clock of each agent; `None` if the clock cannot be shifted.
     pub clocks: Vec<Option<PathBuf>>,
-    /// An older build of the agent.
+    /// The binary of an older build; `None` without `--old-agent`.
     pub old_agent: Option<PathBuf>,
     pub twins: AgentCopies,
 }
 
-/// Restarts this program in a private mount namespace, if that is permitted. The program's mounts
-/// then disappear when it ends, even after a crash.
+/// Restarts this program in a private mount namespace, if that is permitted. Then the kernel
+/// removes the mounts of the program when it ends, even after a crash.
 pub fn have_private_mounts() {
     if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
         return;
@@ -48,8 +47,8 @@ pub fn have_private_mounts() {
     let Ok(own) = std::env::current_exe() else { return };
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(own).args(std::env::args_os().skip(1)).env(PRIVATE, "1");
-    // `exec` returns only if it fails. Without private mounts, a crash of the lab leaves its mounts
-    // behind.
+    // `exec` returns only if it fails. Without private mounts, the mounts remain after a crash of
+    // the lab.
     let error = command.exec();
     tracing::warn!(%error, "no private mounts");
 }
@@ -100,13 +99,13 @@ pub(super) async fn tools(
     Ok(FaultTools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
 
-/// The URLs at which an agent reaches the schedulers. They are those of its proxies.
+/// The URLs at which an agent reaches the schedulers through its proxies.
 pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Makes the wall clocks of agents shiftable: of every agent if this fault was requested by name,
-/// otherwise of every third agent.
+/// Makes the wall clock of an agent shiftable. This applies to every agent if `everybody` is true,
+/// and otherwise to every third agent. Returns the file with the shift.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -133,8 +132,7 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The requested grade. If none was requested, the grade with real packets if this machine
-    /// supports it.
+    /// The requested grade. By default, it is the tun grade if this machine supports it.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {
@@ -148,7 +146,8 @@ impl ChaosArgs {
         self.grade.unwrap_or_else(missing)
     }
 
-    /// The supported kinds of faults. Prints which kinds are not supported, and why.
+    /// The requested kinds of faults that this machine supports. The reasons for unsupported kinds
+    /// are printed.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

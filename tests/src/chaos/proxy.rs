@@ -1,7 +1,7 @@
-//! A proxy for the stream between one agent and one scheduler. It can hold, delay, duplicate and
-//! drop messages. It also records grants and acknowledgements.
+//! A proxy for the stream between one agent and one scheduler. It can hold, delay and duplicate
+//! messages, and break streams. It also records grants and acknowledgements.
 //!
-//! The proxy works on whole messages. Held messages are delivered when the hold ends, even if the
+//! The proxy forwards whole messages. Held messages are delivered when the hold ends, even if the
 //! agent opened a new stream long before.
 
 use std::net::SocketAddr;
@@ -26,21 +26,19 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of messages in transit per direction. If there are this many, the sender waits.
+/// Maximum number of messages in transit per direction. Beyond it, the sender waits.
 const UNDER_WAY: usize = 4096;
 /// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The rules for messages in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionRules {
     pub held: bool,
     pub delay: Duration,
-    /// Whether messages are sent twice, if `may_repeat` permits it.
+    /// Whether messages are sent twice. Messages that begin or end a session are never sent twice.
     pub twice: bool,
 }
 
-/// The rules for the messages of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProxyRules {
     pub up: DirectionRules,
@@ -50,11 +48,11 @@ pub struct ProxyRules {
 /// A grant or an acknowledgement from a scheduler to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyNotice {
-    /// When the proxy received the message.
+    /// The time when the proxy received the message.
     pub at: Instant,
     pub task: i64,
     pub token: i64,
-    /// Whether the message acknowledges an outcome. Otherwise it grants a lease.
+    /// True for the acknowledgement of an outcome, false for the grant of a lease.
     pub accepted: bool,
 }
 
@@ -67,10 +65,10 @@ pub struct StreamProxy {
 #[derive(Debug)]
 struct ProxyState {
     rules: watch::Sender<ProxyRules>,
-    /// How often streams were broken so far.
+    /// Number of calls of `break_streams`.
     broken: watch::Sender<u64>,
     upstream: Channel,
-    /// No code holds this lock across an await.
+    /// No code holds the lock across an await.
     notices: Mutex<Vec<ProxyNotice>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -113,12 +111,12 @@ impl StreamProxy {
         self.address.port()
     }
 
-    /// Sets the rules. They also apply to messages that are already in transit.
+    /// Sets the rules, which also apply to messages in transit.
     pub fn rule(&self, rules: ProxyRules) {
         self.state.rules.send_replace(rules);
     }
 
-    /// Closes all open streams. New streams can be opened.
+    /// Closes all open streams. The agent can open new streams.
     pub fn break_streams(&self) {
         self.state.broken.send_modify(|times| *times += 1);
     }
@@ -151,8 +149,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Start forwarding before the session is opened, because the scheduler answers only after
-        // the agent's first message, which this proxy may hold.
+        // Forwarding starts before the session is opened. The scheduler answers only after the
+        // first message of the agent, which this proxy may hold.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
@@ -165,7 +163,7 @@ impl AgentService for ProxyService {
     }
 }
 
-/// Whether a message may be sent twice. Messages that begin or end a session may not.
+/// Whether a message may be sent twice. Messages that begin or end a session must not be repeated.
 fn may_repeat(request: &SessionRequest) -> bool {
     use session_request::Message;
     !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
@@ -215,7 +213,7 @@ async fn pump<M: Clone + Send + 'static>(
     broken.mark_unchanged();
     let carrying = async {
         while let Some((at, message)) = waiting.recv().await {
-            // `wait_for` fails only if the sender of the rules is dropped, but that sender outlives
+            // `wait_for` fails only if the sender of the rules is dropped, but the sender outlives
             // this task.
             let delay =
                 rules.wait_for(|rules| !rule(rules).held).await.map_or(Duration::ZERO, |rules| rule(&rules).delay);

@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! Each time, the recorder reads the proxies and logs first and the database last, so that the
-//! database contains every task to which they refer.
+//! Each read begins with the proxies and logs and ends with the database, so that the database
+//! contains every task in the logs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::proxy::StreamProxy;
 use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
-/// Time limit of one read. It is needed because a fault may have stopped the database.
+/// Time limit of a read, because a fault may have stopped the database.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub struct Recorder {
     /// The record so far.
     pub history: History,
     start: Instant,
-    /// The time at the start of the run, by the database's clock.
+    /// The time of `start` by the clock of the database.
     start_db: DateTime<Utc>,
     /// The database ids of the agents, in the order of the scenario.
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// All transactions with an id below this one have ended, and their events have been read.
+    /// Transactions with an id below this one have ended, and their events were read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ struct TaskRow {
 }
 
 impl Recorder {
-    /// Starts to record a run. All agents must already be enrolled.
+    /// Starts to record a run. All agents must be enrolled.
     pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
         let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
         let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
@@ -92,8 +92,7 @@ impl Recorder {
         })
     }
 
-    /// Reads new data. If the database does not answer in time, the next call reads what is
-    /// missing.
+    /// Reads new data. Data that a failed read missed are read by the next call.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,
@@ -151,8 +150,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Reads the events since the last read. Also returns the transaction id from which the next
-    /// read must start.
+    /// The events since the previous read, and the transaction id from which the next read must
+    /// start.
     async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
         let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
             .fetch_one(&mut *tx)
@@ -179,7 +178,8 @@ impl Recorder {
         }
     }
 
-    /// Completes the record with the faults, the time of healing, and the time of the end.
+    /// Completes the record with the faults, and with the times at which the faults and the run
+    /// ended.
     pub fn close(&mut self, done: &[InjectedFault], healed: Instant) {
         let since = |at: Instant| micros(at.saturating_duration_since(self.start));
         self.history.healed_us = since(healed);

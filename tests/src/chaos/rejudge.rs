@@ -1,4 +1,5 @@
-//! `lab judge`: judges a recorded run again. It can also write an excerpt with the violations.
+//! `lab judge`: judges a recorded run again. It can also write an excerpt of the record with
+//! violating tasks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,19 +26,12 @@ pub struct JudgeArgs {
     shrink: Option<PathBuf>,
 }
 
-/// Reads a recorded run.
-///
-/// # Errors
-/// Returns an error if the file cannot be read or is not a record.
 pub fn read(file: &Path) -> anyhow::Result<History> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
 }
 
-/// Prints the violations. The exit code is not 0 if there are violations.
-///
-/// # Errors
-/// Returns an error if the record cannot be read, or the excerpt cannot be written.
+/// Prints the violations. The exit code is 0 if there are none.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
     let violations = judge::judge(&history);
@@ -52,7 +46,7 @@ pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes an excerpt with a few violating tasks and a few other tasks.
+/// An excerpt with a few violating tasks and a few other tasks.
 fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {
@@ -60,7 +54,7 @@ fn shrunk(history: &History, violations: &[Violation]) -> History {
         kept.extend(of_rule.filter_map(|violation| violation.task).take(KEPT_OFFENDING));
     }
     let violating: BTreeSet<i64> = violations.iter().filter_map(|violation| violation.task).collect();
-    // Among the other tasks, prefer those that lost a lease.
+    // Other tasks that lost a lease come first.
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
     let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !violating.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());

@@ -8,7 +8,7 @@ use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
 use crate::chaos::judge::{Rule, Violation};
 
-/// The results of a run. The JSON has the same field names.
+/// The results of a run. The field names are those of the JSON output.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub seed: u64,
@@ -19,8 +19,7 @@ pub struct Summary {
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
-    /// Number of failed and cancelled tasks, by state and reason. A reason is cut at its first
-    /// colon.
+    /// Number of failed and cancelled tasks, by state and reason. Reasons end at their first colon.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,
     pub sessions_expired: usize,

@@ -1,6 +1,5 @@
-//! The schedule of faults. It is drawn from a seed, so that a run can be repeated.
-//!
-//! This module is pure. Faults have a start and a duration, and can overlap.
+//! The schedule of faults, which is drawn from a seed, so that a run can be repeated. Faults have a
+//! start and a duration, and can overlap. This module does no I/O.
 
 use std::time::Duration;
 
@@ -26,8 +25,8 @@ pub enum FaultKind {
     DiskFull,
     /// An agent's wall clock is an hour behind.
     ClockShift,
-    /// All packets from and to an agent are lost. In the grade without real packets, its messages
-    /// from and to the schedulers are held.
+    /// All packets from and to an agent are lost. In the rootless grade, messages between the agent
+    /// and the schedulers are held.
     CutBoth,
     /// Like `CutBoth`, but only packets from an agent are lost.
     CutUp,
@@ -40,14 +39,14 @@ pub enum FaultKind {
     /// Messages from and to an agent are duplicated.
     Duplicate,
     /// Messages from an agent are held. They are delivered when the fault ends, even if the agent
-    /// has reconnected or restarted meanwhile.
+    /// has reconnected or restarted in the meantime.
     HoldUp,
     /// Like `HoldUp`, but messages to an agent are held.
     HoldDown,
     /// A scheduler is killed by `kill -9`. It is restarted when the fault ends.
     SchedulerKill,
-    /// A scheduler gets SIGSTOP, and another becomes leader. After SIGCONT both believe that they
-    /// are the leader.
+    /// A scheduler gets SIGSTOP, and another scheduler becomes leader. After SIGCONT, both believe
+    /// that they are the leader.
     SchedulerStop,
     /// The database is restarted.
     PostgresRestart,
@@ -81,7 +80,6 @@ impl FaultKind {
         Self::PostgresStop,
     ];
 
-    /// The name of the kind in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AgentKill => AGENT_KILL,
@@ -107,8 +105,8 @@ impl FaultKind {
         }
     }
 
-    /// Relative frequency of the kind in the draw. Faults that stop everything are rarer, so that
-    /// the other faults hit a working system.
+    /// Relative frequency of the kind. Faults of schedulers and the database are rarer, so that
+    /// other faults hit a working system.
     const fn weight(self) -> u32 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 1,
@@ -117,9 +115,8 @@ impl FaultKind {
         }
     }
 
-    /// Maximum duration in session lifetimes. The default is above 1, so that some agents lose
-    /// their session. Faults of the database are shorter, because nothing works without the
-    /// database.
+    /// Maximum duration in session lifetimes. Faults of the database are shorter, because without
+    /// the database no part of the system works.
     fn longest(self, longest: f64) -> f64 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
@@ -139,35 +136,32 @@ impl FaultKind {
     }
 }
 
-/// A scheduled fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub number: usize,
     pub kind: FaultKind,
-    /// Determines the target: a random number, which the injector takes modulo the number of
-    /// possible targets.
+    /// A random number. The target is this number modulo the number of possible targets.
     pub target: usize,
-    /// When the fault begins, as time since the start of the run.
+    /// Time from the start of the run to the beginning of the fault.
     pub at: Duration,
     pub lasts: Duration,
 }
 
-/// The parameters for drawing a schedule.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     pub seed: u64,
     pub faults: usize,
-    /// Mean time from the beginning of a fault to the beginning of the next.
+    /// Mean time between the beginnings of two faults.
     pub interval: Duration,
-    /// How long a session lives without heartbeats.
+    /// The lifetime of a session without heartbeats.
     pub lifetime: Duration,
     /// Maximum duration of a fault, as a multiple of `lifetime`; at least 0.2.
     pub longest: f64,
     pub kinds: Vec<FaultKind>,
 }
 
-/// Draws the faults, in the order in which they begin. At first every kind occurs once, in random
-/// order; after that, kinds are drawn by weight.
+/// Draws the faults, in the order in which they begin. First every kind occurs once, in random
+/// order; then kinds are drawn by weight.
 pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! Runs a second process with an agent's credential, as if its folder had been copied to another
-//! machine.
+//! Runs a second process with an agent's credential, as if the agent's folder had been copied to
+//! another machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,6 @@ use anyhow::Context;
 use crate::cluster::Cluster;
 use crate::cluster::process::Process;
 
-/// The copies of agents that are running.
 #[derive(Debug)]
 pub struct AgentCopies {
     folder: PathBuf,
@@ -22,9 +21,6 @@ impl AgentCopies {
     }
 
     /// Copies an agent's credential, and starts a second process with it.
-    ///
-    /// # Errors
-    /// Returns an error if the copy cannot be made or started.
     pub fn begin(&mut self, cluster: &Cluster, agent: usize) -> anyhow::Result<()> {
         let (original, copy) = (cluster.agent_folder(agent), self.folder.join(agent.to_string()));
         copy_settings(&original, &copy).with_context(|| format!("copy {}", original.display()))?;
@@ -33,7 +29,6 @@ impl AgentCopies {
         Ok(())
     }
 
-    /// Kills the second process of an agent.
     pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
         match self.running.remove(&agent) {
             Some(mut twin) => twin.kill().await,
@@ -42,8 +37,8 @@ impl AgentCopies {
     }
 }
 
-/// Copies the credential and the configuration, but without the beacon, because the original agent
-/// uses the beacon's port.
+/// Copies the credential and the configuration. The copy has no beacon, because the original agent
+/// uses the port of the beacon.
 fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(original)? {

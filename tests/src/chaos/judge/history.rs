@@ -1,8 +1,8 @@
 //! The record of a run, which the judge reads. Its sources are the database, the client, the web
 //! servers, and the proxies between agents and schedulers.
 //!
-//! Times are microseconds since the start of the run. Agents are identified by their database id,
-//! and sites by name.
+//! Times are microseconds since the start of the run. Agents are identified by database id, and
+//! sites by name.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// The seed from which the faults were drawn.
     pub seed: u64,
     /// The lifetime of a session without heartbeats, including the grace period.
     pub lifetime_us: i64,
-    /// Number of schedulers; 0 in old records, which do not have this field.
+    /// Number of schedulers; 0 in old records without this field.
     pub schedulers: usize,
     pub healed_us: i64,
     pub ended_us: i64,
     pub agents: BTreeMap<i64, String>,
-    /// The names of the sites whose submission was acknowledged.
+    /// Names of the sites whose submission was acknowledged.
     pub acknowledged: Vec<String>,
     /// The tasks at the end of the run.
     pub tasks: Vec<Task>,
@@ -40,29 +39,26 @@ pub struct Task {
     pub id: i64,
     pub site: String,
     pub state: String,
-    /// The reason for the state; may be empty.
+    /// The reason for the state; empty if there is none.
     pub reason: String,
     pub token: i64,
 }
 
-/// An outcome in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub task: i64,
     pub token: i64,
 }
 
-/// An event in the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
     /// The number of the event. Later transitions of the same task, lease, session, agent or term
     /// have higher numbers.
     pub id: i64,
-    /// The id of the transaction that wrote the event.
     pub xact: i64,
     pub at_us: i64,
-    /// The kind of thing that changed: task, lease, session, agent or term.
+    /// Which object changed: task, lease, session, agent or term.
     pub noun: String,
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +71,7 @@ pub struct Event {
     pub session: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
-    /// The role and number of the term in which the event was written.
+    /// The role and number of the term, as in `reap 2`; `None` if no leader wrote the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub term: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +91,7 @@ pub struct Notice {
     pub agent: i64,
     pub task: i64,
     pub token: i64,
-    /// Whether the message acknowledges an outcome. Otherwise it grants a lease.
+    /// True for the acknowledgement of an outcome, false for the grant of a lease.
     pub accepted: bool,
 }
 
@@ -106,7 +102,6 @@ pub struct Request {
     pub agent: i64,
 }
 
-/// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultRecord {
     pub kind: String,
@@ -117,14 +112,14 @@ pub struct FaultRecord {
 }
 
 impl History {
-    /// The part of the record that concerns these tasks, plus everything that concerns no task.
+    /// The part of the record that concerns the tasks in `keep`, and all data that concern no task.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();
         part.tasks.retain(|task| keep(task.id));
         let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
         let all: std::collections::BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
-        // Also keep acknowledged sites that have no task, because they are violations.
+        // Acknowledged sites without a task are kept, because they are violations.
         part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
         part.requests.retain(|request| sites.contains(&&request.site));
         part.outcomes.retain(|outcome| keep(outcome.task));

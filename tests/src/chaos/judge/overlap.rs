@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use super::history::{Event, History, Request};
 use super::{Rule, Violation};
 
-/// Number of requests of a stopped crawl that may arrive after the next agent has begun. A crawl
+/// Number of requests of the previous crawl that may arrive after the next crawl has begun. A crawl
 /// sends one request at a time, so only its last request may be in flight.
 const IN_FLIGHT: usize = 1;
 
-/// The grants and requests of one site.
 #[derive(Default)]
 struct SiteActivity<'a> {
     grants: Vec<&'a Event>,
     requests: Vec<&'a Request>,
 }
 
-/// Returns a violation for every lease whose agent continued to crawl after the next agent had
+/// A violation for every agent that sent requests to a site after the agent with the next lease had
 /// begun.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
@@ -43,8 +42,8 @@ fn of_site(site: &str, mut activity: SiteActivity<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        // Number of requests by each agent with an earlier lease. Such an agent may not know yet
-        // that its lease has ended.
+        // Number of requests by each agent with an earlier lease. Such an agent may not know that
+        // its lease has ended.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in activity.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {

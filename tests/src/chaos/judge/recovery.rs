@@ -1,6 +1,6 @@
 //! The recovery times of a run. After the kill of an agent, each of its tasks has a recovery time,
-//! which ends at the task's next grant. After the kill of a scheduler, there is one recovery time,
-//! which ends at the next grant of any task.
+//! which ends at the next grant of the task. After the kill of a scheduler, there is one recovery
+//! time, which ends at the next grant of any task.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use super::history::{Event, History};
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// The 99th percentiles of the recovery times, in seconds. `None` if there are no recovery times.
+/// The 99th percentiles of the recovery times, in seconds; `None` without recovery times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
-    /// The time from the kill of an agent to the next grant of each of its tasks.
+    /// Time from the kill of an agent to the next grant of each of its tasks.
     pub agent_p99: Option<f64>,
     /// Number of recovery times in `agent_p99`, one per task.
     #[serde(skip)]
     pub agent_tasks: usize,
-    /// The time from the kill of a scheduler to the next grant, if tasks were waiting. Time in
+    /// Time from the kill of a scheduler to the next grant, if tasks were waiting. The time in
     /// which all schedulers were down is subtracted.
     pub scheduler_p99: Option<f64>,
     /// Number of recovery times in `scheduler_p99`, one per kill.
@@ -55,7 +55,7 @@ pub fn recovery(history: &History) -> Recovery {
     }
 }
 
-/// How long all schedulers were down within a span of time, in microseconds.
+/// Total time between `from_us` and `to_us` in which all schedulers were down, in microseconds.
 fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     let kills = || history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
     let mut moments: Vec<i64> = kills().flat_map(|kill| [kill.from_us, kill.to_us]).collect();
@@ -67,7 +67,7 @@ fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     spans.map(|span| span[1] - span[0]).sum()
 }
 
-/// The periods in which an assigned task waited for its grant, one per grant.
+/// The periods in which assigned tasks waited for their grants, one per grant.
 fn waits(history: &History) -> Vec<Range<i64>> {
     let mut events: Vec<&Event> = history.events.iter().collect();
     events.sort_by_key(|event| event.id);
@@ -83,7 +83,7 @@ fn waits(history: &History) -> Vec<Range<i64>> {
     waits
 }
 
-/// How long each task of a killed agent waited for its next grant, in microseconds.
+/// The times in microseconds from the kill of an agent to the next grant of each of its tasks.
 fn regrants(history: &History, leases: &BTreeMap<i64, Vec<&Event>>) -> Vec<i64> {
     let mut waits = Vec::new();
     for events in leases.values() {

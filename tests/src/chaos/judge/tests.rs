@@ -1,4 +1,4 @@
-//! Tests of the judge with histories that have one violation each.
+//! Tests of the judge, with histories that have one violation each.
 
 use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};
@@ -57,7 +57,7 @@ fn history() -> History {
             Event { term: Some("reap 2".to_owned()), ..session(5, 4, "expired", 1, 1) },
             lease(6, 4, "expired", 1, 1),
             lease(7, 5, "granted", 2, 2),
-            // The events of one transaction may come in any order.
+            // The events of one transaction may be in any order.
             Event { xact: 9, ..task(8, 7, "done") },
             lease(9, 7, "completed", 2, 2),
             term(0, "reap 2"),
@@ -113,7 +113,8 @@ fn a_schedulers_recovery_counts_only_while_tasks_wait() {
     };
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
-    // Time in which both schedulers are down does not count, because nobody can grant a lease then.
+    // Time in which both schedulers are down does not count, because no scheduler can grant a
+    // lease.
     let lasting = |from: i64, to: i64| FaultRecord { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
     let run = History { schedulers: 2, faults: vec![lasting(3, 9), lasting(5, 6)], ..run };
     let recovered = recovery::recovery(&run);
