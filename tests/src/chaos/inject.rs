@@ -143,7 +143,7 @@ impl Injector {
         self.waiting.clear();
     }
 
-    /// Begins and ends the faults whose time has come. Returns the time at which to call it again.
+    /// Begins and ends the faults whose time has come. Returns the time of the next call.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {

@@ -1,12 +1,12 @@
-//! `lab balance`: agents with rates in the ratio 0.5 to 1 to 2 crawl a batch. The batch's time is
-//! compared with a lower bound.
+//! `lab balance`: agents with rates in the ratio 0.5 to 1 to 2 crawl a batch. The time of the batch
+//! is compared with a lower bound.
 //!
 //! The real binaries run in the rootless grade. An agent's crawls share its access link, whose rate
 //! is the agent's rate. The scheduler does not know the rates, and all agents have the same number
-//! of slots. First, all agents are drained while all sites are measured. Then one batch is crawled.
-//! The batch's time is from the first grant to the end of the last lease. The lower bound is the
-//! largest of three bounds: the total work divided by the total rate, the time of the longest site,
-//! and the flow bound (see the module `bound`).
+//! of slots. All sites are measured while all agents are drained. Then one batch is crawled. Its
+//! time is from the first grant to the end of the last lease. The lower bound is the maximum of
+//! three bounds: the total work divided by the total rate, the time of the longest site, and the
+//! flow bound (see the module `bound`).
 
 use std::time::Duration;
 
@@ -23,23 +23,24 @@ use crate::world::scenario::{Scenario, WebRules};
 
 pub mod bound;
 
-/// Number of agents, taken from the paper's layout. A fleet this small has no landmarks: every
-/// agent measures every site, so distances are measured, not predicted.
+/// Number of agents, taken from the paper's layout. Such a small fleet has no landmarks, so every
+/// agent measures every site.
 const AGENTS: usize = 9;
-/// The rate factors. Each applies to a third of the agents.
+/// Factors on the rate. Each applies to a third of the agents.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// The rate of an access link at factor 1, in bytes per second. It is so low that only the link
-/// limits the speed of a crawl.
+/// The rate of an access link at factor 1, in bytes per second. The rate is so low that only the
+/// link limits the speed of a crawl.
 const RATE: f64 = 60_000.0;
-/// Number of sites that an agent crawls at the same time. With two, the link stays busy while one
-/// crawl waits for a round trip.
+/// Number of slots of each agent. With two, the link stays busy while one crawl waits for a
+/// response.
 const SLOTS: u32 = 2;
 /// Maximum ratio of the batch's time to the lower bound.
 const TARGET: f64 = 1.10;
 const SURVEY: &str = "survey";
 const BATCH: &str = "balance";
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The scheduler's configuration. Measuring is fast, because it is not part of the experiment.
+/// The scheduler's configuration. Measurements are fast, because they are not part of the
+/// experiment.
 const SCHEDULER: &str =
     "[measure]\nsite_samples = 2\nsite_least_samples = 2\nsite_interval = '200ms'\nmesh_interval = '100ms'\n";
 
@@ -60,7 +61,6 @@ pub struct BalanceArgs {
     strategy: landfall_scheduler::model::Strategy,
 }
 
-/// The result of one run.
 #[derive(Debug, Clone, Copy)]
 struct RunResult {
     bounds: Bounds,
@@ -74,7 +74,7 @@ impl RunResult {
     }
 }
 
-/// Runs the experiment and prints the results. A missed target is not an error.
+/// Runs the experiment and prints the results. A missed target is no error.
 pub async fn balance(args: BalanceArgs) -> anyhow::Result<()> {
     println!(
         "{AGENTS} agents of {SLOTS} slots, a third each at {SHAPES:?} of {:.0} kB/s, {} sites, {}",
@@ -115,7 +115,7 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     let mut scenario = layout.scenario(Some(AGENTS), Some(usize::from(sites)))?;
     scenario.agent_bytes_per_s = RATE;
     scenario.shapes = (0..AGENTS).map(|agent| SHAPES[agent % SHAPES.len()]).collect();
-    // With many sites of similar size, agents are idle only briefly at the end.
+    // With many sites of similar size, agents are idle only briefly at the end of the batch.
     scenario.web = WebRules {
         mean_pages: 5.0,
         pages_sigma: 0.5,
@@ -179,7 +179,7 @@ fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
-/// Prints, for each agent, which fraction of its access link's capacity was used.
+/// Prints the used fraction of the capacity of each agent's access link.
 fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
         let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();

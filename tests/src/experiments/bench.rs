@@ -1,8 +1,8 @@
 //! `lab bench`: prints figures, one per line, with their targets.
 //!
-//! A section is one benchmark. `SECTIONS` lists all sections except `waiting`, which takes long.
-//! Machines are noisy, so most sections that measure time repeat each measurement in one process,
-//! and print medians.
+//! A section is one benchmark. `SECTIONS` lists all sections except `waiting`, which takes half an
+//! hour or more. Measured times vary between runs, so most sections repeat each measurement in one
+//! process, and print medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -49,20 +49,18 @@ enum LongSection {
     Waiting(waiting::WaitingArgs),
 }
 
-/// A figure and its target.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What was measured, with its unit.
+    /// The name of the figure, with its unit.
     pub what: String,
     pub figure: String,
     /// The target; empty if there is none.
     pub target: String,
-    /// Whether the target is met; `None` if there is no target.
     pub met: Option<bool>,
 }
 
 impl Line {
-    /// Makes a line for a figure. The target, if there is one, is the figure's maximum.
+    /// A line whose target, if any, is the maximum of the figure.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -73,7 +71,7 @@ impl Line {
         }
     }
 
-    /// Makes a line for a figure. The target, if there is one, is the figure's minimum.
+    /// A line whose target, if any, is the minimum of the figure.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -84,18 +82,16 @@ impl Line {
         }
     }
 
-    /// Makes a line for a figure without a target.
     pub fn plain(what: impl Into<String>, figure: impl Into<String>) -> Self {
         Self { what: what.into(), figure: figure.into(), target: String::new(), met: None }
     }
 
-    /// Makes a line that says that a matrix is missing.
     fn skipped(matrix: &str) -> Self {
         Self::plain(format!("skipped: the measured matrix {matrix} is absent"), "")
     }
 }
 
-/// The names of the measured matrices. The repository does not contain these files.
+/// The names of the measured matrices. The repository does not contain the matrices.
 const PLANETLAB: &str = "planetlab490";
 const SEATTLE: &str = "seattle99";
 
@@ -105,8 +101,8 @@ fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
     Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }
 
-/// The median. For an even number of values, it is the greater of the two middle values; without
-/// values, NaN.
+/// The median; NaN without values. For an even number of values, it is the greater of the two
+/// middle values.
 fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }
@@ -116,10 +112,10 @@ fn block<T>(measure: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure))
 }
 
-/// A section's name, and the function that runs it.
+/// The name of a section, and the function that runs it.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
-/// All sections except `waiting`, in the order in which they run.
+/// Sections in the order in which they run. `waiting` runs only by its subcommand.
 const SECTIONS: &[Section] = &[
     ("ablation", ablation::run),
     ("accuracy", accuracy::run),
@@ -140,7 +136,7 @@ const SECTIONS: &[Section] = &[
     ("warc", || block(warc::run())),
 ];
 
-/// Runs the sections and prints their lines. A missed target is not an error.
+/// Runs the sections and prints their lines. A missed target is no error.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(LongSection::Waiting(args)) = &args.long {
         return print("waiting", || block(waiting::run(args)));
@@ -158,7 +154,6 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one section and prints its lines.
 fn print(name: &str, run: impl FnOnce() -> anyhow::Result<Vec<Line>>) -> anyhow::Result<()> {
     let started = Instant::now();
     let lines = run()?;

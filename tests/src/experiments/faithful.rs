@@ -1,8 +1,9 @@
-//! `lab faithful`: simulates the paper's experiment from its text alone: sites without end, all
-//! under way at once, by the published map and the published strategies.
+//! `lab faithful`: simulates the paper's experiment by its text alone, with the published map and
+//! the published strategies. Crawls never end, and all sites are crawled concurrently.
 //!
-//! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch drains: growth is the
-//! slope of the bytes over a fixed window, as in the paper's Figure 2. Figure 3 is one site alone.
+//! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch ends: growth is the
+//! slope of the received bytes over a fixed time, as in the paper's Figure 2. For Figure 3, each
+//! site is crawled alone.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,23 +47,21 @@ pub struct FaithfulArgs {
     threads: u16,
 }
 
-/// The result of a cell. Rates are slopes in megabytes (10^6 bytes) a minute, by least squares.
+/// The result of a cell. Rates are slopes in megabytes (10^6 bytes) per minute, by least squares.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct CellResult {
     first_half: f64,
     second_half: f64,
     whole: f64,
-    /// The share of the window in which the busiest access link carried bytes.
+    /// The fraction of the time in which the busiest access link carried bytes.
     busiest_link: f64,
-    /// The mean round trip of a byte's path, in milliseconds.
+    /// The mean round trip of the paths of all bytes, in milliseconds.
     byte_rtt_ms: f64,
-    /// The share of bytes that passed between two carriers.
+    /// The fraction of bytes that passed between two carriers.
     between_carriers: f64,
-    /// Number of crawls that were preempted.
     preempted: usize,
 }
 
-/// A cell with its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     #[serde(flatten)]
@@ -78,7 +77,7 @@ struct JsonOutput<'a> {
     figure3: &'a [alone::SingleSites],
 }
 
-/// Simulates the unfinished cells, and prints all cells. A missed figure is no error.
+/// Simulates the unfinished cells, and prints all cells. A missed target is no error.
 pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
     let (began, mut settings) = (Instant::now(), Settings::committed()?);
     let mut key = FAITHFUL.to_owned();
@@ -117,7 +116,6 @@ pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the unfinished cells of a network.
 fn run_network(
     settings: &Settings,
     network: &Network,
@@ -149,13 +147,13 @@ fn run_network(
     Ok(())
 }
 
-/// A batch of sites without end, all of which are under way at once.
+/// A batch whose crawls never end, and whose sites are all crawled concurrently.
 fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, contender: Contender, seed: u64) -> Batch<'a> {
     let (strategy, survey, slots) = match contender {
         Contender::Published(strategy) => (strategy, &network.published, settings.slots),
         Contender::Ours(Strategy::GnpConfirmed) => (Strategy::GnpConfirmed, &network.confirmed, settings.our_slots),
         Contender::Ours(strategy) => (strategy, &network.ours, settings.our_slots),
-        // Of the others, `Network::chosen` makes the survey.
+        // `Network::chosen` makes the survey of the other strategies.
         Contender::Other(_) | Contender::Nearest => (Strategy::GNP_TOP1, &network.exact, settings.slots),
     };
     Batch {
@@ -197,12 +195,12 @@ impl CellResult {
     }
 }
 
-/// Megabytes that had arrived at each step of the window: minutes and megabytes.
+/// Points of minutes and of the megabytes that had arrived by then.
 fn curve(arrived: &[BodyArrival], window_s: f64) -> Vec<(f64, f64)> {
     let steps = (1..).map(|step| float(step) * STEP_S).take_while(|at_s| *at_s <= window_s);
     let mut curve: Vec<(f64, f64)> = [0.0].into_iter().chain(steps).map(|at_s| (at_s / 60.0, 0.0)).collect();
     for body in arrived {
-        // The first step at which the body had arrived.
+        // The first step after the arrival of the body.
         let step = curve.partition_point(|(minutes, _)| minutes * 60.0 < body.at_s);
         if let Some((_, megabytes)) = curve.get_mut(step) {
             *megabytes += float(body.bytes) / 1e6;
@@ -216,7 +214,7 @@ fn curve(arrived: &[BodyArrival], window_s: f64) -> Vec<(f64, f64)> {
     curve
 }
 
-/// The slope of the least-squares line through the points; zero if there are fewer than two.
+/// The slope of the least-squares line through the points; zero if there are fewer than two points.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = float(points.len().max(1));
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -248,7 +246,7 @@ mod tests {
 
     #[test]
     fn growth_is_the_slope_of_the_bytes_in_the_window() {
-        // A megabyte a second for the first minute, then two.
+        // 1 MB/s in the first minute, and 2 MB/s in the second minute.
         let bodies = (1..=120)
             .map(|second| BodyArrival { at_s: float(second), bytes: if second <= 60 { 1_000_000 } else { 2_000_000 } });
         let late = BodyArrival { at_s: 121.0, bytes: 1_000_000_000 };

@@ -1,11 +1,11 @@
-//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 are computed by `simulate`; Figures
+//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 are computed by `simulate`. Figures
 //! 2 and 3 are measured with real agents in the lab.
 //!
-//! With the paper's layout, it runs the base cell and all cells that differ from it in one factor.
-//! With other layouts it runs only the base cell. Each cell runs with every strategy and seed
-//! (`tests/experiments.toml`). A cell whose timing is void is run once more; if its timing is void
-//! again, it is printed as void. Finished cells are stored, so that an interrupted run can
-//! continue. Each cell is compared with a simulation that uses the same survey.
+//! With the paper's layout, the base cell and all cells that differ from it in one factor run. With
+//! other layouts, only the base cell runs. Each cell runs with every strategy and seed
+//! (`tests/experiments.toml`). A cell whose timing is void runs once more, and is printed as void
+//! if its timing is void again. Finished cells are stored, so that an interrupted run can continue.
+//! Each cell is compared with a simulation that uses the same survey.
 
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,10 @@ mod simulated;
 pub mod stage;
 mod tables;
 
-/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the best other
-/// strategy's throughput.
+/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the throughput of the
+/// best other strategy.
 const LEAST_SHARE: f64 = 0.90;
-/// Durations from which the total time is estimated: of a survey, and of the start and end of a
-/// cell.
+/// Durations for the estimate of the total time: of a survey, and of the start and end of a cell.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
 
@@ -76,7 +75,7 @@ impl FinishedCell {
     }
 }
 
-/// A cell to run, and how long its crawls will probably take.
+/// A cell to run. `takes` is the estimated duration of its crawls.
 #[derive(Debug, Clone)]
 struct PlannedCell {
     cell: Cell,
@@ -84,14 +83,13 @@ struct PlannedCell {
     takes: Duration,
 }
 
-/// All cells to run for one layout and one seed.
 struct LayoutPlan<'a> {
     layout: &'a LayoutData,
     seed: u64,
     cells: Vec<PlannedCell>,
 }
 
-/// The output in JSON.
+/// The output of `--format json`.
 #[derive(Serialize)]
 struct JsonOutput<'a> {
     table1: &'a [tables::AccuracyRow],
@@ -152,7 +150,7 @@ fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> a
     Ok(plans)
 }
 
-/// Prints how long the run will probably take.
+/// Prints the number of unfinished cells, and the estimated time to run them.
 fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     let mut takes = Duration::ZERO;
     let (mut open, mut all) = (0, 0);
@@ -171,7 +169,6 @@ fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     );
 }
 
-/// Runs the unfinished cells of one layout and seed.
 async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellStore<LabResult>) -> anyhow::Result<()> {
     if plan.cells.iter().all(|one| store.find(&one.cell).is_some()) {
         return Ok(());
@@ -202,7 +199,6 @@ async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellSt
     surveyed.end().await
 }
 
-/// Formats the result of one cell as a line.
 fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
     let (ratios, (busy, most)) = (SimulationRatios::of(simulated, result), busy(&result.per_agent));
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
@@ -291,7 +287,7 @@ mod tests {
     use crate::experiments::sweep::growth::Growth;
     use crate::experiments::sweep::measured::LayoutMeasurements;
 
-    /// A finished cell of the paper's layout. It has the base settings, and results of two sites.
+    /// A finished cell of the paper's layout at the base settings, with the results of two sites.
     pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
         let point = Settings::committed().unwrap().base;
         let machine = MachineFigures {

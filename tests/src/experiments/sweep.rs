@@ -1,8 +1,8 @@
-//! `lab sweep`: simulates the paper's experiment for all combinations of its factors' values.
+//! `lab sweep`: simulates the paper's experiment for all combinations of the values of its factors.
 //!
-//! The simulation is a discrete-event simulation with the lab's transfer model and the scheduler's
-//! strategy code (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`.
-//! `lab paper` runs the same cells with real agents, and compares the results.
+//! The discrete-event simulation uses the transfer model of the lab and the strategy code of the
+//! scheduler (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`. `lab
+//! paper` runs the same cells with real agents, and compares the results.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -39,12 +39,12 @@ pub mod measured;
 pub mod settings;
 pub mod survey;
 
-/// The folder with measured round trips. It is outside the repository.
+/// The folder with matrices of measured round trips. It is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the best other
-/// strategy's throughput.
+/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the throughput of the
+/// best other strategy.
 const LEAST_SHARE: f64 = 0.97;
-/// The name of the method that crawls the sites a second time by `earliest-finish`, and knows the
+/// The name of the method that crawls the sites a second time by `earliest-finish`, with the
 /// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
 /// The name of the list scheduler, which knows every round trip, rate and size in advance.
@@ -84,7 +84,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Opens the file of cells that were finished with the same settings, programs and lab binary.
-    /// `folder` is the folder of the default file.
+    /// `folder` contains the default file.
     pub fn open<T, C>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T, C>>
     where
         T: Clone + Serialize + DeserializeOwned,
@@ -117,29 +117,28 @@ pub struct SweepArgs {
     threads: u16,
 }
 
-/// The result of a simulated cell.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct SimulatedResult {
     mb_per_min: f64,
     makespan_s: f64,
     requests_per_s: f64,
-    /// The coefficient of variation of the agents' busy times.
+    /// The coefficient of variation of the busy times of agents.
     busy_variation: f64,
-    /// Number of crawls that were preempted.
     preempted: usize,
 }
 
-/// What all simulated cells of one layout and seed have in common.
+/// The common data of all simulated cells of a layout and a seed.
 pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
     seed: u64,
-    /// For each agent, in the order of ranks, its index in the scenario.
+    /// The index in the scenario of each agent. Agents are in the order of ranks.
     agents: Vec<usize>,
     survey: Survey,
-    /// The task number of the first site in every cell. Random choices depend on the task numbers.
+    /// The task number of the first site. Random choices depend on the task numbers, so all cells
+    /// have the same.
     first_task: u64,
-    /// The requests of each site's crawl, by mean page size.
+    /// The requests of the crawl of each site, by mean page size.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 
@@ -157,7 +156,7 @@ impl<'a> LayoutSimulation<'a> {
     }
 
     /// Prepares a simulation with the measurements and task numbers of a cluster, so that its
-    /// random choices are the same as the cluster's.
+    /// random choices are those of the cluster.
     pub fn surveyed(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -171,12 +170,12 @@ impl<'a> LayoutSimulation<'a> {
         Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates a cell. `draw` determines which packets are lost.
+    /// Simulates a cell. `draw` determines the lost packets.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
         self.with_batch(point, strategy, draw, crawls::run)
     }
 
-    /// Simulates a second crawl of the same sites, which knows the history of the first crawl.
+    /// Simulates a second crawl of the same sites, with the history of the first crawl.
     fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
         self.with_batch(point, strategy, 1, |batch| {
@@ -246,7 +245,7 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls `work` for every item, in this many threads. Ends at the first error.
+/// Calls `work` for every item, in `threads` threads. Ends at the first error.
 pub fn in_threads<T: Sync>(
     threads: u16,
     items: &[T],
@@ -263,7 +262,7 @@ pub fn in_threads<T: Sync>(
     })
 }
 
-/// Simulates the unfinished cells of one layout and one seed.
+/// Simulates the unfinished cells of a layout and a seed.
 fn simulate_field(
     settings: &Settings,
     layout: &LayoutData,
@@ -291,18 +290,16 @@ fn simulate_field(
     Ok(())
 }
 
-/// A scheduling method that is simulated in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    /// The sites are crawled for the first time by this strategy.
+    /// A first crawl of the sites by a strategy.
     First(Strategy),
-    /// The sites are crawled a second time by `earliest-finish`.
+    /// A second crawl of the sites by `earliest-finish`.
     Again,
     List,
 }
 
-/// The methods to simulate in each cell. `Again` and `List` are added only if `earliest-finish` is
-/// simulated.
+/// The methods for each cell. `Again` and `List` are included only with `earliest-finish`.
 fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
     let others = [Method::Again, Method::List].into_iter().filter(|_| ours);

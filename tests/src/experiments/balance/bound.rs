@@ -1,32 +1,31 @@
-//! Lower bounds of a batch's time: from the total work, from the longest site, and from the sites'
-//! candidates. This module is pure.
+//! Lower bounds of the time of a batch: from the total work, from the longest site, and from the
+//! candidates of the sites. This module does no I/O.
 //!
 //! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
-//! the agents, each at its rate, can do all work, if each site's work may be divided among the
-//! site's candidates. By the max-flow min-cut theorem, this time is the maximum, over all sets of
-//! agents, of the work that only agents of the set may do, divided by the sum of their rates. With
-//! at most [`MOST_AGENTS`] agents, all sets can be enumerated, so the bound is exact.
+//! the agents can do all work, if each site's work may be divided among the site's candidates. By
+//! the max-flow min-cut theorem, this time is a maximum over all sets of agents: of the work that
+//! only agents of the set may do, divided by the sum of their rates. With at most [`MOST_AGENTS`]
+//! agents, all sets can be enumerated, so the bound is exact.
 
 use anyhow::ensure;
 
 /// Maximum number of agents. Twenty agents form a million sets.
 pub const MOST_AGENTS: usize = 20;
 
-/// A site's work, and the agents that may do it.
+/// The work of a site, and the indices of the agents that may do it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteWork {
     pub bytes: u64,
     pub candidates: Vec<usize>,
 }
 
-/// The three bounds, in seconds.
+/// The bounds in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
     /// Total work divided by total rate.
     pub total: f64,
-    /// The maximum, over all sites, of the site's time at its fastest candidate.
+    /// The maximum, over all sites, of the time of the site at its fastest candidate.
     pub longest: f64,
-    /// The flow bound.
     pub flow: f64,
 }
 
@@ -49,7 +48,7 @@ impl Bounds {
             longest = longest.max(bytes / fastest);
             only[site.candidates.iter().fold(0_usize, |set, agent| set | 1 << agent)] += bytes;
         }
-        // Sum over all subsets. Afterwards `only[set]` is the work of the sites whose candidates
+        // Sums over all subsets. Afterwards `only[set]` is the work of the sites whose candidates
         // are all in `set`.
         for agent in 0..rates.len() {
             for set in 0..only.len() {
@@ -65,7 +64,7 @@ impl Bounds {
         Ok(Self { total: total / rates.iter().sum::<f64>(), longest, flow })
     }
 
-    /// The largest of the three bounds. No schedule can be faster.
+    /// The maximum of the three bounds. No schedule can take less time.
     pub fn least(&self) -> f64 {
         self.total.max(self.longest).max(self.flow)
     }
@@ -96,18 +95,18 @@ mod tests {
         assert_eq!(bounds.flow, 30.0, "60 that only the first two may do");
     }
 
-    /// Computes the flow bound in another way, by augmenting paths and bisection.
+    /// Computes the flow bound by augmenting paths and bisection.
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
-            // How many bytes of each site each agent does.
+            // The bytes of each site that each agent does.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;
                 while left > 1e-9 {
-                    // Search breadth-first for an agent with free capacity. The search goes from
+                    // Breadth-first search for an agent with free capacity. The search goes from
                     // the site to its candidates, and from an agent to the candidates of all sites
-                    // that the agent works for.
+                    // for which the agent works.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
                     let mut queue: Vec<usize> = site.candidates.clone();
                     queue.iter().for_each(|agent| from[*agent] = Some((index, None)));

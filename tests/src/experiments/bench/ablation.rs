@@ -1,9 +1,9 @@
 //! Changes the published map step by step into Landfall's map, and evaluates each step on matrices
 //! of measured round trips.
 //!
-//! No row has a target, because the table only shows what each addition contributes. Confirmation
-//! is a strategy, not a part of the map, so it is a column of the table. Balancing and learning are
-//! not parts of the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
+//! No row has a target, because the table only shows the contribution of each step. Confirmation is
+//! a strategy, not a part of the map, so it is a column. Rebalancing and learning are not parts of
+//! the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -17,7 +17,7 @@ use super::{Line, PLANETLAB, SEATTLE, matrix};
 /// Number of sites per seed, as in the paper.
 const SITES: usize = 203;
 
-/// A map, and the parts of Landfall's method that it lacks.
+/// A map. `without` lists the parts of Landfall's method that the map lacks.
 struct Step {
     name: &'static str,
     tier: Tier,
@@ -28,7 +28,7 @@ const fn step(name: &'static str, tier: Tier, without: &'static [&'static str]) 
     Step { name, tier, without }
 }
 
-/// The steps. Each adds something to the previous one.
+/// Each step adds a part to the previous step.
 const STEPS: [Step; 8] = [
     step("gnp, as published", Tier::Gnp, &[]),
     step("+ mesh", Tier::Plain, &["height", "log", "robust", "prior"]),
@@ -42,7 +42,6 @@ const STEPS: [Step; 8] = [
 
 const STRATEGIES: [Strategy; 3] = [Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
 
-/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {
@@ -66,8 +65,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Formats the prediction errors, and the stretch of each strategy: the mean round trip to its
-/// chosen agents, divided by the mean round trip to the nearest agents.
+/// The prediction errors, and the stretch of each strategy: the mean round trip to its chosen
+/// agents, divided by the mean round trip to the nearest agents.
 fn figures(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
     let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)]

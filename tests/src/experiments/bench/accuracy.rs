@@ -1,7 +1,7 @@
 //! Evaluates predictions and choices on matrices of measured round trips, with 30 agents, 9 or 15
 //! landmarks, and ten seeds.
 //!
-//! Seeds 0 to 9 serve only for scoring. The method's constants were chosen with other seeds.
+//! Seeds 0 to 9 serve only for evaluation. The method's constants were chosen with other seeds.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -13,14 +13,14 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
 /// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
-/// and the second is a goal that is harder to reach.
+/// and the second is a stricter goal, which the output calls reach.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
     landmarks: usize,
     re50: (f64, f64),
     re90: (f64, f64),
-    /// Accuracy of the best 70 % of predictions, and accuracy of the best 80 %.
+    /// Two targets: the accuracy of the best 70 % and of the best 80 % of predictions.
     accuracy: Option<(f64, f64)>,
     top1: Option<f64>,
     top1_reach: Option<f64>,
@@ -51,7 +51,8 @@ const TARGETS: [MatrixTargets; 5] = [
     refined(SEATTLE, 15, [(0.135, 0.120), (0.60, 0.55), (0.905, 0.878), (1.22, 1.10)], 1.35),
 ];
 
-/// The targets of the refined tier. The caller adds the required target for Top-1.
+/// The targets of the refined tier. `top1`, which is `None` here, is set by the caller if it is
+/// required.
 const fn refined(
     matrix: &'static str,
     landmarks: usize,
@@ -95,7 +96,7 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
     };
-    // A missing figure becomes NaN, so that it meets no target.
+    // NaN, because it meets no target.
     let number = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
     let estimate = &report.estimate;
     let refined = target.tier == Tier::Refined;

@@ -1,7 +1,7 @@
-//! Measures what crawling a page costs. The agent's crawler is compared with `spider`, wget2 and
+//! Measures the cost of crawling a page. The agent's crawler is compared with `spider`, wget2 and
 //! Scrapy on a site of 5,001 linked pages.
 //!
-//! The cost is processor time (user and system). Elapsed time would not be comparable, because the
+//! The cost is processor time (user and system). Elapsed times are not comparable, because the
 //! agent requests one page at a time and the other crawlers several. Each run is a process,
 //! measured from start to end. The crawlers alternate. A run fails if the site's server counted too
 //! few fetched pages. The server is a separate process, whose cost is not measured.
@@ -25,7 +25,6 @@ const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
 
-/// A crawler, and the costs of its runs.
 struct Row {
     name: &'static str,
     costs: Vec<ProcessCost>,
@@ -43,7 +42,7 @@ impl Row {
         peaks.fold(0.0, f64::max)
     }
 
-    /// Formats a figure's median, with its minimum and maximum.
+    /// The median of a figure, with its minimum and maximum.
     fn spread(&self, figure: impl Fn(&ProcessCost) -> f64, digits: usize) -> String {
         let figures: Vec<f64> = self.costs.iter().map(figure).collect();
         let (least, most) =
@@ -52,7 +51,6 @@ impl Row {
     }
 }
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let paths = CrawlerPaths::find()?;
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;
@@ -87,7 +85,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Compare runs of the same round, because other load on the machine affects both runs.
+            // Runs of the same round are compared, because other load on the machine affects both.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }
@@ -95,7 +93,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Makes one run. Returns an error if the crawler did not fetch every page.
+/// Makes one run. Fails if the crawler did not fetch every page.
 async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;

@@ -3,9 +3,8 @@
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
 //! context and one store, and each crawl with its own file. The server of the sites is a separate
-//! process. It delays each response by 20 ms, which simulates a round trip. A real round trip would
-//! also delay each window of a long body, but each page fits into TCP's initial window. There is no
-//! TLS.
+//! process. It delays each response by 20 ms, to emulate a round trip. Each page fits into TCP's
+//! initial window, so a real round trip would also delay a page only once. There is no TLS.
 //!
 //! The sites count requests for ten seconds, during which all crawls are running.
 
@@ -33,21 +32,19 @@ use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
-/// The same site as in `bench crawl`. It is so large that no crawl ends during the measurement.
+/// The site of `bench crawl`. It is so large that no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
-/// The request intervals in milliseconds. Over all sites they allow 2,000 and 4,000 requests per
-/// second.
+/// The request intervals in milliseconds. They allow 2,000 and 4,000 requests per second over all
+/// sites.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;
-/// Time from the start to the measurement. After it, all crawls have connected and fetched
-/// robots.txt.
+/// Time from the start to the measurement, in which all crawls connect and fetch robots.txt.
 const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;
 
-/// The result of a run.
 struct Run {
     rate: f64,
     /// Processor time divided by elapsed time.
@@ -55,7 +52,6 @@ struct Run {
     peak_mib: f64,
 }
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut server = Server::start(&ServedSites::many(PLAN, SITES, LATE_MS)).await?;
     let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));
@@ -119,7 +115,7 @@ pub struct CrowdArgs {
     folder: PathBuf,
 }
 
-/// Crawls all sites at the same time, until the process is killed.
+/// Crawls all sites concurrently until the process is killed.
 pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
     let CrowdArgs { port, sites, interval_ms, folder } = args;
     let context = Arc::new(RequestContext {

@@ -1,9 +1,9 @@
-//! Measures how long each strategy takes to choose one of a thousand available agents for a site.
+//! Measures the time in which each strategy chooses one of a thousand available agents for a site.
 //!
 //! The inputs of all strategies are computed before the measurement, because reading and predicting
-//! are not part of the decision. The strategies alternate in five runs, and the medians are
-//! printed. Here `earliest-finish` decides for one site at a time. Its planning of many sites at
-//! once is measured separately, as time per site.
+//! are not part of the choice. The strategies alternate in five runs, and medians are printed. In
+//! this comparison, `earliest-finish` decides for one site at a time. Its planning of many sites
+//! together is measured separately, as time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,13 +25,12 @@ const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
 const LANDMARKS: i64 = 9;
-/// Number of known crawls. Each is a crawl of a different site.
+/// Number of known crawls, each of a different site.
 const CRAWLS: i64 = 40_000;
-/// Maximum time of a decision in microseconds. It must be negligible compared with the round trip
-/// that the decision saves.
+/// Maximum time of a choice in microseconds. The time must be negligible compared with a round
+/// trip.
 const MOST_MICROS: f64 = 20.0;
 
-/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let candidates = fleet();
     let hosts: Vec<String> = (0..SITES).map(|number| format!("www.site{number}.com.cn")).collect();
@@ -66,8 +65,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time per crawl to find stragglers. All crawls run at the nearest agent, so no crawl is
-/// moved, and each is compared with every agent.
+/// The time per crawl to find stragglers. All crawls run at the nearest agent, so each crawl is
+/// compared with every agent, and none is moved.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -81,7 +80,7 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
 }
 
 /// The time per site to learn from crawls. The number of crawls is the maximum that the scheduler
-/// reads for this many agents. Learning is part of reading candidates, not of deciding.
+/// reads for this number of agents. Learning is part of reading candidates, not of the choice.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
@@ -105,7 +104,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site to plan all sites together.
+/// The time per site in which `earliest-finish` plans all sites together.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

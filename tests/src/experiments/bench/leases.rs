@@ -1,11 +1,11 @@
-//! Measures how many sites a scheduler accepts per second, how many leases it grants, and how many
-//! crawls it completes. Also measures how long a free slot waits for a lease, and how long a
-//! restart takes with a million open tasks.
+//! Measures the sites that a scheduler accepts per second, the leases that it grants, and the
+//! crawls that it completes. It also measures how long a free slot waits for a lease, and how long
+//! a restart takes with a million open tasks.
 //!
-//! Everything except the agents is real: the scheduler's binary next to the lab's (build it with
-//! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl
-//! nothing and can report outcomes immediately. The load average that is printed includes other
-//! work on the machine.
+//! Everything except the agents is real and on this machine: the scheduler's binary in the folder
+//! of the lab's binary (build it with `--release`), a Postgres with fsync, and gRPC streams. The
+//! agents crawl nothing, and can report outcomes immediately. The printed load average includes
+//! other work on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,34 +33,33 @@ pub(super) mod backup;
 pub(super) mod seed;
 pub(super) mod submits;
 
-/// Number of simulated agents.
 const AGENTS: usize = 20;
 const CAPACITY: u32 = 4_000;
 /// Number of open tasks at the start.
 const OPEN: u64 = 1_000_000;
-/// Number of sites in one submission.
+/// Number of sites per submission.
 const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
 /// Duration of each measurement that is not limited by a number of tasks.
 const SPELL: Duration = Duration::from_secs(10);
-/// Number of slots that all agents together free per second, while the delay until they are filled
-/// is measured. The first number is half of the target, the second is the target.
+/// Number of slots that all agents together free per second, while the wait for a lease is
+/// measured: half of the target, and the target.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The scheduler's configuration. Sessions live longer than the benchmark, because heartbeats are
-/// not measured.
+/// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
+/// heartbeats.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
-/// A scheduler with its own database.
+/// The database, the agents' credentials and the folder of a scheduler.
 pub(super) struct BenchScheduler {
     pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
-    /// The last field is dropped last, because Postgres writes to this directory until it stops.
+    /// This is the last field, because fields are dropped in order, and Postgres writes to the
+    /// directory until it stops.
     directory: tempfile::TempDir,
 }
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];
@@ -85,10 +84,10 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // Reduce the slots to one. An agent then gets no new lease before the outcomes of all its
-    // leases are recorded, so this phase measures completions alone.
+    // With one slot, an agent gets no new lease before the outcomes of all its leases are recorded.
+    // So this phase measures completions alone.
     seed::slots(&bench.pool, 1).await?;
-    // Wait until all sessions have read the new number of slots, which they do every second.
+    // All sessions read the new number of slots, which they do every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
@@ -123,8 +122,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // Read the agents' counts before the stored counts. The stored counts may still grow, but must
-    // not be smaller than the agents' counts.
+    // The agents' counts are read before the stored counts. The stored counts may be larger, but
+    // must not be smaller.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
@@ -136,7 +135,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 impl BenchScheduler {
-    /// Starts the database and enrols agents.
+    /// Starts the database, and enrols agents.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         let directory = accessible_folder("landfall-bench-")?;
         std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
@@ -146,12 +145,11 @@ impl BenchScheduler {
         Ok(Self { pool, postgres, credentials, directory })
     }
 
-    /// The scheduler's data directory.
     pub(super) fn data_dir(&self) -> std::path::PathBuf {
         self.directory.path().join("scheduler")
     }
 
-    /// Starts the scheduler and returns its URL.
+    /// Starts the scheduler, and returns its URL.
     pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
         let data_dir = self.data_dir();
         let client_file = data_dir.join("client.toml");
@@ -171,14 +169,12 @@ impl BenchScheduler {
         Ok((process, url))
     }
 
-    /// Stops the scheduler.
     pub(super) async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
         process.terminate();
         ensure!(process.wait(PATIENCE).await?.is_some(), "the scheduler did not end: {}", process.tail());
         Ok(())
     }
 
-    /// The operator's token.
     pub(super) fn token(&self) -> anyhow::Result<String> {
         Ok(client(&self.directory.path().join("scheduler"))?.token)
     }
@@ -187,13 +183,12 @@ impl BenchScheduler {
         &mut self.postgres
     }
 
-    /// Stops the database.
     pub(super) async fn close(mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.postgres.stop().await
     }
 
-    /// Measures the submissions of one client, which submits one list after another.
+    /// Measures the submissions of one client, which submits [`SUBMISSIONS`] lists in sequence.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
         let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
@@ -229,7 +224,7 @@ pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Re
     Ok(request)
 }
 
-/// Measures how long a free slot waits for a lease, while `freed` slots become free per second.
+/// Measures how long free slots wait for leases, while `freed` slots become free per second.
 async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Line>> {
     let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
     agents.iter().for_each(|agent| agent.set_mode(Mode::FreeOneEvery(pause)));
@@ -277,7 +272,7 @@ pub(super) fn load() -> anyhow::Result<String> {
     Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The present memory of a process, in bytes.
+/// The current memory of a process, in bytes.
 pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
     let resident = process.pid().and_then(resident_memory);
     Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)

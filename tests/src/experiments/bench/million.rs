@@ -1,9 +1,9 @@
-//! Measures the memory of a crawl of a site with a million pages. The memory must grow only with
-//! the number of seen URLs.
+//! Measures the memory of a crawl of a site with a million pages. The memory may grow only with the
+//! number of seen URLs.
 //!
 //! The real binary crawls a generated site with three links per page, so that up to half a million
-//! pages wait in the queue. After every 100,000 pages, the lab reads the memory of the process. The
-//! lab also adds the same URLs, in crawl order, to a set of its own, which has the same size as the
+//! pages are queued. After every 100,000 pages, the lab reads the memory of the process. The lab
+//! also adds the same URLs, in crawl order, to its own set, which has the same size as the
 //! crawler's set. The benchmark takes about a minute.
 
 use std::path::Path;
@@ -23,31 +23,29 @@ use crate::cluster::process::Process;
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
 /// Number of pages between two samples of the memory.
 const EVERY: u64 = 100_000;
-/// Interval at which the lab polls the server. It is much shorter than the time between two
-/// samples.
+/// Interval at which the lab polls the server. It is far shorter than the time between two samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
-/// Maximum variation of the process's memory without its set of seen URLs, in MiB. Buffers vary,
-/// and the allocator keeps free pieces that are too small to be returned to the system.
+/// Maximum variation of the process's memory without its set of seen URLs, in MiB. The sizes of
+/// buffers vary, and the allocator keeps free memory that it cannot return to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
-/// A sample of the process's memory.
+/// The memory of the process after `pages` pages.
 struct MemorySample {
     pages: u64,
     resident: f64,
     seen: SeenUrls,
 }
 
-/// The number of seen URLs, and the memory that they take.
+/// The number of seen URLs, and the memory of the set.
 #[derive(Clone, Copy)]
 struct SeenUrls {
     urls: f64,
     bytes: f64,
 }
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
     let mut server = Server::start(&ServedSites::one(PLAN)).await?;
@@ -55,13 +53,13 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // At the first sample the set of seen URLs is still small, so this sample shows how much memory
-    // the crawler needs apart from the set.
+    // At the first sample, the set of seen URLs is still small, so the sample is the memory of the
+    // crawler without the set.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
     }
-    // Take the last sample somewhat before the last page, because the process ends after that page.
+    // The last sample is before the last page, because the process ends after the last page.
     samples.push(sample(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
     let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
     ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
@@ -106,8 +104,7 @@ async fn sample(
 #[derive(Default)]
 struct PredictedCrawl {
     seen: SeenPaths,
-    /// The pages in the order in which they are found. Pages before the index `visited` are
-    /// fetched.
+    /// The pages in the order in which they are found. The first `visited` pages are fetched.
     queue: Vec<u32>,
     visited: usize,
 }

@@ -1,10 +1,10 @@
-//! Measures how long `landfall plan` takes for a million sites in a real Postgres, with thirty and
-//! with a thousand agents. Each call goes through gRPC.
+//! Measures the duration of `landfall plan` for a million sites, with thirty and with a thousand
+//! agents. Each call goes through gRPC.
 //!
-//! Runs the real `landfall` binary from the folder of the lab's binary (build both with
-//! `--release`), with its own Postgres on this machine. Each site is near one of forty cities. Half
-//! of the sites were crawled, and one in a hundred has several locations. The figures are medians
-//! of five calls. The first call, with an empty database cache, has its own figure.
+//! The real `landfall` binary runs with its own Postgres on this machine (build `landfall` and
+//! `lab` with `--release`). Each site is near one of forty cities. Half of the sites were crawled,
+//! and one in a hundred has several locations. Figures are medians of five calls. The first call,
+//! with an empty database cache, has its own figure.
 
 use std::time::Instant;
 
@@ -18,14 +18,11 @@ use super::leases::{BenchScheduler, authorized, load, resident};
 use super::{Line, median};
 
 const AGENTS: usize = 30;
-/// Number of agents of the larger fleet.
 const MANY_AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
 const RUNS: usize = 5;
-/// Maximum time of a plan for a million located sites, in seconds.
 const MOST_SECONDS: f64 = 10.0;
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     locate(&bench.pool).await?;
@@ -93,7 +90,7 @@ impl PlanClient {
     }
 }
 
-/// Creates the sites, each with a finished task and a placement, and the placements of agents. The
+/// Creates the placements of agents, and the sites, each with a finished task and a placement. The
 /// rows are written in bulk without triggers and constraints, because writing them is not measured.
 async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     let text = format!(
@@ -124,14 +121,13 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives each agent without a placement a coordinate near a city. Only thirty of the forty cities
-/// get agents.
+/// Places each agent without a placement near a city. Thirty of the forty cities have agents.
 const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
      select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
      from agents a join cities c on c.n = a.id % 30
      where not exists (select from agent_placements p where p.agent_id = a.id)";
 
-/// Enrols further agents, and places them.
+/// Enrols `count` more agents, and places them.
 async fn enrol(pool: &PgPool, count: usize) -> anyhow::Result<()> {
     let text = format!(
         "insert into agents (name, city, carrier, credential_hash)

@@ -1,5 +1,5 @@
-//! Measures the speed of the refined tier: how fast it elects landmarks, fits a map, and predicts
-//! every agent's distance to a site.
+//! Measures the speed of the refined tier: of electing landmarks, fitting a map, and predicting the
+//! round trip from every agent to a site.
 //!
 //! Times are processor time of one thread, so that other work on the machine has little effect.
 //! Figures are medians of all rounds.
@@ -19,7 +19,6 @@ const LANDMARKS: usize = 9;
 const SEED: u64 = 0;
 const ROUNDS: usize = 5;
 
-/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;

@@ -20,7 +20,6 @@ use crate::evidence::machine::resident_memory;
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
 const RUNS: usize = 3;
-/// Minimum number of rows per second.
 const FEWEST_A_SECOND: f64 = 200_000.0;
 /// Maximum memory of the command, and maximum growth of the scheduler's memory, in megabytes.
 const MOST_CLIENT_MB: f64 = 50.0;
@@ -28,7 +27,6 @@ const MOST_GROWTH_MB: f64 = 30.0;
 /// Number of bytes of output after which the memory is read again.
 const MEMORY_EVERY: usize = 4 << 20;
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -56,15 +54,13 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The result of one report: its rate, and the maximum memory of the command and of the scheduler,
-/// in bytes.
+/// The rate of a report, and the maximum memory of the command and of the scheduler, in bytes.
 struct ReportRun {
     rows_per_second: f64,
     client: f64,
     scheduler: f64,
 }
 
-/// Prints the report into a pipe.
 async fn report(bench: &BenchScheduler, scheduler: &Process, format: &str) -> anyhow::Result<ReportRun> {
     let mut command = Command::new(Binaries::find()?.landfall);
     command.arg("--data-dir").arg(bench.data_dir());

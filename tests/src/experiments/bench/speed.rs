@@ -1,5 +1,5 @@
-//! Measures the speed of the plain tier: how fast it places hosts, finds the nearest agents of a
-//! million sites, fits a map, and elects landmarks.
+//! Measures the speed of the plain tier: of placing hosts, finding the nearest agents of a million
+//! sites, fitting a map, and electing landmarks.
 //!
 //! Times of single-threaded work are processor time of one thread, so that other work on the
 //! machine has little effect. The two solvers alternate on the same hosts of the same map. Each
@@ -21,19 +21,18 @@ const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const DIMENSIONS: usize = 8;
 const SEED: u64 = 0;
-/// Number of rounds of each measurement.
+/// Number of rounds per measurement.
 const ROUNDS: usize = 7;
 /// Number of passes over all hosts per round, so that a round takes tens of milliseconds.
 const BULK_PASSES: usize = 20;
 const SIMPLEX_PASSES: usize = 2;
-/// Number of agents among which the nearest are found.
+/// Number of agents in the search for the nearest agents.
 const FLEET: i64 = 1_000;
 const SITES: usize = 1_000_000;
 
 /// The landmarks' measurements of one host.
 type HostMeasurements = Vec<(AgentId, Rtt)>;
 
-/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;
@@ -46,7 +45,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Elects landmarks and fits a map. Returns the median time in seconds, and the map.
+/// Elects landmarks and fits a map. Returns the median time in seconds, and the last map.
 fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     let (mesh, nominees) = (draw.mesh(), draw.nominees());
     let mut seconds = Vec::new();
@@ -61,7 +60,7 @@ fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     Ok((median(seconds), map.context("there is a round")?))
 }
 
-/// Measures how many hosts per second each solver places.
+/// Measures the hosts that each solver places per second.
 fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Line>> {
     let locator = map.locator()?;
     let by = |solver: Solver, host: &HostMeasurements| -> anyhow::Result<f64> {
@@ -79,7 +78,7 @@ fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Li
     ])
 }
 
-/// Measures how many hosts per second are placed.
+/// The number of hosts that `place` places per second of processor time.
 fn rate(
     hosts: &[HostMeasurements],
     passes: usize,
@@ -96,7 +95,7 @@ fn rate(
     Ok(f64::from(u32::try_from(hosts.len() * passes)?) / spent(began)?)
 }
 
-/// Measures how long two threads need to find the nearest agents of a million sites.
+/// Measures the time in which two threads find the nearest agents of a million sites.
 fn nearest() -> anyhow::Result<Vec<Line>> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut drawn = || (0..=DIMENSIONS).map(|_| rng.random_range(0.0..100.0)).collect::<Vec<f64>>();
@@ -131,7 +130,7 @@ pub(super) fn processor_time() -> anyhow::Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).context("read the thread's clock")
 }
 
-/// The processor time in seconds that this thread has used since `began`.
+/// The processor time of this thread since `began`, in seconds.
 pub(super) fn spent(began: Duration) -> anyhow::Result<f64> {
     Ok((processor_time()? - began).as_secs_f64())
 }

@@ -1,7 +1,7 @@
-//! Measures the response times of `landfall status`, the dashboard's pages and the metrics, and the
-//! cost of browsers that watch pages, with a million unfinished sites and a thousand connected
-//! agents. Status is requested through gRPC, and pages through HTTP. The real `landfall` binary
-//! runs with its own Postgres on this machine.
+//! Measures the response times of `landfall status`, of the pages of the dashboard and of the
+//! metrics, and the cost of browsers that watch pages. There are a million unfinished sites and a
+//! thousand connected agents. Status is requested through gRPC, and pages through HTTP. The real
+//! `landfall` binary runs with its own Postgres on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -21,27 +21,26 @@ use crate::evidence::machine::{family_processor_s, processor_s};
 const AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
 const CALLS: usize = 100;
-/// Maximum time of a status, in milliseconds.
 const MOST_MS: f64 = 100.0;
 
-/// The measured pages, and the maximum of each page's 95th percentile, in milliseconds.
+/// The measured pages, and the maximum 95th percentile of the response time of each page, in
+/// milliseconds.
 const PAGES: [&str; 6] = ["/", "/map", "/fleet", "/batches", "/trends", "/api/v1/status"];
 const MOST_PAGE_MS: f64 = 100.0;
 const PAGE_CALLS: usize = 30;
 
-/// Maximum time of a scrape of the metrics, in milliseconds. The interval between scrapes is so
-/// long that the scheduler does not repeat its last answer.
+/// Maximum time of a scrape of the metrics, in milliseconds. The interval between scrapes is longer
+/// than the time for which the scheduler repeats its last answer.
 const MOST_SCRAPE_MS: f64 = 10.0;
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(2_100);
 const SCRAPES: usize = 10;
 
-/// Number of browsers that watch pages, how long they are observed, and their maximum cost in per
-/// cent of a core.
+/// Number of browsers that watch pages, the duration of the observation, and the maximum cost in
+/// per cent of a core.
 const VIEWERS: usize = 50;
 const VIEWED: Duration = Duration::from_secs(30);
 const MOST_VIEWERS_PERCENT: f64 = 5.0;
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -102,8 +101,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Requests a page repeatedly, each time on a new connection after a pause. Returns the times in
-/// milliseconds, and the size of the page in bytes.
+/// Requests a page `calls` times, each time on a new connection after a pause. Returns the times in
+/// milliseconds, and the size of the response in bytes.
 async fn page(
     address: &str,
     path: &str,
@@ -133,7 +132,7 @@ async fn request(address: &str, path: &str, token: &str) -> anyhow::Result<TcpSt
     Ok(stream)
 }
 
-/// Watches a page, and reads everything that the scheduler sends, until the returned handle is
+/// Watches a page, and reads all data that the scheduler sends, until the returned handle is
 /// dropped.
 async fn view(address: &str, page: &str, token: &str) -> anyhow::Result<AbortOnDropHandle<()>> {
     let mut stream = request(address, &format!("/live?page={page}"), token).await?;
@@ -146,15 +145,14 @@ async fn view(address: &str, page: &str, token: &str) -> anyhow::Result<AbortOnD
     })))
 }
 
-/// The processor time that is spent during the period `VIEWED`, in per cent of a core.
+/// The processor time spent during [`VIEWED`], in per cent of a core.
 async fn observed(spent: &impl Fn() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     let (before, began) = (spent()?, Instant::now());
     tokio::time::sleep(VIEWED).await;
     Ok((spent()? - before) / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// Adds, for each agent, a hundred round trips to other agents. Also adds a map that places all
-/// agents and sites.
+/// Adds a hundred round trips from each agent to other agents, and a map with all agents and sites.
 async fn measure(pool: &PgPool) -> anyhow::Result<()> {
     let text = "
         insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost, reached_us, reached_at)

@@ -1,10 +1,10 @@
-//! Measures the damage that lying landmarks cause, and the fraction of honest agents that are
-//! mistaken for liars.
+//! Measures the damage that lying landmarks cause, and the fraction of honest agents that are taken
+//! for liars.
 //!
 //! Of thirty agents, twelve are landmarks, which were elected while all agents were honest. A liar
-//! falsifies all its reports, on the mesh and on sites. Other agents' measurements of the liar are
-//! honest. The figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark.
-//! They are relative to the same seeds and pairs without liars.
+//! falsifies all its reports, on the mesh and on sites. Other agents measure the liar honestly. The
+//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. They are
+//! relative to the same seeds and pairs without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,35 +25,32 @@ use lies::{Lie, LyingFleet};
 mod lies;
 
 const SEEDS: std::ops::Range<u64> = 0..10;
-/// Number of agents.
 const AGENTS: usize = 30;
-/// Number of landmarks.
 const LANDMARKS: usize = 12;
-/// Number of scored sites per seed. They are evenly spaced, and are the same with and without
-/// liars.
+/// Number of scored sites per seed. They are evenly spaced, and the same with and without liars.
 const SITES: usize = 60;
-/// One in this many scored sites is also used to judge the landmarks.
+/// One in this many scored sites also serves to judge the landmarks.
 const JUDGED_BY: usize = 3;
-/// Numbers of rounds of drift after which the map is scored. Several are tried, because the damage
+/// Numbers of rounds of drift after which the map is scored. There are several, because the damage
 /// is largest just before the liar is detected.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per round, as a fraction.
 const DRIFT: f64 = 0.02;
-/// Maximum fraction of honest agents that are mistaken for liars. It is not zero, because excluding
-/// an honest agent costs little, but including a liar costs much.
+/// Maximum fraction of honest agents that are taken for liars. The maximum is not zero, because
+/// excluding an honest agent costs little, but including a liar costs much.
 const MOST_MISJUDGED: f64 = 0.02;
 /// Number of samples per measured pair.
 const SAMPLES: usize = 20;
 const BOGUS: f64 = 0.1;
 
-/// The quality of a map.
+/// The quality of a seed's maps.
 #[derive(Debug, Clone, Default)]
 struct MapQuality {
-    /// Relative errors of the plain tier, and of the refined tier.
+    /// Relative errors of predictions of the plain and the refined tier.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums, over the sites, of true round trips: to the refined tier's first choice, and to an
-    /// average agent.
+    /// Sums over the sites of true round trips, in milliseconds: to the first choice of the refined
+    /// tier, and to an average agent.
     first: f64,
     random: f64,
 }
@@ -67,7 +64,7 @@ impl MapQuality {
     }
 }
 
-/// A percentile of relative errors.
+/// The `percent` percentile of relative errors.
 fn error(errors: &[f64], percent: usize) -> f64 {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -94,7 +91,7 @@ impl Maps {
     }
 }
 
-/// Scores the maps with measurements of sites.
+/// Scores maps with the landmarks' measurements of sites.
 fn score(
     draw: &Draw<'_>,
     landmarks: &[AgentId],
@@ -135,10 +132,10 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
 }
 
 /// Cached scores, by seed and excluded agents. A score is cached only if all liars are excluded,
-/// because it then does not depend on the lie.
+/// because only then it does not depend on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// Scores the maps that are fitted without the reports of the agents in `out`.
+/// Scores the maps without the reports of the agents in `out`.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,
@@ -171,7 +168,6 @@ fn elected(draw: &Draw<'_>, count: usize, seed: u64) -> anyhow::Result<Vec<Agent
     Ok(elected.into_iter().map(|elected| elected.agent).collect())
 }
 
-/// The results of one lie over all seeds.
 #[derive(Default)]
 struct LieResult {
     figures: MapQuality,
@@ -183,8 +179,8 @@ struct LieResult {
 }
 
 impl LieResult {
-    /// The ratio of the median error with liars to the median error without liars, for the tier
-    /// whose ratio is larger.
+    /// The median error with liars, divided by the median error without liars. It is the larger of
+    /// the ratios of both tiers.
     fn harm(&self, clean: &MapQuality) -> f64 {
         let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
@@ -201,7 +197,7 @@ impl LieResult {
         self.alarms += usize::from(alarmed);
         let mut figures = scored(fleet, mesh, &quarantined, cache)?;
         if alarmed {
-            // While there is an alarm, agents are chosen at random.
+            // During an alarm, agents are chosen at random.
             figures.first = figures.random;
         }
         self.figures.add(figures);
@@ -209,7 +205,6 @@ impl LieResult {
     }
 }
 
-/// Runs this section of `lab bench` on both measured matrices.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {
@@ -259,7 +254,7 @@ fn with_liars(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, cache: &mut Sco
     Ok(sum)
 }
 
-/// Measures which fraction of the agents is quarantined if no agent lies.
+/// Measures the fraction of agents that are quarantined if no agent lies.
 fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut MapQuality) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {
@@ -312,7 +307,7 @@ fn verdict(what: &str, liars: usize, sum: &LieResult, clean: &MapQuality) -> Vec
     ]
 }
 
-/// Measures the effect of bogus samples, which the agent's weighted mean must filter out.
+/// Measures the effect of bogus samples, which the statistical weighted mean must filter out.
 fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::Result<Vec<Line>> {
     let mut figures = MapQuality::default();
     for (seed, draw) in draws {
@@ -344,8 +339,8 @@ fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::R
     Ok(vec![line("plain", &figures.plain, &clean.plain), line("refined", &figures.refined, &clean.refined)])
 }
 
-/// The weighted mean of samples of a round trip, with 5 % noise. A tenth of the samples are random
-/// values up to two seconds.
+/// The statistical weighted mean of samples with 5 % noise. A tenth of the samples are random
+/// values of up to two seconds.
 fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
     let millis = truth.as_millis_f64();
     let sample = |rng: &mut ChaCha8Rng| {

@@ -1,6 +1,6 @@
-//! Measures the tun grade: how late single packets and many simultaneous packets are, how many
-//! packets the router carries, and how long it takes to set up and remove the network. The figures
-//! are valid only on a quiet machine, so the idle time is printed too.
+//! Measures the tun grade: the lateness of single packets and of many simultaneous packets, the
+//! rate of the router, and the time to set up and remove the network. The figures are valid only on
+//! a quiet machine, so the idle time is printed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -23,14 +23,14 @@ use crate::world::tun::{Network, missing};
 use crate::world::wan::Lane;
 
 const ROUNDS: usize = 5;
-/// Numbers of agents for which the setup is measured. Including the servers' namespace, there are 8
-/// and 31 namespaces.
+/// Numbers of agents for which the setup is measured. With the namespace of the servers, there are
+/// 8 and 31 namespaces.
 const FLEETS: [usize; 2] = [7, 30];
 const ROUND_TRIPS_MS: [f64; 5] = [1.0, 10.0, 50.0, 100.0, 300.0];
 const ECHOES: usize = 40;
-/// Numbers of connections that are made at the same time.
+/// Numbers of simultaneous connections.
 const CROWDS: [usize; 2] = [50, 800];
-/// Number of sites to which these connections go.
+/// Number of sites that accept the connections.
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,10 +40,9 @@ const BODIES_EACH: usize = 7;
 /// Size in bytes of each datagram of the flood.
 const DATAGRAM: usize = 200;
 const FLOOD: Duration = Duration::from_secs(3);
-/// Maximum error of single echoes in milliseconds. It equals the error of the first prototype.
+/// Maximum error of single echoes in milliseconds.
 const MAX_ECHO_ERROR_MS: f64 = 1.0;
 
-/// Runs this section of `lab bench`.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     if let Some(reason) = missing() {
         return Ok(vec![Line::plain(format!("skipped: {reason}"), "")]);
@@ -54,7 +53,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // Run `crowds` on another thread, because it blocks on a runtime of its own.
+    // `crowds` needs another thread, because it blocks on its own runtime.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);
@@ -91,7 +90,6 @@ fn setting_up(agents: usize) -> anyhow::Result<[Line; 2]> {
     ])
 }
 
-/// Measures the error of single echoes.
 fn echoes() -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     for (link, rtt_ms) in scenario.paths[0].iter_mut().zip(ROUND_TRIPS_MS) {
@@ -136,7 +134,6 @@ fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandl
     }))
 }
 
-/// Measures the error of many simultaneous handshakes.
 fn crowds() -> anyhow::Result<Vec<Line>> {
     let scenario = scenario(30)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -165,8 +162,8 @@ fn crowds() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Measures the error of one handshake in milliseconds. All sockets are created before the first
-/// handshake begins.
+/// Measures the error of a handshake in milliseconds. The socket is created in advance, so that all
+/// handshakes begin at the same time.
 fn handshake(
     network: &Network,
     scenario: &Scenario,
@@ -219,7 +216,7 @@ fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> 
     Ok(lines)
 }
 
-/// Measures how many packets per second the router carries from two agents.
+/// Measures the packets that the router carries per second from two agents.
 fn flood() -> anyhow::Result<Line> {
     let mut scenario = scenario(2)?;
     scenario.agent_bytes_per_s = 1e9;
@@ -232,7 +229,7 @@ fn flood() -> anyhow::Result<Line> {
         socket.connect((Lane::TUN.site(0), PORT))?;
         threads.push(std::thread::spawn(move || {
             while Instant::now() < end {
-                // Sending fails when the router's queue is full. The flood is meant to fill it.
+                // Sending fails when the queue of the router is full, which is intended.
                 let _ = socket.send(&[0; DATAGRAM]);
             }
         }));

@@ -1,11 +1,11 @@
-//! Measures what waiting tasks cost: a scheduler runs with its own Postgres and many tasks in one
+//! Measures the cost of waiting tasks: a scheduler runs with its own Postgres and many tasks in one
 //! waiting state.
 //!
-//! Nothing happens in such a database, so all work of the scheduler and Postgres is wasted. The
-//! module `seed` creates the database in bulk. The real scheduler, whose binary is next to the
-//! lab's binary, gets a few seconds to settle. Then the module `cost` measures processor time, rows
-//! and statements over a period. If the states of tasks change, or a background task fails, the
-//! result is an error.
+//! No task changes in such a database, so all work of the scheduler and Postgres is wasted. The
+//! module `seed` creates the database in bulk. The real scheduler, whose binary is in the folder of
+//! the lab's binary, gets a few seconds to settle. Then the module `cost` measures processor time,
+//! rows and statements over a period. If the state of a task changes, or a background task fails,
+//! the result is an error.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ pub(super) struct WaitingArgs {
     seconds: u64,
 }
 
-/// Measures each waiting state with each number of tasks. Prints a table row for each measurement,
-/// and returns the comparison with the targets.
+/// Measures each waiting state with each number of tasks, and prints a table row per measurement.
+/// Returns the comparison with the targets.
 pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     let all = <WaitingCase as clap::ValueEnum>::value_variants();
     let state_counts = if args.state_counts.is_empty() { all } else { &args.state_counts };
@@ -69,14 +69,13 @@ pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The cost of one waiting state with one number of tasks.
 #[derive(Debug, Clone)]
 struct WaitingCost {
     tasks: u32,
     cost: SchedulerCost,
-    /// The scheduler's memory in MB.
+    /// The memory of the scheduler.
     megabytes: f64,
-    /// Bytes on disk per site: first of all tables except the event log, then of the event log.
+    /// Bytes on disk per site: of all tables except the event log, and of the event log.
     bytes: (f64, f64),
 }
 
@@ -95,8 +94,8 @@ impl WaitingCost {
     }
 }
 
-/// Compares the costs with the targets. The targets limit the cost with the most tasks, and the
-/// ratio of this cost to the cost with the fewest tasks.
+/// Compares the costs with the targets. The targets limit the cost with the most tasks, and its
+/// ratio to the cost with the fewest tasks.
 fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
     let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);
@@ -119,7 +118,7 @@ fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     lines
 }
 
-/// Creates a database, runs a scheduler on it, and measures its cost.
+/// Creates a database, runs a scheduler on the database, and measures the cost.
 async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Result<WaitingCost> {
     let mut bench = BenchScheduler::start(seed::AGENTS).await?;
     let statements = cost::prepare(&bench.pool).await?;
@@ -148,7 +147,7 @@ async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Res
     Ok(WaitingCost { tasks, cost, megabytes, bytes: (bytes / sites, log / sites) })
 }
 
-/// The number of tasks in one state, and when the last of them entered the state.
+/// The number of tasks in a state, and the time when the last of them entered the state.
 #[derive(Debug, Clone, PartialEq, Eq, FromRow)]
 struct StateCount {
     state: String,
@@ -162,7 +161,6 @@ async fn state_counts(pool: &PgPool) -> anyhow::Result<Vec<StateCount>> {
     sqlx::query_as(counted).fetch_all(pool).await.context("count the tasks by state")
 }
 
-/// Fails if the states of tasks have changed.
 fn lasted(before: &[StateCount], after: &[StateCount]) -> anyhow::Result<()> {
     ensure!(before == after, "the tasks' states changed from {before:?} to {after:?}");
     Ok(())

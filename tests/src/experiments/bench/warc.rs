@@ -1,8 +1,8 @@
-//! Measures what it costs to store pages: processor time, bytes and memory.
+//! Measures the cost of storing pages: processor time, bytes and memory.
 //!
 //! One recorder stores pages of words, numbers and links, together with their requests. Figures are
-//! medians of five interleaved runs. The measured time is the processor time of the whole process,
-//! including system calls. It covers digests, compression, and writing.
+//! medians of five interleaved runs. The time is the processor time of the whole process, including
+//! system calls, for digests, compression and writing.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -19,10 +19,10 @@ use crate::evidence::machine::resident_memory;
 
 const RUNS: usize = 5;
 const PAGES: u32 = 2000;
-/// Maximum processor time for storing a page, in microseconds. Within this limit, a crawl that
-/// stores pages fetches 1.2 times as many pages per second of processor time as wget2.
+/// Maximum processor time to store a page, in microseconds. Within this limit, a crawl that stores
+/// pages fetches 1.2 times as many pages per second of processor time as wget2.
 const MOST_MICROS: f64 = 150.0;
-/// Number of crawls that run at the same time.
+/// Number of concurrent crawls.
 const AT_ONCE: usize = 50;
 const LARGE: usize = 5 << 20;
 const MOST_MIB: f64 = 64.0;
@@ -45,7 +45,6 @@ const WORDS: [&str; 16] = [
     "batch",
 ];
 
-/// Runs this section of `lab bench`.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let kinds = [
         ("4 KiB", 4 << 10, true),
@@ -74,7 +73,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Stores pages. Returns the processor time and the bytes per page.
+/// Stores pages. Returns the processor time in microseconds and the bytes per page.
 async fn store(bytes: usize, is_text: bool) -> anyhow::Result<(f64, f64)> {
     let folder = tempfile::tempdir()?;
     let pages: Vec<Vec<u8>> = (0..64).map(|number| page(number, bytes, is_text)).collect();
@@ -98,7 +97,7 @@ async fn store(bytes: usize, is_text: bool) -> anyhow::Result<(f64, f64)> {
     Ok((spent.as_secs_f64() * 1e6 / f64::from(PAGES), stored))
 }
 
-/// Measures how much memory grows while many large pages are received.
+/// Measures the growth of memory while many large pages are received.
 async fn memory() -> anyhow::Result<Line> {
     let folder = tempfile::tempdir()?;
     let store = open(folder.path())?;
@@ -139,7 +138,7 @@ fn answered(number: u32) -> AnsweredRequest {
     }
 }
 
-/// Makes a page of text, or of bytes that cannot be compressed.
+/// A page of text, or of bytes that cannot be compressed.
 fn page(number: u32, bytes: usize, is_text: bool) -> Vec<u8> {
     let mut random = number.wrapping_mul(2_654_435_761) | 1;
     let mut page = String::new();
@@ -164,7 +163,7 @@ fn page(number: u32, bytes: usize, is_text: bool) -> Vec<u8> {
     if is_text { page.into_bytes() } else { raw }
 }
 
-/// The processor time that this process has used.
+/// The processor time of this process.
 fn processor() -> anyhow::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

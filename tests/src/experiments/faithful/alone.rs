@@ -1,7 +1,7 @@
-//! The paper's Figure 3: one site is crawled, and no other site of the system is under way. Pure.
+//! The paper's Figure 3: one site is crawled alone. This module does no I/O.
 //!
-//! The paper drew one site, and one agent for it by each strategy. Here every site is crawled once
-//! by each agent, so that all draws of `random` and of Top-3 are compared.
+//! The paper drew one site, and one agent for the site by each strategy. Here every agent crawls
+//! every site once, so that all draws of `random` and of Top-3 are compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,18 +21,19 @@ use crate::experiments::sweep::batch::Batch;
 use crate::experiments::sweep::crawls;
 use crate::experiments::sweep::measured::agent_index;
 
-/// The paper's ratio of the two rates for its one site: 2.38 to 0.45 MB a minute.
+/// The paper's ratio of Top-3's rate to random's rate for one site: 2.38 and 0.45 MB per minute.
 const PAPER: f64 = 2.38 / 0.45;
 const QUANTILES: [(&str, f64); 7] =
     [("p1", 0.01), ("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p99", 0.99)];
 
-/// The rates of one network's sites in megabytes a minute: by each agent, and by the nearest three.
+/// The rates of the sites of a network, in megabytes per minute: by each agent, and by the three
+/// nearest agents.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SiteRates {
     sites: Vec<(Vec<f64>, Vec<f64>)>,
 }
 
-/// The rates of single sites in one layout.
+/// Quantiles of the rates of the single sites of a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
     layout: String,
@@ -42,13 +43,12 @@ pub(super) struct SingleSites {
     top3: BTreeMap<&'static str, f64>,
     /// Quantiles of the ratio of Top-3's rate to random's rate, over all draws of both.
     ratio: BTreeMap<&'static str, f64>,
-    /// The share of draws in which the ratio is below the paper's.
+    /// The fraction of draws whose ratio is below the ratio in the paper.
     below_the_papers: f64,
-    /// The largest ratio.
     largest: f64,
 }
 
-/// Crawls every site by every agent.
+/// Simulates a crawl of every site by every agent.
 pub(super) fn rates(settings: &Settings, network: &Network, point: Point, seed: u64) -> SiteRates {
     let scenario = network.at(point);
     let requests = requests(&scenario, Duration::from_millis(point.server_ms));
@@ -69,7 +69,7 @@ pub(super) fn rates(settings: &Settings, network: &Network, point: Point, seed: 
     SiteRates { sites: (0..scenario.sites.len()).map(site).collect() }
 }
 
-/// Summarises the networks of each layout.
+/// Combines the networks of each layout.
 pub(super) fn summary(networks: Vec<(String, Point, SiteRates)>) -> Vec<SingleSites> {
     let mut layouts: Vec<(String, Point, SiteRates)> = Vec::new();
     for (layout, point, rates) in networks {
@@ -111,7 +111,7 @@ fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
 
 pub(super) fn text(layouts: &[SingleSites]) -> String {
     let mut text = String::from("\nFigure 3: one site alone, MB a minute (the paper's site: 0.45 and 2.38)\n");
-    // Writing to a string cannot fail.
+    // Writing to a string never fails.
     for one in layouts {
         let Point { access_mbit, page_kb, server_ms, connection } = one.point;
         let _ = writeln!(

@@ -1,4 +1,4 @@
-//! The network of a cell, and what the scheduler knows of it. Pure.
+//! The network of a cell, and the distances that the scheduler knows. This module does no I/O.
 
 use std::time::Duration;
 
@@ -18,26 +18,27 @@ use crate::world::layout::{City, Layout, PAPER};
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
 use crate::world::web::{SiteRequest, SiteWeb, normal};
 
-/// Streams of the seed: each part of a network has draws of its own.
+/// Streams of the random generator, one for each part of a network.
 const DELAYS: u64 = 1;
 const PATHS: u64 = 2;
 const PUBLISHED: u64 = 3;
 const OURS: u64 = 4;
-/// Pages of a site that repeat.
+/// Number of pages of a site. A crawl repeats them without end.
 const PAGES: usize = 50;
 
-/// A network that all cells of a layout and a seed share, but for the rate of access links.
+/// The network of all cells of a layout and a seed. Only the rate of access links differs between
+/// cells.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) scenario: Scenario,
     /// The distances that the published system knows.
     pub(super) published: Survey,
-    /// The distances that ours knows, before and after all sites were confirmed.
+    /// The distances that Landfall knows: before and after all sites are confirmed.
     pub(super) ours: Survey,
     pub(super) confirmed: Survey,
     /// The true distances.
     pub(super) exact: Survey,
-    /// The layout's coordinates of cities.
+    /// The cities of the layout, with their coordinates.
     cities: Vec<City>,
 }
 
@@ -62,7 +63,7 @@ impl Network {
         Ok(Self { scenario, published, ours, confirmed, exact, cities: layout(settings, form, seed)?.cities })
     }
 
-    /// A network whose agents all know their exact distances, which costs no fit.
+    /// A network whose surveys all have exact distances, so that no map is fitted.
     #[cfg(test)]
     pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
@@ -70,7 +71,6 @@ impl Network {
         Ok(Self { scenario, published, ours, confirmed, exact, cities: Vec::new() })
     }
 
-    /// The scenario of one cell.
     pub(super) fn at(&self, point: Point) -> Scenario {
         let mut scenario = self.scenario.clone();
         scenario.agent_bytes_per_s = point.access_mbit * 1e6 / 8.0;
@@ -78,8 +78,8 @@ impl Network {
         scenario
     }
 
-    /// The agents that a strategy without distances chooses: each is the only one whose distance to
-    /// its sites is known, so that it is the nearest.
+    /// The agents that a strategy without distances chooses. For each site, only the distance of
+    /// the chosen agent is known, so that it is the nearest agent.
     pub(super) fn chosen(&self, strategy: Strategy, seed: u64) -> anyhow::Result<Survey> {
         let position = |name: &str| {
             let city = self.cities.iter().find(|city| city.name == name)?;
@@ -108,7 +108,6 @@ impl Network {
     }
 }
 
-/// The requests of each site's crawl.
 pub(super) fn requests(scenario: &Scenario, server: Duration) -> Vec<Vec<SiteRequest>> {
     let thinking = |one: SiteRequest| SiteRequest { thinking: server, ..one };
     let site = |site| {
@@ -148,7 +147,7 @@ fn layout(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<L
     Ok(layout)
 }
 
-/// The paper's layout with drawn access delays, and with a factor of its own for every path.
+/// The paper's layout with random access delays, and with a random factor on every path.
 fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Scenario> {
     let layout = layout(settings, form, seed)?;
     let usual = layout.path.agent_access_ms;
@@ -172,7 +171,7 @@ fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result
     Ok(scenario)
 }
 
-/// The agents that the paper's landmarks are.
+/// The indices of the agents that are the paper's landmarks.
 fn landmarks(settings: &Settings, form: &LayoutForm, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
     let agent = |place: &super::settings::LandmarkPlace| {
         let found = scenario.agents.iter().position(|agent| agent.city == place.city && agent.carrier == place.carrier);
@@ -183,7 +182,8 @@ fn landmarks(settings: &Settings, form: &LayoutForm, scenario: &Scenario) -> any
     settings.landmarks.iter().map(agent).collect()
 }
 
-/// The distances by the published map: measured by the landmarks, otherwise predicted by points.
+/// The distances of the published system: measured by landmarks, and otherwise predicted by the
+/// published map.
 fn published(
     settings: &Settings,
     scenario: &Scenario,

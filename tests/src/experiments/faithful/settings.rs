@@ -1,4 +1,4 @@
-//! The settings of the cell `faithful` and their cells. Pure.
+//! The settings of `lab faithful`, and the cells that they define. This module does no I/O.
 
 use std::fmt;
 
@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::layout::{AgentGroup, parse_toml};
 
-/// The settings file of the repository.
 pub(super) const FAITHFUL: &str = include_str!("../../../faithful.toml");
-/// Maximum length of every list, so that the product stays below a hundred thousand cells.
+/// Maximum length of each list, so that there are fewer than a hundred thousand cells.
 const MOST: usize = 10;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -18,20 +17,20 @@ const MOST: usize = 10;
 pub(super) struct Settings {
     pub(super) seeds: Vec<u64>,
     pub(super) sites: usize,
-    /// Length of a run, in minutes.
+    /// Duration of a run, in minutes.
     pub(super) window_min: u32,
-    /// Number of sites that an agent crawls at once, by the paper's strategies and by ours.
+    /// Number of slots of each agent, with the paper's strategies and with Landfall's.
     pub(super) slots: u32,
     pub(super) our_slots: u32,
-    /// Number of a landmark's samples of one host.
+    /// Number of samples that a landmark takes of a host.
     pub(super) samples: u32,
     /// Dimensions of the published map.
     pub(super) dimensions: usize,
     /// Range of the agents' access delays, in milliseconds.
     pub(super) agent_access_ms: [f64; 2],
-    /// Standard deviation of the logarithm of a path's own factor.
+    /// Standard deviation of the logarithm of the random factor of a path.
     pub(super) path_spread: f64,
-    /// Maximum lateness of an answer, in milliseconds.
+    /// Maximum random delay of a response, in milliseconds.
     pub(super) jitter_ms: f64,
     pub(super) published: Vec<Strategy>,
     pub(super) ours: Vec<Strategy>,
@@ -50,16 +49,15 @@ pub(super) struct LandmarkPlace {
     pub(super) carrier: String,
 }
 
-/// A form of the paper's layout.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LayoutForm {
     pub(super) name: String,
-    /// `None`: as in the layout's file.
+    /// `None` means the agents of the layout file.
     pub(super) agents: Option<Vec<AgentGroup>>,
 }
 
-/// One value of every factor.
+/// A value of every factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Point {
@@ -67,7 +65,7 @@ pub(super) struct Point {
     pub(super) access_mbit: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub(super) page_kb: u32,
-    /// How long the server waits before it answers, in milliseconds.
+    /// The time in milliseconds that the server waits before it responds.
     pub(super) server_ms: u64,
     pub(super) connection: Connection,
 }
@@ -75,9 +73,9 @@ pub(super) struct Point {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Connection {
-    /// A crawl keeps its connection.
+    /// All requests of a crawl use one connection.
     Kept,
-    /// Every request opens a connection.
+    /// Every request opens a new connection.
     PerRequest,
 }
 
@@ -90,7 +88,6 @@ impl fmt::Display for Connection {
     }
 }
 
-/// The values of each factor.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Factors {
@@ -100,16 +97,16 @@ pub(super) struct Factors {
     connection: Vec<Connection>,
 }
 
-/// How the agents of a cell are chosen.
+/// The rule that chooses the agents of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contender {
-    /// A strategy of the paper, by the published map.
+    /// A strategy of the paper, with the published map.
     Published(Strategy),
-    /// A strategy by Landfall's map.
+    /// A strategy with Landfall's map.
     Ours(Strategy),
     /// A strategy without distances.
     Other(Strategy),
-    /// The agent that is nearest in fact: no choice by distance is faster unless links are full.
+    /// The truly nearest agent. No choice by distance is faster unless links are saturated.
     Nearest,
 }
 
@@ -122,13 +119,12 @@ impl fmt::Display for Contender {
     }
 }
 
-/// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) layout: String,
     #[serde(flatten)]
     pub(super) point: Point,
-    /// The contender's name.
+    /// The name of the contender.
     pub(super) strategy: String,
     pub(super) seed: u64,
 }
@@ -202,7 +198,8 @@ impl Settings {
         self.product().into_iter().filter(|point| differ(point) <= 1).collect()
     }
 
-    /// The fastest links, the smallest pages and the quickest servers: where distance counts most.
+    /// The fastest links, the smallest pages, the fastest servers and a connection per request.
+    /// Distance has the largest effect at this point.
     pub(super) fn where_distance_counts(&self) -> Point {
         let Factors { access_mbit, page_kb, server_ms, .. } = &self.factors;
         Point {
@@ -213,7 +210,6 @@ impl Settings {
         }
     }
 
-    /// The contenders of every cell.
     pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> {
         let published = self.published.iter().copied().map(Contender::Published);
         let ours = self.ours.iter().copied().map(Contender::Ours);

@@ -1,4 +1,5 @@
-//! Prints all cells as a table, and compares them with the paper's findings. Pure.
+//! Formats all cells as a table, and compares them with the paper's findings. This module does no
+//! I/O.
 
 use std::fmt::Write as _;
 
@@ -10,20 +11,21 @@ use super::{CellResult, Row};
 use crate::evidence::float;
 use crate::experiments::sweep::grid::median;
 
-/// Random's growth in the paper, in megabytes a minute, and the share by which a cell's may differ.
+/// Random's growth in the paper, in megabytes per minute, and the maximum relative difference of a
+/// similar cell.
 const PAPER_RANDOM: f64 = 198.8;
 const ALIKE: f64 = 0.25;
-/// The paper's ratios to random.
+/// The paper's ratios of growth to random's growth.
 const PAPER_TOP1: f64 = 1.220;
 const PAPER_TOP3: f64 = 1.361;
-/// From this share of busy time on, an access link is saturated.
+/// Minimum fraction of busy time of a saturated access link.
 const SATURATED: f64 = 0.90;
-/// Targets for each of our strategies: its ratio to the published Top-3 in cells without a saturated
-/// link, and its ratio to the best published strategy in every cell.
+/// Targets for each strategy with Landfall's map: the ratio of its growth to the published Top-3's
+/// in cells without a saturated link, and to the best published strategy's in every cell.
 const OURS: f64 = 1.15;
 const NEVER_BELOW: f64 = 0.97;
 
-/// The medians over seeds of one cell.
+/// The results of a cell for all seeds.
 struct Group<'a> {
     layout: &'a str,
     point: Point,
@@ -36,7 +38,8 @@ impl Group<'_> {
         median(self.rows.iter().filter(|row| row.cell.strategy == name).map(|row| of(&row.result)).collect())
     }
 
-    /// The median over seeds of the ratio of one strategy's growth to another's in the same seed.
+    /// The median over seeds of the growth of `one` divided by the growth of `other` with the same
+    /// seed.
     fn ratio(&self, one: &impl ToString, other: &impl ToString) -> Option<f64> {
         let (one, other) = (one.to_string(), other.to_string());
         let growth = |strategy: &str, seed| {
@@ -51,7 +54,7 @@ impl Group<'_> {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
 
-    /// Whether random's growth is about the paper's.
+    /// Whether random's growth is similar to that in the paper.
     fn is_alike(&self) -> bool {
         let random = self.median(&Strategy::Random, |result| result.whole);
         random.is_some_and(|random| (random / PAPER_RANDOM - 1.0).abs() <= ALIKE)
@@ -70,7 +73,7 @@ fn groups(rows: &[Row]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The table of all cells, and the verdict.
+/// The table of all cells, and the comparison with the paper.
 pub(super) fn text(settings: &Settings, rows: &[Row]) -> String {
     let groups = groups(rows);
     let table = table(settings, &groups);
@@ -79,7 +82,7 @@ pub(super) fn text(settings: &Settings, rows: &[Row]) -> String {
          *: about the paper's rate. !: a saturated link.\n{table}\n",
         settings.window_min
     );
-    // Writing to a string cannot fail.
+    // Writing to a string never fails.
     for line in lines(settings, &groups) {
         let _ = writeln!(text, "{line}");
     }
@@ -158,7 +161,7 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     lines
 }
 
-/// What each strategy demands of the network.
+/// The mean round trip of bytes, and the fraction of bytes between carriers, for each strategy.
 fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let of = |strategy: Contender| {
         let mean = |of: fn(&CellResult) -> f64| {
@@ -174,7 +177,7 @@ fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     settings.contenders().map(of).collect()
 }
 
-/// Compares our strategies with the published ones.
+/// Compares strategies with Landfall's map with the published strategies.
 fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let top3 = Strategy::GNP_TOP3;
     let free = || groups.iter().filter(|group| !settings.published.iter().any(|one| group.saturated(one)));
@@ -239,7 +242,8 @@ mod tests {
         let text = text(&settings, &rows);
         assert!(text.contains("200.0 *") && text.contains("260.0 (2.05)!"), "{text}");
         assert!(text.contains("Top-3 grows faster than random in 1 of 1 cells, Top-1 in 1"), "{text}");
-        // Top-1 is slower in the first seed and faster in the second; the median is between.
+        // Top-1 is slower than Top-3 with the first seed and faster with the second. The median is
+        // between these values.
         assert!(text.contains("slower than Top-3 in 0 of the 1 cells in which Top-1 saturates"), "{text}");
         assert!(text.contains("gnp-top3 / random, median of the 1 cells with random within 25 % of 198.8: 1.430; the paper's 1.361: met"), "{text}");
         assert!(text.contains("random: a byte's path has 50.0 ms, 25.0 % of bytes pass between carriers"), "{text}");

@@ -1,5 +1,5 @@
-//! Figures 2 and 3: each strategy's throughput over time, and the rates of single sites. This
-//! module is pure.
+//! Figures 2 and 3: the throughput of each strategy over time, and the rates of single sites. This
+//! module does no I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,17 +17,16 @@ pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// A strategy's medians over the unthrottled cells of a layout.
+/// The medians of a strategy over the unthrottled cells of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
 }
 
-/// The throughput, by layout and strategy.
+/// By layout and strategy.
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
-/// Computes the medians of the unthrottled cells.
 pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     let rows: Vec<_> = finished.iter().map(FinishedCell::row).collect();
     let mut figure = Figure2::new();
@@ -47,22 +46,21 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     figure
 }
 
-/// The rates of single sites in a layout's base cells.
+/// The rates of single sites in the base cells of a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
-    /// Megabytes per minute, by strategy. Each list has the sites of all seeds, in the order of the
-    /// sites.
+    /// Megabytes per minute, by strategy. Each list contains the sites of all seeds, in the order
+    /// of the sites.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Quantiles of the ratio of Top-3's rate to random's rate, over all sites.
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
-/// The rates of single sites, by layout.
+/// By layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// Computes the rates of single sites with random and with Top-3. Only seeds in which both cells
-/// are valid count.
+/// The rates of single sites with random and with Top-3, for seeds in which both cells are valid.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
@@ -107,7 +105,6 @@ fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
     QUANTILES.iter().filter_map(|(name, share)| Some((*name, at(*share)?))).collect()
 }
 
-/// Formats both figures as text.
 pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
     let mut text = String::from("Figure 2: throughput, medians of the unthrottled cells\n");
     // Writing to a string never fails.
@@ -178,7 +175,8 @@ mod tests {
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);
         let sites = &figure["paper"];
-        // The sites got 1 MB in 60 s and 2 MB in 30 s. The growth of the cell does not matter.
+        // The rates of the sites are 1 MB in 60 s and 2 MB in 30 s. The growth of the cell has no
+        // effect.
         assert_eq!(sites.mb_per_min["random"], [1.0, 4.0]);
         assert_eq!(sites.ratio["p50"], 1.0);
         assert_eq!(sites.quantiles["gnp-top3"]["p95"], 4.0);

@@ -11,10 +11,9 @@ use crate::demo::report::style;
 use crate::evidence::float;
 use crate::experiments::sweep::settings::Point;
 
-/// The style sheet's classes for curves.
+/// The classes of curves in the style sheet.
 const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
-/// The data that the page shows.
 pub(super) struct Page<'a> {
     pub(super) base: Point,
     pub(super) finished: &'a [FinishedCell],
@@ -25,7 +24,6 @@ pub(super) struct Page<'a> {
     pub(super) verdict: &'a [String],
 }
 
-/// Makes the whole page.
 pub(super) fn page(page: &Page<'_>) -> String {
     let layouts: Vec<&String> = page.figure2.keys().collect();
     let body = html! {
@@ -40,7 +38,7 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", &style(), &body)
 }
 
-/// Draws Figure 2 for one layout. The curves come from the base cell of the first valid seed.
+/// Draws Figure 2 for a layout. Its curves are those of the base cell of the first valid seed.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
@@ -62,7 +60,7 @@ fn growth(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Draws Figure 3 for one layout: how the rates are distributed over the sites.
+/// Draws Figure 3 for a layout: the distribution of the rates over the sites.
 fn sites(page: &Page<'_>, layout: &str) -> Markup {
     let Some(sites) = page.figure3.get(layout) else { return html! {} };
     let curve = |(name, rates): (&String, &Vec<f64>)| {
@@ -85,7 +83,7 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Plots named curves. All of them start at the origin.
+/// Plots named curves, which all start at the origin.
 fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
     let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
     let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));

@@ -1,5 +1,5 @@
 //! Simulates finished cells with the same survey and the same random choices as in the lab, and
-//! compares the results with the lab's. This module is pure.
+//! compares the results with the lab's results. This module does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::experiments::sweep::measured::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 
-/// Number of simulations per cell. Several are needed, because random packet losses change the
-/// result by a few percent.
+/// Number of simulations per cell. There are several, because random packet losses change the
+/// result by a few per cent.
 const DRAWS: u64 = 9;
-/// Maximum relative difference between a simulation and the lab.
+/// Maximum relative difference between the throughputs of a simulation and the lab.
 const AGREEMENT: f64 = 0.10;
 
-/// The simulation's results divided by the lab's results.
+/// The results of the simulation divided by the results of the lab.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SimulationRatios {
     pub(super) growth: f64,
@@ -32,8 +32,7 @@ pub(super) struct SimulationRatios {
 pub(super) struct SimulatedMedians {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
-    /// Number of agents that crawled at least one site, and maximum number of sites that one agent
-    /// crawled.
+    /// Number of agents that crawled at least one site, and maximum number of sites per agent.
     pub(super) busy: f64,
     pub(super) most: f64,
 }
@@ -51,10 +50,10 @@ impl SimulationRatios {
     }
 }
 
-/// Simulates cells, using surveys from the lab.
+/// Simulates cells, with surveys from the lab.
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
-    /// The newest survey, the task number of its first site, and the simulation prepared from it.
+    /// The newest survey, the task number of its first site, and the simulation prepared from them.
     /// Most cells of a layout share one survey.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
@@ -82,7 +81,7 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        // If the scheduler did not trust the map, it drew agents at random.
+        // If the scheduler did not trust the map, it chose agents at random.
         let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
         let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
@@ -98,14 +97,13 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// Number of agents that crawled at least one site, and maximum number of sites that one agent
-/// crawled.
+/// Number of agents that crawled at least one site, and maximum number of sites per agent.
 pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
     let count = per_agent.iter().filter(|sites| **sites > 0).count();
     (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
 }
 
-/// Compares the simulation's results with the lab's, over the valid cells.
+/// Compares the results of the simulation with those of the lab, over the valid cells.
 pub(super) fn agreement(finished: &[FinishedCell], ratios: &[SimulationRatios]) -> Vec<String> {
     let sound = finished.iter().zip(ratios).filter(|(one, _)| one.result.void.is_none());
     let mut by_strategy: BTreeMap<&str, Vec<SimulationRatios>> = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! Runs the cells of one layout and one seed in the lab. The cluster is surveyed once and then
-//! frozen. Every cell starts from the frozen state, with the real binaries.
+//! Runs the cells of a layout and a seed in the lab. The cluster is surveyed once and then frozen.
+//! Every cell starts from the frozen state, with the real binaries.
 //!
 //! The survey is the whole measuring phase: mesh, election of landmarks, map, and location of every
 //! site. It transfers no bodies, so no factor of the experiment affects it. Each cell starts from
 //! the same frozen files in a new emulated network, so that no strategy profits from earlier
-//! crawls. Times are counted from the batch's first lease.
+//! crawls. Times are counted from the first lease of the batch.
 
 use std::time::{Duration, Instant};
 
@@ -24,42 +24,40 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Time between probes of a site. It may be short, because the sites belong to the lab, but must be
-/// long enough that probes of 203 sites do not occupy the machine.
+/// Time between probes of a site. It is short, because the sites belong to the lab, but so long
+/// that probes of 203 sites do not occupy the machine.
 pub const SITE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
 /// Time limit of a survey or a cell. Without other load, a survey takes one minute, and the longest
-/// cell takes ten (Seattle, where one agent may be nearest to many sites).
+/// cell takes ten minutes (Seattle, where one agent may be nearest to many sites).
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// The result of running a cell in the lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabResult {
-    /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
     pub growth: Growth,
-    /// For each site, its bytes and crawl time.
+    /// The bytes and the crawl time in seconds of each site.
     pub sites: Vec<(i64, f64)>,
-    /// Number of sites that each agent crawled, in descending order.
+    /// Number of sites per agent, in descending order.
     pub per_agent: Vec<usize>,
     /// Why the timing is void; `None` if it is valid.
     pub void: Option<String>,
     pub machine: MachineFigures,
-    /// The measurements of the survey. From them and the task numbers, a simulation makes the same
-    /// random choices as the scheduler.
+    /// The measurements of the survey. With the measurements and the task numbers, a simulation
+    /// makes the same random choices as the scheduler.
     pub measurements: LayoutMeasurements,
-    /// The task number of the first site. Random choices depend on the task numbers.
+    /// The task number of the first site.
     pub first_task: u64,
 }
 
-/// The machine's load and delays during a cell. The constants of the simulation were chosen from
-/// these figures.
+/// The load of the machine, and delays during a cell. The constants of the simulation were chosen
+/// from these figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineFigures {
     /// Mean number of requests per second, from the first lease to the last outcome.
     pub requests_per_s: f64,
-    /// The fraction of processor time that was idle.
+    /// The idle fraction of processor time.
     pub idle: f64,
     /// The 99th percentile of the emulated network's lateness, in milliseconds.
     pub late_ms: f64,
@@ -85,8 +83,8 @@ pub struct SurveyedCluster<'a> {
 }
 
 impl<'a> SurveyedCluster<'a> {
-    /// Starts a cluster, measures everything, and freezes the cluster. `site_interval` is the time
-    /// between probes of a site, usually [`SITE_INTERVAL`].
+    /// Starts a cluster, measures the mesh and all sites, and freezes the cluster. `site_interval`
+    /// is the time between probes of a site, usually [`SITE_INTERVAL`].
     pub async fn survey(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -100,7 +98,7 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure().await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // A second failure is only logged, because the first one is returned.
+                // The failure to stop is only logged, because the first error is returned.
                 if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "the cluster did not stop either");
                 }
@@ -123,7 +121,7 @@ impl<'a> SurveyedCluster<'a> {
         let located = "select count(*) from tasks where state = 'located'";
         cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
         // Cancelling may conflict with the background task that records why tasks wait. The error
-        // then says to try again.
+        // then tells the operator to try again.
         for left in (0..CANCELS).rev() {
             match cluster.operate(&["batches", "cancel", SURVEY]).await {
                 Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
@@ -198,14 +196,13 @@ impl<'a> SurveyedCluster<'a> {
         })
     }
 
-    /// Stops the cluster.
     pub async fn end(self) -> anyhow::Result<()> {
         self.cluster.stop().await
     }
 }
 
-/// The scheduler's configuration. It differs from the defaults in shorter intervals and a longer
-/// sample timeout: in the rootless grade the first answer takes two round trips, which is up to ten
+/// The scheduler's configuration, with shorter intervals and a longer sample timeout than by
+/// default. In the rootless grade, the first answer takes two round trips, which is up to ten
 /// seconds with the Seattle matrix.
 fn scheduler(site_interval: Duration) -> String {
     format!("[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n")
@@ -218,7 +215,7 @@ fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize
     counts
 }
 
-/// Why some crawls are incomplete; `None` if all are complete.
+/// A description of incomplete crawls; `None` if all crawls are complete.
 fn not_whole(crawled: &[witness::TimedCrawl]) -> Option<String> {
     let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
     let first = odd().next()?;
@@ -231,7 +228,7 @@ fn arrived(world: &World, first: Instant) -> Vec<BodyArrival> {
     since.map(|(at, bytes)| BodyArrival { at_s: at.as_secs_f64(), bytes }).collect()
 }
 
-/// Computes the load, and the delays between events at the scheduler, the agents and the sites.
+/// The load, and the delays between events at the scheduler, the agents and the sites.
 fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
     let entries = world.log.entries();
     let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
@@ -244,7 +241,7 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
     let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
     for crawl in crawled {
         let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
-        // Requests before the grant came from confirmers, so ignore them.
+        // Requests before the grant are ignored, because they came from confirmers.
         let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
         let (asked, sent) = (own(&asked[site]), own(&sent[site]));
         if let Some((asked, sent)) = asked.first().zip(sent.last()) {

@@ -1,9 +1,9 @@
-//! Tables 1 and 2: the accuracy of estimated distances in the paper's measure, for several numbers
-//! of dimensions and landmarks.
+//! Tables 1 and 2: the accuracy of predicted distances, for several numbers of dimensions and
+//! landmarks.
 //!
-//! The measure is one minus the mean relative error, over pairs of a site and an agent that is not
-//! a landmark. The worst 30 % or 20 % of the estimates are left out. The paper does not define its
-//! accuracy; this is our reading. The code is that of `landfall simulate`.
+//! The accuracy is one minus the mean relative error, over pairs of a site and an agent that is not
+//! a landmark. The worst 30 % or 20 % of the predictions are left out. The paper does not define
+//! its accuracy, so this definition is an assumption. The code is that of `landfall simulate`.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -17,11 +17,11 @@ use serde::Serialize;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
-/// A row of the paper's tables.
+/// A row of a table in the paper: dimensions, landmarks, accuracy without the worst 30 %, and
+/// accuracy without the worst 20 %.
 type PaperRow = (usize, usize, f64, f64);
 
-/// The paper's Table 1. The columns are dimensions, landmarks, accuracy without the worst 30 %, and
-/// accuracy without the worst 20 %.
+/// The paper's Table 1.
 const TABLE_1: [PaperRow; 7] = [
     (2, 9, 0.684_679, 0.493_873),
     (3, 9, 0.737_595, 0.599_625),
@@ -31,7 +31,7 @@ const TABLE_1: [PaperRow; 7] = [
     (7, 9, 0.743_145, 0.605_081),
     (8, 9, 0.744_649, 0.607_787),
 ];
-/// The paper's Table 2, with the same columns.
+/// The paper's Table 2.
 const TABLE_2: [PaperRow; 4] = [
     (6, 9, 0.742_344, 0.605_146),
     (6, 7, 0.505_910, 0.299_740),
@@ -39,17 +39,17 @@ const TABLE_2: [PaperRow; 4] = [
     (4, 5, 0.420_972, 0.076_933),
 ];
 
-/// One row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct AccuracyRow {
     pub(super) layout: String,
     pub(super) tier: Tier,
-    /// Number of dimensions of the map; `None` for the refined tier, which averages over its own.
+    /// Number of dimensions of the map; `None` for the refined tier, which averages over several
+    /// numbers.
     pub(super) dims: Option<usize>,
     pub(super) landmarks: usize,
-    /// Accuracy without the worst 30 % of estimates; null if there are no estimates.
+    /// Accuracy without the worst 30 % of predictions; null if there are no predictions.
     pub(super) without_worst_30: Option<f64>,
-    /// Accuracy without the worst 20 % of estimates.
+    /// Accuracy without the worst 20 % of predictions.
     pub(super) without_worst_20: Option<f64>,
     pub(super) paper_without_worst_30: f64,
     pub(super) paper_without_worst_20: f64,
@@ -67,14 +67,13 @@ pub(super) struct Tables {
     pub(super) table2: Vec<AccuracyRow>,
 }
 
-/// The distances of a layout: either one matrix for all seeds, or one matrix per seed.
+/// The distances of a layout: one matrix for all seeds, or one matrix per seed.
 enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
 }
 
 impl Tables {
-    /// Computes both tables for every layout.
     pub(super) fn of(settings: &Settings, layouts: &[LayoutData]) -> anyhow::Result<Self> {
         let (mut table1, mut table2) = (Vec::new(), Vec::new());
         for layout in layouts {
@@ -112,7 +111,6 @@ impl Tables {
         Ok(Self { table1, table2 })
     }
 
-    /// Formats both tables as text.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
         let tables = [("Table 1: dimensions", &self.table1), ("Table 2: dimensions and landmarks", &self.table2)];
@@ -149,7 +147,7 @@ impl Tables {
         text
     }
 
-    /// How much the accuracy rises with dimensions and with landmarks, beside the paper's rise.
+    /// The increases of accuracy with dimensions and with landmarks, beside those in the paper.
     fn laws(&self) -> Vec<String> {
         let rise = |rows: &[AccuracyRow], of: &AccuracyRow, to: (usize, usize)| {
             let same = |row: &&AccuracyRow| {
@@ -212,7 +210,7 @@ fn report(
     }
 }
 
-/// Converts a scenario to a matrix, in which the agents come first. The values between sites are
+/// Converts a scenario to a matrix, in which the agents come first. Round trips between sites are
 /// missing.
 fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
     let (agents, sites) = (scenario.agents.len(), scenario.sites.len());

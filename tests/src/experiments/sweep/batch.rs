@@ -1,4 +1,4 @@
-//! The input and the result of a simulated batch. Pure.
+//! The input and the result of a simulated batch. This module does no I/O.
 
 use std::time::Duration;
 
@@ -11,73 +11,72 @@ use crate::evidence::float;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
 
-/// The input of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub scenario: &'a Scenario,
     /// The distances that the scheduler knows.
     pub survey: &'a Survey,
-    /// The requests of each site's crawl.
+    /// The requests of the crawl of each site.
     pub requests: &'a [Vec<SiteRequest>],
     pub strategy: Strategy,
-    /// Number of sites that an agent crawls at the same time.
+    /// Number of slots of each agent.
     pub slots: u32,
     /// Minimum time between two requests to a site.
     pub interval: Duration,
-    /// The history of an earlier crawl of the same sites, if there was one.
+    /// The history of an earlier crawl of the same sites; `None` without an earlier crawl.
     pub before: Option<&'a CrawlHistory>,
     /// The task number of the first site. Random choices depend on the task numbers.
     pub first_task: u64,
-    /// The seed from which packet losses and jitter are drawn.
+    /// The seed of packet losses and jitter.
     pub seed: u64,
-    /// If set, sites have no end: their pages repeat, and the run ends after this time.
+    /// The time after which the run ends, while the pages of each site repeat; `None` if each crawl
+    /// ends after its last page.
     pub window: Option<Duration>,
-    /// Whether every request opens a connection. If not, a crawl keeps one.
+    /// Whether every request opens a connection. If not, all requests of a crawl use one
+    /// connection.
     pub reconnects: bool,
 }
 
 impl Batch<'_> {
-    /// The request with this number of a site's crawl. The first is for robots.txt.
+    /// The request with the number `number` of the crawl of a site. The first request is for
+    /// robots.txt.
     pub(super) fn request(&self, site: usize, number: usize) -> SiteRequest {
         let requests = &self.requests[site];
         let pages = requests.len().saturating_sub(1).max(1);
         requests[if number < requests.len() { number } else { 1 + (number - 1) % pages }]
     }
 
-    /// Whether this is the number of the last request of a site's crawl.
+    /// Whether `number` is the last request of the crawl of a site.
     pub(super) fn ends(&self, site: usize, number: usize) -> bool {
         self.window.is_none() && number + 1 == self.requests[site].len()
     }
 }
 
-/// What the bodies that an agent fetched demand of the network.
+/// The load of the bodies of an agent on the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Carried {
     pub bytes: f64,
-    /// The sum over bodies of bytes times the round trip in milliseconds.
+    /// The sum over all bodies of bytes times round trip in milliseconds.
     pub byte_ms: f64,
-    /// Bytes of sites on another carrier than the agent's.
+    /// Bytes from sites on another carrier.
     pub between_carriers: f64,
 }
 
-/// The result of a simulated batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchResult {
-    /// When bodies arrived.
     pub arrived: Vec<BodyArrival>,
     /// Time from the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
-    /// For each site, its bytes, and its crawl time at all agents together.
+    /// The bytes of each site, and its total crawl time at all agents.
     pub sites: Vec<(usize, Duration)>,
-    /// Number of crawls that were preempted.
     pub preempted: usize,
-    /// Number of sites that each agent crawled, in descending order.
+    /// Number of sites per agent, in descending order.
     pub per_agent: Vec<usize>,
-    /// Total crawl time of each agent, for all its crawls.
+    /// Total crawl time of each agent.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
-    /// The load that each agent's bodies put on the network.
+    /// The load of each agent on the network.
     pub carried: Vec<Carried>,
 }
 
@@ -87,7 +86,7 @@ impl BatchResult {
     }
 }
 
-/// The coefficient of variation of the agents' busy times.
+/// The coefficient of variation of the busy times of agents.
 pub fn variation(busy: &[Duration]) -> f64 {
     let agents = float(busy.len().max(1));
     let mean = busy.iter().sum::<Duration>().as_secs_f64() / agents;

@@ -1,10 +1,11 @@
-//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents do, and
-//! responses arrive as in [`crate::world::wan`]. This module is pure, and deterministic for a seed.
+//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents, and
+//! responses arrive as in [`crate::world::wan`]. This module does no I/O, and is deterministic for
+//! a seed.
 //!
 //! There is one event per request, at the time when the first byte of its response is sent. From
 //! this time on, the rounds of the body occupy the agent's access link. The next request is sent
-//! when both the last round and the request interval are over. The constants below are delays of
-//! the real system, measured in the lab. They are the same for every strategy.
+//! after both the last round and the request interval. The constants are delays of the real system,
+//! measured in the lab. They are the same for every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,21 +22,21 @@ use crate::evidence::float;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
 
-/// Time from a grant to the first request. In this time the grant is sent, the crawl's file is
-/// created, and the permit for the address arrives.
+/// Time from a grant to the first request. It includes the transmission of the grant, the creation
+/// of the file of the crawl, and the wait for the permit for the address.
 const LEASE: Duration = Duration::from_millis(15);
-/// Time from the last response to the recorded outcome. In this time the outcome is written, sent
-/// and stored.
+/// Time from the last response to the recorded outcome. It includes writing, sending and storing
+/// the outcome.
 const OUTCOME: Duration = Duration::from_millis(4);
 /// Processing time of a request at both ends, including the lateness of the emulated network.
 const REQUEST: Duration = Duration::from_micros(600);
-/// Constants as in the agent: the weight of the newest time to first byte in the mean, and the mean
+/// Constants of the agent: the weight of the newest time to first byte in the mean, and the mean
 /// from which a site counts as slow.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
-/// Interval of rebalancing, as in the scheduler.
+/// Interval of rebalancing in the scheduler.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
-/// Interval between checkpoints, as in the agent. A checkpoint reports a crawl's progress to the
+/// Interval between checkpoints in the agent. A checkpoint reports the progress of a crawl to the
 /// scheduler.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
@@ -45,7 +46,7 @@ enum Event {
     FirstByte {
         site: usize,
     },
-    /// The scheduler records a crawl's outcome.
+    /// The scheduler records the outcome of a crawl.
     Outcome {
         site: usize,
     },
@@ -61,21 +62,22 @@ enum Event {
 struct Crawl {
     agent: usize,
     request: usize,
-    /// When the crawl's first request and its current request were sent.
+    /// The times when the first request and the current request of the crawl were sent.
     began: Duration,
     sent: Duration,
     took: Duration,
-    /// How long earlier agents crawled the site.
+    /// The time for which earlier agents crawled the site.
     before: Duration,
     preempted: bool,
-    /// At the last checkpoint, the number of fetched pages and the crawl time.
+    /// The number of fetched pages and the crawl time at the last checkpoint; `None` without a
+    /// checkpoint.
     checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
 
 impl Crawl {
-    /// Draws the time until the first byte of a response arrives, and updates the mean.
+    /// Draws the time from a request to the first byte of its response, and updates the mean.
     fn first_byte(
         &mut self,
         scenario: &Scenario,
@@ -105,21 +107,21 @@ struct Run<'a> {
     batch: Batch<'a>,
     fleet: Fleet<'a>,
     rng: ChaCha8Rng,
-    /// Future events. The earliest comes first. Of events at the same time, the one that was
-    /// planned first comes first.
+    /// Future events, the earliest first. Events at the same time are in the order in which they
+    /// were planned.
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     planned: u64,
     crawls: Vec<Crawl>,
-    /// When each agent's access link will be free again.
+    /// The time when the access link of each agent is free again.
     links: Vec<Duration>,
     arrived: Vec<BodyArrival>,
     sent: usize,
     open: usize,
     preempted: usize,
-    /// Total crawl time of each agent, for all its crawls.
+    /// Total crawl time of each agent.
     busy: Vec<Duration>,
     carried: Vec<Carried>,
-    /// Bytes of bodies of each site.
+    /// Bytes of the fetched bodies of each site.
     fetched: Vec<usize>,
 }
 
@@ -177,7 +179,8 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history, carried })
 }
 
-/// How long a site's crawl occupies an agent's slot if no other crawl uses the access link.
+/// The time for which a crawl of a site occupies a slot of an agent, if no other crawl uses the
+/// access link.
 pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
     let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
     let mut rested = now;
@@ -193,7 +196,7 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     rested + OUTCOME
 }
 
-/// When the last byte of a body has passed the agent's access link. If the link is free, bytes pass
+/// The time when the last byte of a body has arrived. If the access link is free, bytes pass it
 /// immediately.
 fn pass(
     scenario: &Scenario,
@@ -235,8 +238,8 @@ impl Run<'_> {
         }
     }
 
-    /// Continues a crawl that another agent began. First requests robots.txt over a new connection,
-    /// then continues with the next page.
+    /// Continues a crawl that another agent began. The new agent first requests robots.txt over a
+    /// new connection, and then the next page.
     fn resume(&mut self, site: usize, former: &Crawl) {
         let crawl = &mut self.crawls[site];
         crawl.request = former.request + 1;
@@ -268,7 +271,7 @@ impl Run<'_> {
         }
     }
 
-    /// Receives a body, and plans the crawl's next event.
+    /// Receives a body, and plans the next event of the crawl.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
         let asked = self.batch.request(site, request);
@@ -280,7 +283,7 @@ impl Run<'_> {
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
         if self.batch.ends(site, request) {
-            // The slot is occupied until one interval after the last request.
+            // The slot stays occupied until the request interval after the last request has passed.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
         }
@@ -293,12 +296,12 @@ impl Run<'_> {
             self.plan(sends + OUTCOME, Event::HandedBack { site });
             return;
         }
-        // Plan the next request now, because nothing can change it before it is sent.
+        // The next request is planned now, because no later event can change it.
         crawl.request += 1;
         self.ask(site, sends);
     }
 
-    /// Adds the unfinished part of a site to the pool, like a new site.
+    /// Adds the unfinished part of a site to the sites that wait for a plan.
     fn handed_back(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, took, .. } = self.crawls[site];
         self.preempted += 1;
@@ -323,7 +326,7 @@ impl Run<'_> {
         self.assign_planned(now);
     }
 
-    /// Plans all sites in the pool anew.
+    /// Plans all waiting sites anew, and grants the leases of the assigned sites.
     fn assign_planned(&mut self, now: Duration) {
         for agent in self.fleet.plan(now) {
             self.grant(agent, now);
@@ -358,8 +361,7 @@ pub(super) mod tests {
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
     use crate::world::web::SiteRequest;
 
-    /// Makes a scenario of agents with 2 MB/s. `rtt_ms[agent]` is the agent's round trip to every
-    /// site.
+    /// A scenario of agents with 2 MB/s. `rtt_ms[agent]` is the agent's round trip to every site.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
@@ -390,7 +392,7 @@ pub(super) mod tests {
         bytes.iter().map(|&bytes| SiteRequest { bytes, thinking: Duration::ZERO }).collect()
     }
 
-    /// Makes a batch with one slot per agent and no request interval.
+    /// A batch with one slot per agent and no request interval.
     pub(in super::super) fn batch<'a>(
         scenario: &'a Scenario,
         survey: &'a Survey,
@@ -414,8 +416,8 @@ pub(super) mod tests {
     #[test]
     fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
-        // robots.txt takes two round trips. 14,600 bytes take one round trip; 50,000 bytes take
-        // three (14,600, 29,200, and the last 6,200).
+        // robots.txt takes two round trips. 14,600 bytes take one round trip. 50,000 bytes take
+        // three round trips (14,600, 29,200 and 6,200 bytes).
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
         let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
@@ -430,12 +432,12 @@ pub(super) mod tests {
     #[test]
     fn a_crawl_slower_than_predicted_is_preempted_and_continued_by_another_agent() {
         let truth = scenario(&[900.0, 10.0], 1, 0.0);
-        // The prediction is wrong: it says that the far agent is nearer.
+        // The prediction is wrong: the far agent seems nearer.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
         let result = run(batch(&truth, &foreseen, &requests)).unwrap();
-        // After a minute, the first checkpoint shows that the crawl is slow. The other agent needs
-        // three seconds for the remaining pages, and requests robots.txt again.
+        // After a minute, the first checkpoint shows that the crawl is slow. The near agent
+        // requests robots.txt again, and needs three seconds for the remaining pages.
         assert_eq!((result.preempted, result.requests, result.arrived.len()), (1, 301, 300));
         assert_eq!((result.sites[0].0, &result.per_agent[..]), (300_000, &[1, 0][..]));
         assert!(result.makespan > ms(60_000) && result.makespan < ms(66_000), "{result:?}");
@@ -452,8 +454,8 @@ pub(super) mod tests {
         let scenario = scenario(&[100.0], 2, 0.0);
         let requests = vec![asked(&[14, 1000, 1000]), asked(&[14])];
         let result = simulated(&scenario, &requests, 1, ms(1000));
-        // Requests are sent after 0, 1 and 2 s. The slot becomes free after 3 s, when the other
-        // crawl begins.
+        // Requests are sent after 0, 1 and 2 s. After 3 s, the slot is free, and the second crawl
+        // begins.
         let second = LEASE + ms(3000) + OUTCOME + LEASE;
         assert_eq!(result.makespan, second + ms(1000) + OUTCOME);
         assert_eq!(result.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
@@ -463,8 +465,8 @@ pub(super) mod tests {
     fn a_slow_site_gets_half_as_many_requests() {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
-        // The first bytes come after 4 s and 2 s. The mean starts at 0, and becomes 0.8 s and then
-        // 1.04 s. So the third request is sent 2.08 s after the second.
+        // The first bytes arrive 4 s and 2 s after their requests. The mean starts at 0, and
+        // becomes 0.8 s and then 1.04 s. So the third request is sent 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -474,7 +476,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes occupy the link for 5 ms. The second body begins after that.
+        // 10,000 bytes occupy the link for 5 ms. The second body arrives after that time.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
@@ -491,8 +493,8 @@ pub(super) mod tests {
         let batch =
             Batch { strategy: Strategy::GNP_TOP3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
-        // The long crawl takes 400 requests. If two other crawls waited for it, they would end
-        // later.
+        // The long crawl takes 400 requests. If two short crawls waited for the long crawl, they
+        // would end after it.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");
@@ -508,7 +510,8 @@ pub(super) mod tests {
             run(Batch { window, reconnects, ..batch(&scenario, &survey, &requests) }).unwrap()
         };
         let bytes = |result: &BatchResult| result.arrived.iter().map(|body| body.bytes).collect::<Vec<_>>();
-        // robots.txt takes two round trips and each page one, so eight pages arrive within a second.
+        // robots.txt takes two round trips, and each page takes one. So eight responses arrive
+        // within a second.
         let kept = run(false);
         assert_eq!(bytes(&kept), [14, 1000, 2000, 1000, 2000, 1000, 2000, 1000]);
         assert_eq!((kept.sites[0].0, kept.carried[0].bytes), (10_014, 10_014.0));

@@ -1,5 +1,5 @@
-//! The compared crawlers: where they are installed, and their command lines. `ops/peers.sh`
-//! installs the crawlers that are not part of Landfall.
+//! The compared crawlers: their locations and command lines. `ops/peers.sh` installs the crawlers
+//! that are not part of Landfall.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::cluster::Binaries;
 
-/// Makes the command line with which a crawler crawls the site at a URL.
+/// Makes the command line of a crawler for the site at a URL.
 pub(super) type BuildCommand = fn(&CrawlerPaths, &str) -> Vec<String>;
 
 pub(super) struct Crawler {
@@ -23,8 +23,7 @@ pub(super) struct CrawlerPaths {
     scrapy: PathBuf,
 }
 
-/// The names of the crawlers: first the two variants of Landfall's crawler, then the other
-/// crawlers.
+/// The names of the crawlers. The first two are variants of Landfall's crawler.
 pub(super) const OURS: &str = "landfall-agent crawl, pages discarded";
 pub(super) const OURS_WARC: &str = "landfall-agent crawl --warc";
 pub(super) const SPIDER: &str = "spider (library), pages discarded";
@@ -57,13 +56,12 @@ impl CrawlerPaths {
         ]
     }
 
-    /// The command line of Landfall's crawler. The crawl has the features of a scheduler's crawl,
-    /// but no interval between requests.
+    /// The crawl has the features of a crawl under a scheduler, but no interval between requests.
     fn ours(&self, url: &str) -> Vec<String> {
         let agent = self.agent.display().to_string();
         let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];
         let rest = ["--request-interval", "0s", "--allow-net", "127.0.0.0/8"];
-        // Ignore the configuration of an agent that is installed on this machine.
+        // The configuration of an agent that is installed on this machine is ignored.
         let identity = ["--contact-url", "https://lab.test/crawler", "--dir", "."];
         let args = ["--log", "warn", "crawl", url].into_iter().chain(budgets).chain(rest).chain(identity);
         std::iter::once(agent).chain(args.map(str::to_owned)).collect()

@@ -1,8 +1,8 @@
 //! `lab measured -- CMD`: runs a command and prints its processor time, peak memory and duration as
 //! JSON.
 //!
-//! This command is a separate process that has only one child, because the system reports only the
-//! total cost of all children of a process.
+//! The command is the only child of a separate process, because the system reports only the total
+//! cost of all children of a process.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,16 +17,12 @@ use tokio::process::Command;
 /// Time limit of a crawl. The slowest crawler needs about thirty seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The cost of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ProcessCost {
-    /// User time in seconds.
     pub user_s: f64,
     pub system_s: f64,
-    /// Elapsed time in seconds.
     pub wall_s: f64,
-    /// Peak memory in KiB. It is at least the few MiB that `lab` itself used when it started the
-    /// process.
+    /// Peak memory in KiB. It is at least the few MiB of `lab` when it started the process.
     pub peak_kib: i64,
 }
 
@@ -36,7 +32,7 @@ impl ProcessCost {
     }
 }
 
-/// Runs a command and returns its cost. The command's output goes to standard error.
+/// Runs a command and returns its cost. Its output goes to standard error.
 pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();

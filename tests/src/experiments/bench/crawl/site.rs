@@ -2,10 +2,10 @@
 //!
 //! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
 //! children `fan * n + 1 ..`, which makes every page reachable, and to other pages that are drawn
-//! from `n`. The server counts the requests, because a crawler's own count proves nothing.
+//! from `n`. The server counts the requests, because the count of a crawler may be wrong.
 //!
-//! The server can serve many identical sites, each at its own address. It can delay its responses,
-//! as if the sites were far away.
+//! The server can serve many identical sites, each at its own address. It can delay its responses
+//! to emulate a round trip.
 //!
 //! The server reads commands from standard input. It ends when standard input is closed, so that no
 //! process is left behind.
@@ -30,10 +30,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// The first address to listen on. No site of a scenario uses this address.
+/// The address of the first site. No site of a scenario uses this address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// The words with which pages are filled at random. Like ordinary pages, these pages compress to
-/// about a third.
+/// Words that are drawn at random for pages. Like ordinary pages, the pages compress to about a
+/// third.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",
@@ -74,11 +74,11 @@ impl SitePlan {
         (page > 0 && page < self.pages && section.parse() == Ok(page % 50)).then_some(page)
     }
 
-    /// The links of a page, in the order in which the page has them.
+    /// The links of a page, in the order of their appearance.
     pub fn links(&self, page: u64) -> impl Iterator<Item = u64> {
         let Self { pages, fan, others, .. } = *self;
         let children = (1..=fan).map(move |child| page * fan + child).filter(move |child| *child < pages);
-        // This is Knuth's multiplicative hash.
+        // Knuth's multiplicative hash.
         let drawn = move |number: u64| (page * 31 + number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
         children.chain((0..others).map(move |number| drawn(number) % pages))
     }
@@ -98,7 +98,7 @@ impl SitePlan {
             let end = self.bytes.min(text.len() + PARAGRAPH);
             text.push_str("<p>");
             while text.len() + 16 < end {
-                // This is Knuth's MMIX generator. Its upper bits are the most random ones.
+                // Knuth's MMIX generator, whose upper bits are the most random.
                 drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let word = usize::try_from(drawn >> 40).expect("24 bits") % WORDS.len();
                 text.push_str(WORDS[word]);
@@ -139,12 +139,10 @@ pub struct ServedSites {
 }
 
 impl ServedSites {
-    /// Makes a single site without delay.
     pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
-    /// Makes many sites, whose responses are delayed.
     pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
@@ -155,16 +153,14 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
 }
 
-/// How many requests a server has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::experiments::bench) struct RequestCounts {
-    /// Number of different pages that were requested.
+    /// Number of different requested pages.
     pub(in crate::experiments::bench) pages: u64,
-    /// Number of all requests, including requests for robots.txt and for missing pages.
+    /// Number of all requests, including those for robots.txt and for missing pages.
     pub(in crate::experiments::bench) requests: u64,
 }
 
-/// A running server process.
 pub(in crate::experiments::bench) struct Server {
     /// The URL of the first site's start page.
     pub(in crate::experiments::bench) url: String,
@@ -188,12 +184,12 @@ impl Server {
         Ok(Self { url, commands, answers, _child: child })
     }
 
-    /// Returns how many requests there were since the last reset.
+    /// The counts since the last reset.
     pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
-    /// Returns how many requests there were since the last reset, and resets the counts.
+    /// Resets the counts, and returns their previous values.
     pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
@@ -206,10 +202,10 @@ impl Server {
     }
 }
 
-/// Serves sites until the standard input ends.
+/// Serves sites until standard input ends.
 pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
-    // The first site takes any free port; all other sites use the same port.
+    // The first site gets a free port, which all other sites use too.
     let mut port = 0;
     for address in addresses(served.sites) {
         let address = SocketAddr::from((address, port));
@@ -239,7 +235,7 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 struct Site {
     plan: SitePlan,
     late: Duration,
-    /// The bodies of all pages, if the site is small. They are generated in advance, because
+    /// The bodies of all pages; empty for a large site. They are generated in advance, because
     /// generating a body takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,

@@ -1,5 +1,5 @@
 //! A simulated agent that crawls nothing. It accepts leases, and its [`Mode`] determines when it
-//! reports their outcomes.
+//! reports outcomes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
-/// Maximum number of messages in the queue to the transport.
+/// Maximum number of messages that wait for the transport.
 const OUTBOUND: usize = 1024;
 
 /// When a simulated agent reports the outcomes of its leases.
@@ -27,19 +27,18 @@ pub(super) enum Mode {
     /// Sends the outcomes of all leases immediately, and the outcome of a new lease as soon as the
     /// lease arrives.
     Answer,
-    /// Sends the outcome of the oldest lease at random times, as independent crawls would. This
-    /// duration is the mean interval.
+    /// Sends the outcome of the oldest lease at random times, as independent crawls would. The
+    /// value is the mean interval.
     FreeOneEvery(Duration),
 }
 
-/// A running simulated agent. Dropping it stops the agent.
+/// Dropping it stops the agent.
 pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,
     running: tokio::task::JoinHandle<()>,
 }
 
-/// Counters of an agent.
 #[derive(Default)]
 struct Counts {
     sent: AtomicU64,
@@ -47,12 +46,11 @@ struct Counts {
     waits: Mutex<Vec<Duration>>,
 }
 
-/// The state of the running agent.
 struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
-    /// When each of the free slots became free.
+    /// The times when the free slots became free.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
     counts: Arc<Counts>,
@@ -95,18 +93,15 @@ impl SimulatedAgent {
         self.mode.send_replace(mode);
     }
 
-    /// Number of sent outcomes.
     pub(super) fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
 
-    /// Number of acknowledged outcomes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Returns how long each slot was free before it was filled. The next call returns only newer
-    /// values.
+    /// The times for which slots were free before they were filled, since the previous call.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -144,12 +139,12 @@ impl AgentLoop {
                     self.freed.clear();
                     next = tokio::time::Instant::now();
                 }
-                // Waiting for room in the queue must be a branch of `select!`, so that the agent
-                // continues to read messages meanwhile.
+                // The wait for room in the queue is a branch of `select!`, so that the agent
+                // continues to read messages.
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {
-                        // Independent crawls end as in a Poisson process, whose gaps are
+                        // The ends of independent crawls are a Poisson process, whose gaps are
                         // exponentially distributed.
                         next += pause.mul_f64(-(1.0 - rand::random::<f64>()).ln());
                         self.freed.push_back(Instant::now());

@@ -1,5 +1,5 @@
-//! Measures a backup of a million sites: how long it takes, how it affects the granting of leases,
-//! and how long a restore takes.
+//! Measures a backup of a million sites: its duration, its effect on the rate of grants, and the
+//! duration of a restore.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,14 +16,12 @@ use crate::cluster::Binaries;
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
-/// Number of slots of each agent.
 const CAPACITY: u32 = 100;
 /// Number of backups. Grants are counted during each backup, and for [`SPELL`] before and after it.
-/// `SPELL` is so short that the sites suffice even at nine thousand grants per second.
+/// `SPELL` is so short that the sites suffice even for nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
-/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
@@ -75,8 +73,8 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Runs an operator's command on the benchmark's data directory. The file is the command's last
-/// argument.
+/// Runs an operator's command with the arguments `words` and `file`. `data_dir` is relative to the
+/// folder of the benchmark.
 async fn landfall(
     bench: &BenchScheduler,
     words: &[&str],

@@ -1,11 +1,11 @@
 //! Creates the initial state of the lease benchmark: enrolled agents, and open tasks that are
-//! assigned to them.
+//! assigned to the agents.
 
 use anyhow::Context;
 use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Enrols agents and returns their credentials.
+/// Enrols agents, and returns their credentials.
 pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
@@ -29,8 +29,8 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
 }
 
 /// Creates the state after a restart of the scheduler: a session for each agent, and `count` tasks
-/// that are assigned to the agents. The origins of the tasks' sites are known. The rows are written
-/// in bulk without triggers and constraints, because writing them is not measured.
+/// that are assigned to the agents. The origins of the sites are known. The rows are written in
+/// bulk without triggers and constraints, because writing them is not measured.
 pub(in crate::experiments::bench) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -78,7 +78,6 @@ pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the number of slots of all agents.
 pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
     let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;
     changed.context("change the agents' slots")?;

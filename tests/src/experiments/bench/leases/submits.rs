@@ -1,4 +1,4 @@
-//! Measures how long it takes to submit 100,000 sites after various earlier submissions, and to
+//! Measures the time to submit 100,000 sites after various earlier submissions, and the time to
 //! print a report on 100,000 sites.
 //!
 //! Sites are submitted through gRPC, as `landfall sites submit` does. Reports are printed by the
@@ -18,9 +18,9 @@ use super::super::median;
 use super::{BenchScheduler, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
-/// Number of sites in a submission that is measured.
+/// Number of sites in a measured submission.
 const SITES: usize = 100_000;
-/// Number of small batches that are submitted earlier, and number of sites in each.
+/// Number of small batches that are submitted earlier, and number of sites per batch.
 const SMALL: (usize, usize) = (12, 21);
 /// Number of large batches that are submitted earlier.
 const LARGE: usize = 10;
@@ -29,7 +29,6 @@ const MOST_SECONDS: f64 = 3.0;
 const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
-/// Runs this section of `lab bench`.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
@@ -105,21 +104,21 @@ impl SubmitSetup {
         Ok(secs(began))
     }
 
-    /// Submits small batches and updates Postgres' statistics. After this, Postgres' query planner
-    /// expects only small batches.
+    /// Submits small batches and updates Postgres' statistics. Then Postgres' query planner expects
+    /// only small batches.
     async fn small_batches(&mut self) -> anyhow::Result<()> {
         let (batches, sites) = SMALL;
         for number in 0..batches - 1 {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // This submission makes Postgres plan its queries by these statistics.
+        // In this submission, Postgres plans its queries by the new statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }
 
-    /// Prints a report into a pipe. Returns two times in seconds: until the first byte, and until
-    /// the last byte.
+    /// Prints a report into a pipe. Returns the times in seconds until the first and until the last
+    /// byte.
     async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
         let mut command = Command::new(Binaries::find()?.landfall);
         command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));

@@ -30,7 +30,7 @@ impl Lie {
     ];
 }
 
-/// The agents of one seed. Some are landmarks, and some of the landmarks are liars.
+/// The agents of a seed. Some are landmarks, and some of the landmarks are liars.
 pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],
@@ -51,8 +51,8 @@ impl<'a> LyingFleet<'a> {
         Self { draw, landmarks, seed, lie, liars: order.into_iter().collect(), alibi: honest.choose(&mut rng) }
     }
 
-    /// An agent's report on a target. `honest` is the measured round trip. `alibi` is the round
-    /// trip from the location that the colluders claim.
+    /// The round trip that an agent reports for a target. `honest` is the measured round trip.
+    /// `alibi` is the round trip from the location that colluders claim.
     fn reported(&self, agent: AgentId, target: u64, honest: Rtt, alibi: Option<Rtt>) -> Rtt {
         if !self.liars.contains(&agent) {
             return honest;
@@ -80,8 +80,8 @@ impl<'a> LyingFleet<'a> {
             for j in 0..self.draw.agents() {
                 let (a, b) = (self.draw.agent_id(i), self.draw.agent_id(j));
                 let Some(rtt) = honest.measured(a, b) else { continue };
-                // Colluders claim to be close to each other, and close to the agent that serves as
-                // their alibi.
+                // Colluders claim to be close to each other and to the agent whose location they
+                // claim.
                 let alibi = self.alibi.and_then(|alibi| {
                     if b == alibi || self.liars.contains(&b) { near } else { honest.measured(alibi, b) }
                 });

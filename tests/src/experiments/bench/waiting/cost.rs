@@ -1,8 +1,8 @@
-//! Measures what a scheduler and its Postgres cost over a period: processor time from /proc, rows
+//! Measures the cost of a scheduler and its Postgres over a period: processor time from /proc, rows
 //! from Postgres' statistics, and the longest statement from pg_stat_statements, if this extension
 //! is available.
 //!
-//! The lab queries the database before and after the period, but never during it.
+//! The lab queries the database before and after the period, but not during it.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,21 @@ use sqlx::{Executor as _, PgPool};
 
 use crate::evidence::machine::{family_processor_s, processor_s};
 
-/// Interval of most background tasks. Rows read are counted per interval.
+/// Interval of most background tasks. Read rows are counted per interval.
 const PASS: Duration = Duration::from_secs(2);
-/// Maximum number of characters of a statement to print.
+/// Maximum number of printed characters of a statement.
 const SHOWN: usize = 90;
-/// Number of statements to log at level info. Statements with the longest total time are chosen.
+/// Number of statements that are logged at level info: those with the longest total time.
 const TOLD: usize = 5;
 
-/// The cost of a scheduler and its Postgres over a period.
 #[derive(Debug, Clone)]
 pub(super) struct SchedulerCost {
-    /// The scheduler's processor time, in percent of one core.
+    /// The processor time of the scheduler, in per cent of a core.
     pub(super) scheduler: f64,
     pub(super) postgres: f64,
-    /// Number of rows that were read per two seconds, in all tables, by scans and through indexes.
+    /// Number of rows read per two seconds, in all tables, by scans and through indexes.
     pub(super) read: f64,
-    /// Number of rows that were written during the whole period, in all tables.
+    /// Number of rows written during the whole period, in all tables.
     pub(super) written: i64,
     /// The longest execution of a statement in milliseconds, and the beginning of the statement;
     /// `None` without pg_stat_statements.
@@ -61,7 +60,7 @@ impl Counters {
         Ok(Self { at: Instant::now(), scheduler, postmaster, scheduler_s, postgres_s, rows })
     }
 
-    /// The cost since these counters were read.
+    /// The cost since `self` was read.
     pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<SchedulerCost> {
         let seconds = self.at.elapsed().as_secs_f64();
         let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
@@ -79,7 +78,7 @@ impl Counters {
     }
 }
 
-/// The numbers of rows that were read and written so far, in all tables.
+/// The numbers of rows read and written so far, in all tables.
 async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
                           coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
@@ -98,7 +97,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// Begins to count statements. Call this function after Postgres was restarted.
+/// Begins to count statements. Postgres must have been restarted after `prepare`.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
@@ -119,15 +118,14 @@ async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
     Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
 }
 
-/// Formats the beginning of a statement as one line that fits into a Markdown table.
+/// The beginning of a statement as one line that fits into a Markdown table.
 fn shown(query: &str) -> String {
     let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
 }
 
-/// Bytes on disk, including indexes: first of all tables except the event log, then of the event
-/// log.
+/// Bytes on disk including indexes: of all tables except the event log, and of the event log.
 pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
     let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
                        coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8

@@ -1,14 +1,13 @@
 //! Creates databases with tasks that have waited for hours. The rows are written in bulk without
 //! triggers and constraints, because writing them is not measured.
 //!
-//! The event log has an event for each state of a waiting task, as triggers would have written
-//! them.
+//! For each state of a waiting task, the event log has the event that a trigger would have written.
 
 use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Number of agents. A fleet this small has no landmarks: every agent measures every site.
+/// Number of agents. Such a small fleet has no landmarks, so every agent measures every site.
 pub(super) const AGENTS: usize = 9;
 /// Number of addresses of the sites in the case `Parked`.
 const ADDRESSES: u32 = 100;
@@ -18,7 +17,7 @@ const SLOTS: u32 = 4;
 /// Maximum number of tasks in measurement.
 const MEASURING: u32 = 4_096;
 const ORDERS: u32 = 2_304;
-/// Number of rounds of each site that is recrawled.
+/// Number of rounds of each site in the case `Done`.
 const ROUNDS: u32 = 10;
 
 /// The state of the waiting tasks.
@@ -56,12 +55,12 @@ impl WaitingCase {
         !matches!(self, Self::Done)
     }
 
-    /// Number of sites that belong to `tasks` tasks.
+    /// Number of sites of `tasks` tasks.
     pub(super) const fn sites(self, tasks: u32) -> u32 {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
 
-    /// The SQL that creates `tasks` tasks.
+    /// SQL that creates `tasks` tasks.
     fn text(self, tasks: u32) -> String {
         let located = "submitted,located";
         let measured = "submitted,measuring,located";
@@ -103,28 +102,28 @@ impl WaitingCase {
     }
 }
 
-/// Records that the finished crawls have spent the quota.
+/// Records the quota that the finished crawls have spent.
 const SPENT: &str = "
     insert into quota_spending (batch_id, agent_id, hour, bytes, crawls)
     select 1, agent_id, date_trunc('hour', accepted_at), 30000 * count(*), count(*) from crawl group by agent_id, accepted_at;";
 const PROLOGUE: &str =
     "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
-/// Makes the sequences continue after the ids that were inserted.
+/// Advances the sequences beyond the inserted ids.
 const EPILOGUE: &str = "
     select setval(pg_get_serial_sequence('sites', 'id'), max(id)) from sites;
     select setval(pg_get_serial_sequence('tasks', 'id'), max(id)) from tasks;
     select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
     set session_replication_role = origin;";
 
-/// Creates `tasks` tasks that have waited for a long time. Ends with a vacuum and a checkpoint, so
-/// that Postgres has no maintenance to do during the measurement.
+/// Creates `tasks` tasks that have waited for hours. A vacuum and a checkpoint at the end leave
+/// Postgres no maintenance to do during the measurement.
 pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
     conn.execute(AssertSqlSafe(case.text(tasks))).await.context("make tasks that wait")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     conn.execute("checkpoint").await.context("write all of it")?;
-    // Postgres completes a session's statistics when the session ends.
+    // The statistics of a session are complete only after its end.
     conn.close().await.context("end the session")?;
     Ok(())
 }
@@ -139,7 +138,7 @@ fn connected(slots: u32, paused: bool) -> String {
     )
 }
 
-/// The waiting tasks of one batch. Their sites and tasks are numbered from 1.
+/// The waiting tasks of one batch. Sites and tasks are numbered from 1.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTasks<'a> {
     tasks: u32,
@@ -148,7 +147,7 @@ struct WaitingTasks<'a> {
     held: bool,
     /// Whether the sites' addresses are known.
     known: bool,
-    /// The states for which the event log has an event, separated by commas.
+    /// The states with an event in the event log, separated by commas.
     log: &'a str,
 }
 
@@ -181,7 +180,8 @@ impl WaitingTasks<'_> {
     }
 }
 
-/// Puts the first tasks into measurement, and gives each agent the maximum number of orders.
+/// Puts the first tasks into the state measuring, and gives each agent the maximum number of
+/// orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
     format!(
@@ -195,8 +195,8 @@ fn measuring(tasks: u32) -> String {
 }
 
 /// Places agents and sites in a two-dimensional map, in milliseconds. Every agent has measured all
-/// other agents and all sites, with results that match the map. All agents resolve a site to the
-/// site's own address, so no resolved address is stored.
+/// other agents and all sites, with results that match the map. All agents resolve a site's name to
+/// the stored address, so there is no resolved address.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
@@ -224,8 +224,8 @@ fn mapped(sites: u32) -> String {
     )
 }
 
-/// Creates running crawls that take ten hours, distributed over the agents. The ids of their sites
-/// and tasks begin after `taken`.
+/// Creates running crawls that take ten hours, distributed over the agents. The ids of sites and
+/// tasks begin after `taken`.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('busy', 'random');
@@ -250,7 +250,7 @@ fn busy(taken: u32, crawls: u32) -> String {
     )
 }
 
-/// Creates a hold with this cause for every waiting task.
+/// Creates a hold with the cause `cause` for every waiting task.
 fn held(cause: &str) -> String {
     format!(
         "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
@@ -260,7 +260,7 @@ fn held(cause: &str) -> String {
     )
 }
 
-/// Adds constraints to the batch that exclude every agent.
+/// Adds constraints that exclude every agent to the batch.
 fn constrained(constraints: &str, exclusion: &str) -> String {
     let held = held("unmet");
     format!(
@@ -270,8 +270,8 @@ fn constrained(constraints: &str, exclusion: &str) -> String {
     )
 }
 
-/// Creates ten rounds of each site, eight days apart. They are so old that the event log no longer
-/// has their events.
+/// Creates ten rounds of each site, eight days apart. The rounds are so old that the event log has
+/// none of their events.
 fn rounds(sites: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('done', 'random');
@@ -288,8 +288,8 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Creates, for every finished task, a crawl by one of the agents. The crawl's outcome was accepted
-/// at `accepted_at`, an SQL expression.
+/// Creates a crawl by one of the agents for every finished task. Its outcome was accepted at
+/// `accepted_at`, an SQL expression.
 fn crawled(accepted_at: &str) -> String {
     format!(
         "create temporary table crawl as
