@@ -1,6 +1,6 @@
-//! The scheduler's side of a simulated batch: which sites wait and which are leased at each agent.
-//! It calls the scheduler's strategy code in the same way as the scheduler's background tasks
-//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). This module is pure.
+//! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. It calls
+//! the strategy code of the scheduler as the scheduler's background tasks do (`jobs/assign`,
+//! `jobs/assign/balance`, `store/assignments/loads`). This module does no I/O.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,29 +20,28 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// Constants as in the scheduler: the number of crawls from which an agent's pace is estimated, and
-/// how many crawls the fleet's mean counts for in this estimate.
+/// Constants of the scheduler: the number of crawls from which the pace of an agent is estimated,
+/// and the number of crawls for which the mean of the fleet counts in this estimate.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// Number of crawls from which the speed of an agent is learned, as in the scheduler.
+/// Number of crawls from which the speed of an agent is learned in the scheduler.
 const CRAWLS_LEARNED: usize = 40;
-/// The fleet's pace before any crawl has ended, as in the scheduler.
+/// The pace of the fleet before any crawl has ended, in the scheduler.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// Limits of one rebalancing, as in the scheduler: number of queues, number of tasks per queue, and
+/// Limits of one rebalancing in the scheduler: number of queues, number of tasks per queue, and
 /// number of moves.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
 
-/// What the scheduler knows about an agent.
+/// The data of the scheduler about an agent.
 #[derive(Debug, Clone, Default)]
 struct AgentState {
-    /// Sites that are assigned but not leased. They are granted in ascending order.
+    /// Assigned sites without a lease. Leases are granted in ascending order of the sites.
     waiting: BTreeSet<usize>,
     leased: u32,
-    /// The durations of the agent's newest crawls.
+    /// The durations of the newest crawls.
     took: VecDeque<Duration>,
-    /// The statistics of the agent's newest crawls.
     stats: VecDeque<CrawlStats>,
     crawls: BTreeSet<usize>,
 }
@@ -51,46 +50,45 @@ struct AgentState {
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    /// The task number of the first site. The other sites have the following numbers.
+    /// The task number of the first site. The other sites have consecutive numbers.
     first_task: u64,
     agents: Vec<AgentState>,
-    /// The candidates of each site. Their load is not included.
+    /// The candidates of each site, without load.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
-    /// Sites that wait until they are planned.
+    /// Sites that wait for a plan.
     pool: BTreeSet<usize>,
-    /// Sites that are being confirmed, and when their confirmation ends.
+    /// The end of the confirmation of each site that is being confirmed.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
-    /// How long each site's crawl was planned to take.
+    /// The planned duration of the crawl of each site.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
-    /// The history of an earlier crawl of the same sites, if there was one.
+    /// The history of an earlier crawl of the same sites; `None` without an earlier crawl.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
-    /// Which agent crawled each site, and the statistics of this crawl.
+    /// The agent that crawled each site, and the statistics of the crawl.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
-    /// Which agent shall continue each preempted site.
+    /// The agent that shall continue the crawl of each preempted site.
     preempted: BTreeMap<usize, usize>,
     partial: BTreeMap<usize, PartialCrawl>,
 }
 
-/// The history of a crawl of all sites, which a later crawl of the same sites uses.
+/// The history of a crawl of all sites, for a later crawl of the same sites.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CrawlHistory {
-    /// Which agent crawled each site, and the statistics of this crawl.
+    /// The agent that crawled each site, and the statistics of the crawl.
     sites: BTreeMap<usize, (usize, CrawlStats)>,
-    /// The statistics of each agent's newest crawls.
+    /// The statistics of the newest crawls of each agent.
     agents: Vec<VecDeque<CrawlStats>>,
     confirmed: BTreeSet<usize>,
 }
 
-/// The statistics of a finished crawl.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlStats {
-    /// Number of pages and bytes.
+    /// Pages and bytes.
     pub size: (u32, u64),
     /// The round trip that the crawl observed.
     pub rtt: Rtt,
@@ -98,7 +96,7 @@ pub struct CrawlStats {
 }
 
 impl<'a> Fleet<'a> {
-    /// Makes a fleet, and chooses an agent for each site, one after another.
+    /// Chooses an agent for each site in turn.
     pub fn assign(
         survey: &'a Survey,
         strategy: Strategy,
@@ -137,8 +135,9 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    /// Assigns a site, adds it to the pool, or starts its confirmation. Returns the agent if the
-    /// site was assigned. The outer `None` means that no agent could be chosen.
+    /// Assigns a site, adds it to the sites that wait for a plan, or starts its confirmation.
+    /// Returns the agent if the site was assigned. The outer `None` means that no agent could be
+    /// chosen.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -160,7 +159,7 @@ impl<'a> Fleet<'a> {
         Some(Some(agent))
     }
 
-    /// Whether a site should be confirmed while it waits for the time `waits`.
+    /// Whether a site should be confirmed during its waiting time `waits`.
     fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
         let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
         asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
@@ -176,7 +175,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Assigns the sites whose confirmation has ended. Returns their agents.
+    /// Assigns the sites whose confirmation has ended, and returns their agents.
     pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
         let completed: Vec<usize> =
             self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
@@ -184,8 +183,8 @@ impl<'a> Fleet<'a> {
         completed.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
-    /// Plans the sites in the pool as the scheduler does (`jobs/assign/plan`), and assigns those
-    /// that are planned to begin soon. Returns the agents of the assigned sites.
+    /// Plans the waiting sites as the scheduler does (`jobs/assign/plan`), and assigns the sites
+    /// whose crawls are planned to begin soon. Returns the agents of the assigned sites.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
         let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();
@@ -198,7 +197,7 @@ impl<'a> Fleet<'a> {
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            // The former agent gets the site back only if no other agent is available.
+            // The former agent gets the site again only if it is the only candidate.
             if let Some(partial) = partial.filter(|_| candidates.len() > 1) {
                 takes[partial.from] = None;
             }
@@ -266,8 +265,8 @@ impl<'a> Fleet<'a> {
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
-    /// Grants leases for an agent's waiting sites while the agent has free slots. Returns the
-    /// sites.
+    /// Grants leases of the waiting sites of an agent while the agent has free slots, and returns
+    /// these sites.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
         let state = &mut self.agents[agent];
         let mut granted = Vec::new();
@@ -282,7 +281,6 @@ impl<'a> Fleet<'a> {
         granted
     }
 
-    /// Records the end of a crawl.
     pub fn complete(&mut self, agent: usize, site: usize, stats: CrawlStats) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
@@ -307,8 +305,8 @@ impl<'a> Fleet<'a> {
         CrawlHistory { sites: self.completed, agents, confirmed: self.confirmed }
     }
 
-    /// Moves waiting sites between agents, as the scheduler does twice a second. Returns the agents
-    /// that received sites.
+    /// Moves waiting sites between agents, as the scheduler does twice a second, and returns the
+    /// agents that received sites.
     pub fn rebalance(&mut self) -> BTreeSet<usize> {
         let fleet = self.plain();
         let mut longest: Vec<&Candidate> = fleet
@@ -322,7 +320,7 @@ impl<'a> Fleet<'a> {
             .iter()
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
-            // Begin at the end of the queue.
+            // The last sites of the queue come first.
             .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {
@@ -360,7 +358,7 @@ impl<'a> Fleet<'a> {
             .collect()
     }
 
-    /// All agents as candidates, but without distances.
+    /// All agents as candidates, without distances.
     fn plain(&self) -> Vec<Candidate> {
         let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -377,7 +375,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The candidates of a site. If the site was crawled before, the crawl corrects them.
+/// The candidates of a site, corrected by an earlier crawl of the site if there was one.
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
         Some((before, (agent, stats))) => {
@@ -403,7 +401,7 @@ mod tests {
         CrawlStats { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
     }
 
-    /// Makes a survey in which agent `i` is 10 (i + 1) ms away from every site.
+    /// A survey in which agent `i` is 10 (i + 1) ms away from every site.
     fn survey(agents: usize, sites: usize) -> Survey {
         let one = |agent: usize| Candidate {
             measured: Rtt::try_from_millis_f64(10.0 * float(agent + 1)).ok(),
@@ -471,7 +469,7 @@ mod tests {
         let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
         let slow = |_| Some((100, Duration::from_secs(40)));
         let now = Duration::from_secs(60);
-        // Replace the plan, so that one site is at the far agent and one at the near agent.
+        // The plan is replaced: one site is at the far agent, and the other site at the near agent.
         fleet.pool.clear();
         for (agent, site) in [(0, 0), (1, 1)] {
             fleet.agents[agent].waiting = BTreeSet::from([site]);

@@ -1,5 +1,5 @@
 //! The results of all cells: one row per cell, medians over seeds, and ratios to the strategy
-//! random. This module is pure.
+//! `random`. This module does no I/O.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -7,42 +7,40 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
 
-/// Targets for the ratio of a strategy's throughput to random's in unthrottled cells. They are the
-/// paper's values.
+/// Targets for the ratio of the throughput of a strategy to that of `random` in unthrottled cells:
+/// the values in the paper.
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy that is tested.
 const OURS: &str = "earliest-finish";
-/// Targets of the tested strategy: the minimum ratio of its growth to Top-3's; the maximum ratio of
-/// its makespan to Top-3's if sizes are known; and the maximum ratio of its makespan to the list
-/// scheduler's.
+/// Targets of the tested strategy: the minimum ratio of its growth to that of Top-3, the maximum
+/// ratio of its makespan to that of Top-3 if sizes are known, and the maximum ratio of its makespan
+/// to that of the list scheduler.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
-/// Maximum coefficient of variation of the agents' busy times.
+/// Maximum coefficient of variation of the busy times of agents.
 const VARIATION: f64 = 0.25;
 const BALANCED: &str = "gnp-balanced";
 const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 
-/// A cell, and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     #[serde(flatten)]
     pub cell: Cell,
     /// Megabytes per minute until the fraction `growth_share` of all bytes has arrived.
     pub mb_per_min: f64,
-    /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
-    /// The coefficient of variation of the agents' busy times, if known.
+    /// The coefficient of variation of the busy times of agents; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_variation: Option<f64>,
     /// Whether the cell's timing is void.
     pub void: bool,
-    /// Where the result comes from; `None` means the lab.
+    /// The source of the result; `None` means the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// A strategy's medians over all seeds, in one cell.
+/// The medians of a strategy over all seeds, in one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StrategyMedians {
     pub strategy: String,
@@ -51,7 +49,7 @@ pub struct StrategyMedians {
     pub busy_variation: Option<f64>,
 }
 
-/// The results of all strategies in one cell of one layout.
+/// The results of all strategies in one cell of a layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub layout: String,
@@ -64,7 +62,6 @@ impl Group {
         self.medians.iter().find(|one| one.strategy == strategy)
     }
 
-    /// The ratio of a strategy's throughput to that of random.
     pub fn growth_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
     }
@@ -73,13 +70,12 @@ impl Group {
         self.layout == layout && self.point.per_site_rps.is_unthrottled() == unthrottled
     }
 
-    /// The ratio of a strategy's makespan to that of random.
     fn makespan_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.makespan_s / self.of("random")?.makespan_s)
     }
 }
 
-/// The median; `None` if there are no values.
+/// The median; `None` without values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -116,7 +112,7 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-/// Makes a table of all cells. It has the medians of each strategy, and their ratios to random in
+/// A table of all cells with the medians of each strategy. Their ratios to `random` are in
 /// brackets.
 pub fn table(groups: &[Group], strategies: &[String]) -> String {
     let mut table = Table::new();
@@ -157,8 +153,8 @@ fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// Compares the results with the targets, as sentences. `least` is the minimum throughput, as a
-/// fraction of the best other strategy's.
+/// Compares the results with the targets, as sentences. `least` is the minimum throughput of the
+/// tested strategy, as a fraction of the throughput of the best other strategy.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts(groups) {
@@ -190,12 +186,12 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     lines
 }
 
-/// A compared figure: its name, the tested strategy, the other strategy, the function that computes
-/// the figure, and the target.
+/// A comparison: the name of the figure, the tested strategy, the other strategy, the function that
+/// computes the figure, and the target.
 type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
 /// Compares the tested strategy with Top-3 and the list scheduler, by layout and request rate. Each
-/// line has the median over the cells, and the worst cell.
+/// line contains the median over the cells, and the worst cell.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &StrategyMedians| one.mb_per_min;
     let makespan = |one: &StrategyMedians| one.makespan_s;
@@ -208,7 +204,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
         for (what, ours, other, figure, target) in figures {
-            // If requests are throttled, all strategies grow equally fast.
+            // If requests are throttled, all strategies have the same growth.
             if what == "growth" && !unthrottled {
                 continue;
             }
@@ -232,7 +228,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// The coefficient of variation of the agents' busy times, by layout and request rate, as medians
+/// The coefficient of variation of the busy times of agents, by layout and request rate, as medians
 /// over the cells.
 fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
@@ -254,7 +250,8 @@ fn evenness(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// The tested strategy's throughput as a fraction of the best other strategy's.
+/// The throughput of the tested strategy, as a fraction of the throughput of the best other
+/// strategy.
 fn share(group: &Group) -> Option<f64> {
     let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
     Some(group.of(OURS)?.mb_per_min / best)

@@ -1,4 +1,4 @@
-//! Computes throughput over time from the arrivals of a batch's bodies. This module is pure.
+//! Computes throughput over time from the arrival times of bodies. This module does no I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,20 +15,19 @@ pub struct BodyArrival {
     pub bytes: usize,
 }
 
-/// A batch's throughput over time.
+/// The throughput of a batch over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Megabytes (10^6 bytes) per minute until the fraction `growth_share` of all bytes had
+    /// Megabytes (10^6 bytes) per minute until the fraction `growth_share` of all bytes has
     /// arrived.
     pub mb_per_min: f64,
-    /// Points of the curve: seconds since the first lease, and the megabytes that had arrived by
-    /// then.
+    /// Points of the curve: seconds since the first lease, and megabytes arrived by then.
     pub curve: Vec<(f64, f64)>,
 }
 
 impl Growth {
-    /// Computes the growth until the fraction `share` of all bytes had arrived. Without bodies it
-    /// is zero.
+    /// Computes the growth until the fraction `share` of all bytes has arrived. The growth is zero
+    /// without bodies.
     pub fn of(mut arrived: Vec<BodyArrival>, share: f64) -> Self {
         arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
@@ -38,7 +37,7 @@ impl Growth {
         let mut reached = false;
         let mut next = 1;
         for body in &arrived {
-            // A point of the curve includes the bodies that arrived before its time.
+            // A point of the curve includes the bodies that arrived until its time.
             while next <= POINTS && body.at_s > point_s(next, last_s) {
                 curve.push((point_s(next, last_s), so_far / 1e6));
                 next += 1;

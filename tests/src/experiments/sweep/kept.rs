@@ -1,7 +1,7 @@
 //! A file with one line of JSON per finished cell, so that an interrupted run can continue.
 //!
 //! Each line has a key, which is a digest of the settings and the programs. A run uses only lines
-//! with its own key, but keeps the other lines in the file.
+//! with its own key. All other lines remain in the file.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{File, OpenOptions};
@@ -35,7 +35,7 @@ where
     T: Clone + Serialize + DeserializeOwned,
     C: PartialEq + Serialize + DeserializeOwned,
 {
-    /// Opens or creates a file, and reads the cells whose lines have this key.
+    /// Opens or creates a file, and reads the cells whose lines have the key `key`.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -45,7 +45,7 @@ where
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
-        // Skip lines that are truncated or have an older format.
+        // Truncated lines, and lines of an older format, are skipped.
         let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<C, T>>(line).ok());
         let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// Computes the key that belongs to these settings and programs.
+/// The key of settings and programs.
 pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     settings.hash(&mut hasher);
@@ -88,7 +88,8 @@ pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The path of a file in the folder `folder`, next to the folder with the lab's executable.
+/// The path of a file in the folder `folder`, which is next to the folder with the executable of
+/// the lab.
 pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;

@@ -1,9 +1,9 @@
-//! A list scheduler that knows every round trip, rate and size. It shows how good a plan could be.
-//! This module is pure.
+//! A list scheduler that knows every round trip, rate and size. Its makespan is a reference for
+//! strategies. This module does no I/O.
 //!
 //! It takes the sites in descending order of their crawl time at the best agent, and assigns each
 //! site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim 1977). The crawl times
-//! are means with a free access link, so the schedule is too optimistic if links are full.
+//! are means with a free access link, so the makespan is too short if links are full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,14 +15,12 @@ use rand_chacha::ChaCha8Rng;
 use super::batch::Batch;
 use super::crawls::alone;
 
-/// Number of simulated crawls from which a mean is computed. Several are needed, because packet
-/// losses are random.
+/// Number of simulated crawls per mean. There are several, because packet losses are random.
 const PLAYS: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListSchedule {
     pub makespan: Duration,
-    /// The total crawl time of each agent.
     pub busy: Vec<Duration>,
 }
 
@@ -63,8 +61,8 @@ mod tests {
         // round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
-        // At the near agent, the first two sites take 500 and 300 ms, and a third would end at
-        // 1,100 ms. So the third site is crawled by the far agent, where it takes 900 ms.
+        // At the near agent, the first two sites take 500 and 300 ms, and the third site would end
+        // at 1,100 ms. So the third site is crawled by the far agent, where it takes 900 ms.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

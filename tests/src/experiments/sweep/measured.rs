@@ -1,5 +1,5 @@
-//! The measurements of a layout before any crawl. They are either the emulated round trips, or the
-//! measurements of a cluster in the lab. This module is pure.
+//! The measurements of a layout before any crawl: either the emulated round trips, or the
+//! measurements of a cluster in the lab. This module does no I/O.
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
@@ -12,16 +12,15 @@ use crate::world::scenario::{AgentNode, Link, Scenario};
 /// The seed of the election, which is also the epoch of the first map.
 const SEED: u64 = 1;
 
-/// Round trips in milliseconds, by prober. An agent's number is its rank among the scheduler's
-/// agent ids, because random choices depend on the ranks.
+/// Round trips in milliseconds, by prober. The number of an agent is its rank among the agent ids
+/// of the scheduler, because random choices depend on the ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
-    /// For each agent, in the order of ranks, its index in the scenario.
+    /// The index in the scenario of each agent. Agents are in the order of ranks.
     pub agents: Vec<usize>,
-    /// The landmarks, in the order in which they were elected.
+    /// The landmarks in the order of election.
     pub landmarks: Vec<usize>,
-    /// The epoch of the map, which is also the seed of its fit. `None` if too many landmarks are
-    /// doubted to trust a map.
+    /// The epoch of the map, which is also the seed of its fit; `None` during an alarm.
     pub epoch: Option<u64>,
     pub mesh: Vec<(usize, usize, f64)>,
     /// The measurements of each site, as pairs of prober and round trip.
@@ -29,7 +28,7 @@ pub struct LayoutMeasurements {
 }
 
 impl LayoutMeasurements {
-    /// Makes exact measurements from a scenario, and elects landmarks from them.
+    /// Exact measurements of a scenario, with landmarks elected from them.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         Self::taken(scenario, Landmarks::Elected(landmarks), |link| link.rtt_ms)
     }
@@ -58,8 +57,8 @@ impl LayoutMeasurements {
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
-    /// Reads the measurements of a cluster. `by_rank` has the names of the cluster's agents,
-    /// ordered by their ids. `agents` and `sites` have the names in the order of the scenario.
+    /// The measurements of a cluster. `by_rank` contains the names of the cluster's agents, ordered
+    /// by their ids. `agents` and `sites` contain names in the order of the scenario.
     pub fn by(
         record: &witness::BatchRecord,
         by_rank: &[String],
@@ -110,9 +109,9 @@ impl LayoutMeasurements {
 /// The landmarks of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub enum Landmarks<'a> {
-    /// This many agents, elected by the mesh.
+    /// The number of agents that are elected from the mesh.
     Elected(usize),
-    /// The agents with these indices.
+    /// The indices of the agents.
     ByHand(&'a [usize]),
 }
 

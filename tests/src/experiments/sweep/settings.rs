@@ -1,5 +1,5 @@
-//! The settings of the paper's experiments, and their cells. This module is pure, except that it
-//! reads matrices.
+//! The settings of the paper's experiments, and the cells that they define. This module does no
+//! I/O, except that it reads matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -13,40 +13,36 @@ use serde::{Deserialize, Serialize};
 use crate::world::layout::{Layout, PAPER, parse_toml};
 use crate::world::scenario::{Scenario, SiteNode, WebRules};
 
-/// The settings file in the repository.
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Growth is measured until this fraction of a batch's bytes has arrived. It is above 0 and at
-    /// most 1.
+    /// Growth is measured until this fraction of the bytes of a batch has arrived. The fraction is
+    /// above 0 and at most 1.
     pub growth_share: f64,
-    /// The seeds from which the sites are drawn. If the layout is a matrix, the agents are drawn
-    /// from them too.
+    /// The seeds of the sites. With a matrix, they are also the seeds of the agents.
     pub seeds: Vec<u64>,
     pub strategies: Vec<Strategy>,
     /// Number of agents in each cell.
     pub agents: usize,
     /// Number of sites in each cell.
     pub sites: usize,
-    /// Number of landmarks.
     pub landmarks: usize,
     /// Number of seeds for Tables 1 and 2.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
-    /// The base cell. The other cells differ from it in one factor.
+    /// The base cell. Other cells differ from it in one factor.
     pub base: Point,
-    /// The values of each factor.
     pub factors: Factors,
-    /// Number of sites that an agent crawls at the same time.
+    /// Number of slots of each agent.
     pub slots: Slots,
     pub web: WebSettings,
 }
 
-/// A layout. Every layout except the paper's has a matrix file, and the number of the matrix's
-/// nodes that become sites.
+/// A layout. The paper's layout has neither a matrix nor `site_nodes`, which is the number of nodes
+/// of the matrix that become sites.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRules {
@@ -55,11 +51,10 @@ pub struct LayoutRules {
     site_nodes: Option<usize>,
 }
 
-/// A value for every factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Factor that multiplies the layout's packet loss.
+    /// Factor on the packet loss of the layout.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
@@ -69,7 +64,7 @@ pub struct Point {
     pub access_mbit: f64,
 }
 
-/// Maximum number of requests per second to one site. `None` (null in JSON, "unthrottled" in the
+/// Maximum number of requests per second to a site. `None` (null in JSON, "unthrottled" in the
 /// settings) means no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestRate(pub Option<f64>);
@@ -120,11 +115,10 @@ impl RequestRate {
     }
 }
 
-/// The values that each factor takes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Factors that multiply the layout's packet loss.
+    /// Factors on the packet loss of the layout.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
@@ -134,16 +128,16 @@ pub struct Factors {
     pub access_mbit: Vec<f64>,
 }
 
-/// Number of sites that an agent crawls at the same time.
+/// Number of slots of each agent.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// The number in cells without a limit of requests per second.
+    /// In cells without a limit of requests per second.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }
 
-/// The rules for the content of sites. The page size is not included, because it is a factor.
+/// The rules for the content of sites, without the page size, which is a factor.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebSettings {
@@ -160,7 +154,6 @@ pub struct WebSettings {
     pub max_depth: u32,
 }
 
-/// A cell of the grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     pub layout: String,
@@ -170,10 +163,10 @@ pub struct Cell {
     pub seed: u64,
 }
 
-/// A layout, and its matrix unless it is the paper's layout.
 #[derive(Debug, Clone)]
 pub struct LayoutData {
     pub name: String,
+    /// The matrix, and the number of its nodes that become sites; `None` for the paper's layout.
     matrix: Option<(Matrix, usize)>,
 }
 
@@ -243,7 +236,7 @@ impl Settings {
         once
     }
 
-    /// All combinations of the factors' values.
+    /// All combinations of the values of the factors.
     pub fn product(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &loss in &self.factors.loss {
@@ -265,7 +258,6 @@ impl Settings {
         if rate.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
     }
 
-    /// The rules for the content of a cell's sites.
     pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
         let WebSettings { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
         let WebSettings { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
@@ -286,8 +278,8 @@ impl Settings {
         Ok(rules)
     }
 
-    /// Reads the layouts whose files exist. Also returns a message for each layout whose file is
-    /// missing.
+    /// Reads the layouts whose files exist. The second result has a message for each layout whose
+    /// file is missing.
     pub fn available_layouts(&self, data: &Path) -> anyhow::Result<(Vec<LayoutData>, Vec<String>)> {
         let (mut available, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
@@ -305,7 +297,6 @@ impl Settings {
         Ok((available, missing))
     }
 
-    /// Makes the scenario of a cell.
     pub fn scenario(&self, layout: &LayoutData, seed: u64, point: Point) -> anyhow::Result<Scenario> {
         let mut scenario = match &layout.matrix {
             None => {
@@ -327,7 +318,6 @@ impl Settings {
 }
 
 impl LayoutData {
-    /// The matrix of the layout; `None` for the paper's layout.
     pub fn matrix(&self) -> Option<&Matrix> {
         self.matrix.as_ref().map(|(matrix, _)| matrix)
     }
@@ -349,7 +339,7 @@ impl Point {
 }
 
 /// Replaces the sites of a scenario by `sites` copies of them. Each copy has its own machine, and
-/// is as far from each agent as the original.
+/// the round trips of the original.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();
@@ -386,8 +376,8 @@ mod tests {
         assert_eq!(settings.one_at_a_time().len(), 9);
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
-        // The lab can serve requests to all sites on time only if there are fewer than about 1,000
-        // per second.
+        // The lab can answer all requests on time only if there are fewer than about 1,000 per
+        // second.
         for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
             assert!(rate * float(settings.sites) < 1000.0);
         }

@@ -1,5 +1,5 @@
 //! The distances that the scheduler knows before any crawl: the landmarks' round trips to each
-//! site, and the map's predictions for the other agents. This module is pure.
+//! site, and the map's predictions for the other agents. This module does no I/O.
 
 use std::time::Duration;
 
@@ -15,29 +15,27 @@ use landfall_scheduler::strategy::learned::{
 use super::measured::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
 
-/// Constants as in the scheduler and the lab: number of a site's confirmers, number of samples each
-/// takes, and interval between samples.
+/// Constants of the scheduler and the lab: number of confirmers per site, number of samples per
+/// confirmer, and interval between samples.
 const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
-/// How long the scheduler expects a confirmation to take.
+/// The expected duration of a confirmation in the scheduler.
 pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 
-/// The known distances of every site.
 #[derive(Debug)]
 pub struct Survey {
     agents: usize,
-    /// The map; `None` in tests that set the distances themselves.
+    /// The map; `None` if the distances are given.
     map: Option<Refined>,
     /// The measurements of each site, as pairs of prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
-    /// The candidates of each site. Every agent is a candidate. The candidates' load is not set.
+    /// The candidates of each site. Every agent is a candidate. The load of candidates is not set.
     known: Vec<Vec<Candidate>>,
-    /// The confirmation of each site; `None` if the site's distances are sure.
+    /// The confirmation of each site; `None` if the distances of the site are sure.
     confirmed: Vec<Option<Confirmation>>,
 }
 
-/// The result of a confirmation.
 #[derive(Debug)]
 struct Confirmation {
     measured: Vec<(AgentId, Rtt)>,
@@ -46,8 +44,8 @@ struct Confirmation {
 }
 
 impl Survey {
-    /// Fits the map, and predicts all distances that were not measured. Without a trusted map, no
-    /// distance is known. The agents of the scenario must be ordered by rank.
+    /// Fits the map, and predicts all distances that were not measured. Without a map, no distance
+    /// is known. The agents of the scenario must be ordered by rank.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {
@@ -64,7 +62,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The survey after every site was confirmed, as `gnp-confirmed` does.
+    /// The survey after the confirmation of every site, as with `gnp-confirmed`.
     #[must_use]
     pub fn all_confirmed(&self, scenario: &Scenario) -> Self {
         let known = |site: usize| {
@@ -74,16 +72,17 @@ impl Survey {
         Self::given((0..scenario.sites.len()).map(known).collect())
     }
 
-    /// Confirms a site. Its confirmers measure it one after another, so their times add up.
+    /// Confirms a site. Its confirmers measure it one after another, so the duration is the sum of
+    /// their times.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         let free: Vec<AgentId> = known.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
         let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
-        // The mean of answers that are late at random.
+        // The mean random delay of a response.
         let late = Duration::from_secs_f64(scenario.jitter_ms / 2e3);
         let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt() + late);
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
-        // Each confirmer makes a handshake and sends a warm-up request before it takes samples.
+        // Each confirmer makes a handshake and sends a warm-up request before its samples.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
         let measurements = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
         let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(measurements).collect();
@@ -91,8 +90,8 @@ impl Survey {
         Some(Confirmation { measured, takes, known })
     }
 
-    /// The candidates of a site, corrected by what `crawls` show. If `confirmed` is set, the
-    /// results of the site's confirmation are included.
+    /// The candidates of a site, corrected by the round trips of `crawls`. If `confirmed` is true,
+    /// the result of the confirmation is included.
     pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
         let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
@@ -120,14 +119,14 @@ impl Survey {
         self.known.get(site).map_or(&[], Vec::as_slice)
     }
 
-    /// The candidates of a site after its confirmation, and how long the confirmation takes; `None`
-    /// if the site needs no confirmation.
+    /// The candidates of a site after its confirmation, and the duration of the confirmation;
+    /// `None` if the site needs no confirmation.
     pub fn confirmed(&self, site: usize) -> Option<(&[Candidate], Duration)> {
         let confirmed = self.confirmed.get(site)?.as_ref()?;
         Some((&confirmed.known, confirmed.takes))
     }
 
-    /// Makes a survey with these candidates.
+    /// A survey with given candidates.
     pub fn given(known: Vec<Vec<Candidate>>) -> Self {
         let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
         Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }

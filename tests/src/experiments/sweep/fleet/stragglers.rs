@@ -1,5 +1,5 @@
 //! Finds running crawls that another agent would finish sooner, as the scheduler does
-//! (`jobs/assign/straggle`). This module is pure.
+//! (`jobs/assign/straggle`). This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use landfall_scheduler::strategy::schedule::straggler::{self, UnderWay};
 use super::super::measured::{agent_id, agent_index};
 use super::Fleet;
 
-/// The longest time that a crawl may take.
+/// Maximum duration of a crawl.
 const AT_MOST: Duration = Duration::from_secs(3600);
 
-/// How far a preempted crawl has progressed.
+/// The progress of a preempted crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartialCrawl {
     pub(super) from: usize,
@@ -23,9 +23,8 @@ pub(super) struct PartialCrawl {
 }
 
 impl Fleet<'_> {
-    /// Preempts slow crawls, but only if no site waits for a plan. Returns the sites of these
-    /// crawls. `checkpoint` returns the number of pages and the crawl time at a site's last
-    /// checkpoint.
+    /// Preempts slow crawls if no site waits for a plan, and returns their sites. `checkpoint`
+    /// gives the number of pages and the crawl time at the last checkpoint of a site.
     pub fn stragglers(&mut self, checkpoint: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
         if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
             return Vec::new();
@@ -49,7 +48,7 @@ impl Fleet<'_> {
         asked
     }
 
-    /// Number of each agent's free slots that are not reserved for preempted crawls.
+    /// The number of free slots of each agent that are not reserved for preempted crawls.
     fn idle(&self) -> BTreeMap<AgentId, u32> {
         let under_way = |site: &usize| self.agents.iter().any(|state| state.crawls.contains(site));
         let mut idle = BTreeMap::new();
@@ -85,8 +84,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Records that an agent has returned a site after fetching `pages` pages. The site will be
-    /// planned again.
+    /// Records that an agent has returned a site after `pages` fetched pages. The site then waits
+    /// for a plan.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
