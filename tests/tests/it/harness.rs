@@ -13,21 +13,21 @@ use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Time limit for everything that a test waits for.
+/// Time limit of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
-/// Minimum time between probes of a site. In production it is one second.
+/// Minimum time between probes of a site. The default is one second.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Locks the machine for a test that judges times, because tests in parallel would delay it.
+/// Locks the machine for a test that judges times, because parallel tests would falsify the times.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Locks the machine for a test that may run in parallel with other such tests.
+/// Locks the machine for a test that may run in parallel with tests that also call `beside`.
 pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
@@ -42,12 +42,12 @@ pub async fn small(agents: usize, sites: usize, capacity: u32) -> Cluster {
     cluster(small_scenario(SMALL, agents, sites), capacity, "").await
 }
 
-/// Makes a scenario from the small layout, or from a variant of it.
+/// A scenario of the small layout or of a variant of it.
 pub fn small_scenario(layout: &str, agents: usize, sites: usize) -> Scenario {
     Layout::parse(layout, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap()
 }
 
-/// Starts a cluster. `more` is appended to its scheduler's configuration.
+/// Starts a cluster. `more` is appended to the configuration of the scheduler.
 pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     cluster_on(Grade::Rootless, scenario, capacity, more).await
 }
@@ -62,12 +62,12 @@ pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
 }
 
-/// Submits all sites as the batch `autumn`. Returns what the command printed.
+/// Submits all sites as the batch `autumn`, and returns the output.
 pub async fn submit(cluster: &Cluster, more: &[&str]) -> String {
     submit_file(cluster, &cluster.write_site_list().unwrap(), more).await
 }
 
-/// Submits a list of sites as the batch `autumn`. Returns what the command printed.
+/// Submits a list of sites as the batch `autumn`, and returns the output.
 pub async fn submit_file(cluster: &Cluster, list: &Path, more: &[&str]) -> String {
     let depth = MAX_DEPTH.to_string();
     let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "autumn", "--max-depth", &depth];
@@ -82,14 +82,14 @@ pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&s
     cluster.operate(&[&words[..], more].concat()).await.unwrap();
 }
 
-/// Waits until an agent is crawling. Returns the agent's name.
+/// Waits until an agent is crawling, and returns its name.
 pub async fn await_crawler(cluster: &Cluster) -> String {
     let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
     let crawls = async || Ok(sqlx::query_scalar(query).fetch_optional(&cluster.pool).await?);
     until("an agent to crawl", PATIENCE, crawls).await.unwrap()
 }
 
-/// Checks the database and the sites' logs. Returns the failed checks.
+/// Checks the database and the sites' logs, and returns the failed checks.
 pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> Vec<String> {
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
@@ -105,8 +105,7 @@ pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> V
     broken.map(|check| check.lines()).collect()
 }
 
-/// What is wrong with the measurements of the mesh and of sites. If the machine was too busy,
-/// nothing counts as wrong.
+/// What is wrong with the measurements of the mesh and of sites; empty if the machine was too busy.
 pub fn untrue(cluster: &Cluster, record: &BatchRecord, fewest: usize) -> Vec<String> {
     let figures = Figures::of(record, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()

@@ -4,7 +4,7 @@
 //! Intervals and lease times are shorter than in production, so that each test takes only seconds.
 //! Tests in `quiet` judge times, so each runs alone on the machine. Tests in `busy` run in parallel
 //! with each other and with other tests (`ops/test.sh`). Tests in `reference` compare pages with
-//! the programs, and start nothing.
+//! the programs, and start no processes.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

@@ -1,5 +1,5 @@
-//! Tests that the pages in `docs/reference` match the programs. After a change of an option or a
-//! setting, run the tests with `UPDATE_PRINTED=1`, which writes the pages again.
+//! Tests that the pages in `docs/reference` match the programs. With `UPDATE_PRINTED=1`, the tests
+//! write the pages again, as needed after a change of an option or a setting.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ mod settings;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Fails if a page of the reference differs from `text`. With `UPDATE_PRINTED`, writes the page
+/// Fails if a page of the reference differs from `text`. With `UPDATE_PRINTED`, the page is written
 /// first.
 fn compare(page: &str, text: &str) {
     let path = Path::new(ROOT).join("docs/reference").join(page);
@@ -23,7 +23,6 @@ fn compare(page: &str, text: &str) {
     assert_eq!(text, written, "{page} {advice}");
 }
 
-/// One row of a table.
 fn row(cells: &[String]) -> String {
     let escaped = cells.iter().map(|cell| cell.replace('|', "\\|").replace('<', "&lt;"));
     format!("| {} |\n", escaped.collect::<Vec<_>>().join(" | "))

@@ -1,9 +1,9 @@
-//! Tests how the lab responds to invalid arguments: with one sentence that names the mistake, and
-//! an exit code that is not zero.
+//! Tests that invalid arguments of the lab give one sentence that names the error, and an exit code
+//! that is not zero.
 
 use std::process::Command;
 
-/// Runs `lab demo` with arguments that must make it fail. Returns its message.
+/// Runs `lab demo` with invalid arguments, and returns its message.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_lab")).arg("demo").args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

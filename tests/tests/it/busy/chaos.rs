@@ -1,5 +1,5 @@
-//! A short run of `lab chaos`. It injects, at least once, every kind of fault that this machine
-//! supports. No violation may be found.
+//! A short run of `lab chaos`, with every kind of fault that this machine supports. The judge must
+//! find no violation.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! A small test of the whole system. Tasks wait, agents are chosen and the choices explained, one
-//! agent is killed and another drained.
+//! A small test of the whole system: tasks wait, agents are chosen, choices are explained, one
+//! agent is killed, and another agent is drained.
 
 use landfall_lab::cluster::Cluster;
 use landfall_lab::cluster::process::until;
@@ -71,7 +71,7 @@ async fn a_single_agent_is_a_fleet() {
 async fn the_sites_of_a_killed_agent_are_finished_by_others_exactly_once() {
     let _turn = beside().await;
     let mut cluster = small(3, 9, CAPACITY).await;
-    // Crawl slowly, so that the agent is still crawling when it is killed.
+    // The crawl is slow, so that it has not ended when the agent is killed.
     submit(&cluster, &["--request-interval", "500ms", "--strategy", "random"]).await;
     let victim = await_crawler(&cluster).await;
     let index = cluster.agent_names().iter().position(|name| *name == victim).unwrap();
@@ -124,7 +124,7 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     cluster.stop().await.unwrap();
 }
 
-/// Asserts that the operator's commands show the drain, and every step of a site.
+/// Asserts that the operator's commands show the drain, and every state of a site.
 async fn what_is_said_of_it(cluster: &Cluster, drained: &str, record: &BatchRecord) {
     let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
     assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");

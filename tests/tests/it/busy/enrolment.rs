@@ -1,5 +1,5 @@
-//! Tests, with the real binaries, what happens during a crawl when an agent moves to another
-//! machine, and when an operator's token is replaced.
+//! Tests, with the real binaries, the move of an agent to another machine and the replacement of an
+//! operator's token during a crawl.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Tests, with the real binaries, a database whose disk is full. Every client must get a message
-//! about it, and work must continue once there is room.
+//! Tests, with the real binaries, a database on a full disk. Every client must get a message about
+//! the disk, and work must continue when space is free again.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -10,10 +10,10 @@ use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 
 use crate::harness::beside;
 
-/// Size of the disk in bytes. It has little more room than a new database cluster with its WAL
-/// needs.
+/// Size of the disk in bytes. It is little more than the size of a new database cluster with its
+/// WAL.
 const DISK_BYTES: usize = 400 << 20;
-/// Number of sites. The disk has no room for so many.
+/// Number of sites, for which the disk is too small.
 const SITES: usize = 30_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

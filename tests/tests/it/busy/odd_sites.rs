@@ -9,14 +9,14 @@ use landfall_lab::world::odd_sites::{OddSite, Oddity};
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit_list};
 
-/// Starts a misbehaving site on its own address.
+/// Starts an odd site on its own address.
 fn odd(cluster: &Cluster, number: usize, oddity: Oddity) -> OddSite {
-    // The site's address follows the addresses of the scenario's sites.
+    // The address follows the addresses of the scenario's sites.
     let machine = cluster.world.scenario().machines() + number;
     OddSite::start(cluster.world.wan.lane().site(machine), oddity).unwrap()
 }
 
-/// Waits until the output of `sites show` for a site contains `said`.
+/// Waits until the output of `sites show` contains `said`.
 async fn await_said(cluster: &Cluster, site: &str, said: &str) {
     let shown = until(said, PATIENCE, async || {
         Ok(cluster.operate(&["sites", "show", site, "--wide"]).await?.contains(said).then_some(()))
@@ -32,8 +32,8 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let away = odd(&cluster, 1, Oddity::TurnsAway(60));
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
-    // Both slots are taken. The tar pit occupies its slot for a long time. The other slot becomes
-    // free as soon as its site requires a pause.
+    // Both slots are occupied. The tar pit occupies its slot for a long time. The other slot
+    // becomes free when its site asks for a pause.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
@@ -61,8 +61,8 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
 async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
-    // With this many good pages, fifty failures are less than a tenth of the requests in a minute.
-    // With a larger fraction, the agent would pause.
+    // With 600 successful pages, fifty failures are less than a tenth of the requests in a minute.
+    // With a larger fraction, the agent would pause the crawl.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
     assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");

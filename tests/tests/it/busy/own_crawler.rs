@@ -1,5 +1,5 @@
-//! Tests, with the real binaries, agents that let other crawlers crawl their sites. The same checks
-//! must hold as for the agent's own crawler, and no crawler may outlive its agent.
+//! Tests, with the real binaries, agents that let other crawlers crawl their sites. The checks of
+//! the agent's own crawler must hold, and no crawler may outlive its agent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn runs(program: &Path) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Crawls all sites with a command, and compares the outcomes with the sites' own logs.
+/// Crawls all sites with a command, and compares the outcomes with the sites' logs.
 async fn crawls_like_landfall(command: &[&str]) {
     let mut cluster = small(1, SITES, CAPACITY).await;
     cluster.crawl_with(0, command).await.unwrap();
@@ -44,7 +44,7 @@ async fn crawls_like_landfall(command: &[&str]) {
     cluster.stop().await.unwrap();
 }
 
-/// The sites that were crawled faster than the interval permits. Only the whole crawl counts,
+/// Sites that were crawled faster than the interval permits. Only the whole crawl is checked,
 /// because a busy machine may delay single requests.
 fn too_fast(cluster: &Cluster) -> Vec<String> {
     let log = cluster.world.log.entries();
@@ -52,14 +52,14 @@ fn too_fast(cluster: &Cluster) -> Vec<String> {
     let fast = sites.iter().enumerate().filter_map(|(site, name)| {
         let requests: Vec<_> = log.iter().filter(|access| access.site == site && access.get).collect();
         let took = requests.last()?.at.saturating_duration_since(requests.first()?.at);
-        // The first request may have arrived late by up to one interval.
+        // The arrival of the first request may be late by up to one interval.
         let least = INTERVAL * u32::try_from(requests.len()).unwrap().saturating_sub(2);
         (took < least).then(|| format!("{name}: {} requests in {took:?}", requests.len()))
     });
     fast.collect()
 }
 
-/// Everything that the crawlers printed.
+/// The output of all crawlers.
 fn logs(cluster: &Cluster) -> String {
     let folders = std::fs::read_dir(cluster.agent_folder(0).join("exec")).unwrap();
     let logs = folders.filter_map(|folder| std::fs::read_to_string(folder.ok()?.path().join("log")).ok());
@@ -119,7 +119,7 @@ async fn a_killed_agent_leaves_no_crawler_and_its_sites_go_to_others() {
     cluster.stop().await.unwrap();
 }
 
-/// The ids of the processes, as far as the crawlers have written them.
+/// The process ids that the crawlers have written so far.
 fn processes(folder: &Path) -> Vec<String> {
     let leases = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let files = leases.flat_map(|lease| ["child", "first"].map(|name| lease.path().join("output").join(name)));
@@ -127,7 +127,7 @@ fn processes(folder: &Path) -> Vec<String> {
     numbers.filter(|number| number.ends_with('\n')).map(|number| number.trim().to_owned()).collect()
 }
 
-/// Whether a process is running. A zombie, which its parent has not waited for yet, is not.
+/// Whether a process is running. A zombie, for which its parent has not waited, is not running.
 fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

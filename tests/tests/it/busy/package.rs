@@ -1,5 +1,5 @@
-//! Tests the package's content as far as this is possible without building it. `make check-package`
-//! tests everything else.
+//! Tests the content of the packages as far as possible without a build. `make check-package` tests
+//! the built packages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(ops(file)).unwrap()
 }
 
-/// Runs a command that must succeed. Returns its output.
+/// Runs a command that must succeed, and returns its output.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -38,7 +38,7 @@ fn units_name_the_users_folders_and_files_of_the_packages() {
         assert!(
             unit.contains(&format!("useradd --system --user-group --no-create-home --home-dir /var/lib/{package} "))
         );
-        // By this word the package's scripts recognise a running service.
+        // The scripts of the package recognise a running service by this word.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
             assert!(script.contains(&format!("$root{path}")), "{path} is in no package");

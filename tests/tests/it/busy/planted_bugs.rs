@@ -1,9 +1,9 @@
-//! Tests the judge with records of runs with planted bugs. The judge must find each bug by a rule
-//! that the bug's patch names.
+//! Tests the judge with records of runs of programs with a planted bug. The judge must find each
+//! bug by the rule that the bug's patch names.
 //!
 //! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
-//! with each bug, written by `ops/mutants.sh --record`. `make chaos` makes new runs with the
-//! planted bugs.
+//! with each bug, written by `ops/mutants.sh --record`. `make chaos` runs the programs with the
+//! planted bugs again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The patches, with their names.
+/// The patches and their names.
 fn mutants() -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(folder("mutants"))
         .unwrap()

@@ -1,4 +1,5 @@
-//! Runs Debian's Prometheus, with the files in `ops`, against a scheduler and an agent.
+//! Runs Prometheus, as packaged by Debian, with the files in `ops` against a scheduler and an
+//! agent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +20,6 @@ fn ops(file: &str) -> String {
     std::fs::read_to_string(Path::new(OPS).join(file)).unwrap()
 }
 
-/// A running Prometheus.
 struct Prometheus {
     process: Process,
     address: String,
@@ -27,8 +27,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the example configuration, in which the addresses are replaced by
-    /// these and the intervals are shortened.
+    /// Starts Prometheus with the example configuration, but with the addresses `scheduler` and
+    /// `agent`, and with shorter intervals.
     async fn start(scheduler: &str, agent: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scrape = ops("prometheus/scrape.yml");
@@ -50,7 +50,7 @@ impl Prometheus {
         Self { process, address, _folder: folder }
     }
 
-    /// The data in a response of Prometheus' API.
+    /// The data in a response of the HTTP API.
     async fn get(&self, path: &str) -> anyhow::Result<Value> {
         let mut stream = TcpStream::connect(&self.address).await?;
         stream.write_all(format!("GET /api/v1/{path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
@@ -62,7 +62,7 @@ impl Prometheus {
         Ok(body["data"].clone())
     }
 
-    /// The values of an expression. The key is the value of the label `label`.
+    /// The values of an expression, by the value of the label `label`.
     async fn query(&self, expression: &str, label: &str) -> anyhow::Result<BTreeMap<String, f64>> {
         let escaped: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let data = self.get(&format!("query?query={escaped}")).await?;
@@ -73,7 +73,7 @@ impl Prometheus {
             .collect())
     }
 
-    /// The names of the rules that were evaluated, each with its error message.
+    /// The names of the evaluated rules, each with its error message.
     async fn rules(&self) -> anyhow::Result<Vec<(String, String)>> {
         let data = self.get("rules").await?;
         let rules = data["groups"].as_array().into_iter().flatten().flat_map(|group| group["rules"].as_array());
@@ -83,7 +83,7 @@ impl Prometheus {
     }
 }
 
-/// Makes the first agent serve metrics. Returns the address.
+/// Restarts the first agent with a metrics server, and returns the address of this server.
 async fn agent_metrics(cluster: &mut Cluster) -> String {
     cluster.environment.insert(0, vec![("LANDFALL_AGENT_METRICS".to_owned(), "127.0.0.1:0".to_owned())]);
     cluster.kill_agent(0).await.unwrap();
@@ -115,7 +115,7 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
     let mut cluster = small(1, SITES, 4).await;
     let agent = agent_metrics(&mut cluster).await;
     let mut prometheus = Prometheus::start(&cluster.schedulers[0].address().to_string(), &agent).await;
-    // Queries fail while Prometheus starts, so ignore errors.
+    // Errors are ignored, because queries fail while Prometheus starts.
     let up = async || Ok(prometheus.query("up == 1", "job").await.is_ok_and(|up| up.len() == 2).then_some(()));
     until("both to be scraped", PATIENCE, up).await.unwrap();
 
@@ -144,8 +144,8 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
     }
     for expression in panels() {
         let values = prometheus.query(&expression, "").await.unwrap();
-        // A panel about the map is empty because a map needs more agents. An expression with a
-        // filter may match nothing.
+        // A panel about the map is empty, because a map needs more agents. An expression with a
+        // filter may match no series.
         let may_be_empty = expression.contains("landfall_map_") || expression.ends_with("> 0");
         assert!(may_be_empty || !values.is_empty(), "{expression} has no value");
     }

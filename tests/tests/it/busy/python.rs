@@ -11,10 +11,10 @@ use tokio::process::Command;
 use crate::harness::{PATIENCE, beside, cluster, small_scenario};
 
 const SITES: usize = 4;
-/// Debian's gRPC packages are installed for this interpreter.
+/// The Python interpreter for which Debian's gRPC packages are installed.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The exit code and the output of the example program.
+/// The exit code and output of the example program.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,
@@ -93,7 +93,7 @@ async fn the_python_example_submits_watches_and_reads_the_report_though_the_sche
     };
     assert_eq!(next(&mut said).await.as_deref(), Some("batch autumn: 4 sites added, 4 in all"));
     assert!(next(&mut said).await.is_some_and(|line| line.starts_with("batch autumn: ")));
-    // The program now watches the batch, so restart the scheduler.
+    // The scheduler is restarted while the program watches the batch.
     cluster.schedulers[0].process().kill().await.unwrap();
     cluster.schedulers[0].restart().unwrap();
     let mut last = String::new();
@@ -106,7 +106,7 @@ async fn the_python_example_submits_watches_and_reads_the_report_though_the_sche
     let report = String::from_utf8(output.stdout).unwrap();
     assert_reported(&cluster, &report).await;
 
-    // The batch exists already. The beginning of its name suffices to select it.
+    // The batch exists. The beginning of its name is sufficient to select it.
     let again = run(&client, &["autu"]).await;
     assert_eq!((again.code, &again.out), (Some(0), &report), "{}", again.err);
     cluster.stop().await.unwrap();

@@ -12,10 +12,10 @@ use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 const AGENTS: usize = 3;
 const SITES: usize = 15;
 const OUTCOMES: &str = "select count(*) from outcomes";
-/// A restore raises tokens above this number. Tokens from before a restore are below it.
+/// A restore raises tokens above this number. Tokens from before the restore are below it.
 const FLOOR: i64 = 1_000_000_000_000;
 
-/// The sites whose tasks are done according to the database.
+/// The sites whose tasks are done in the database.
 async fn done(cluster: &Cluster) -> BTreeSet<String> {
     let record = cluster.batch_record("autumn").await.unwrap();
     record.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
@@ -36,8 +36,7 @@ async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
     let file = cluster.folder().join("monday.tar");
     let said = cluster.operate(&["backup", file.to_str().unwrap()]).await.unwrap();
     assert!(said.contains(&format!("backed up {SITES} sites and {AGENTS} agents")), "{said}");
-    // Sites whose crawls ended while the backup was made may be missing in it. So wait for more
-    // crawls.
+    // The backup may lack sites whose crawls ended during the backup. So wait for more crawls.
     let more = (done(&cluster).await.len() + 4).min(SITES);
     cluster.await_count("more to be crawled", OUTCOMES, more, PATIENCE).await.unwrap();
     cluster.operate(&batch("winter")).await.unwrap();
@@ -74,7 +73,7 @@ async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
     assert_eq!(broken, Vec::<String>::new());
 
     // Sites that were done in the backup are not crawled again. Sites that were done later are
-    // crawled again, with a new token.
+    // crawled again with a new token.
     let crawls = |site: &str| {
         let index = sites.iter().position(|known| known == site).unwrap();
         log.iter().filter(|access| access.site == index && access.get && access.path == "/").count()

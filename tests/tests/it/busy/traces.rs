@@ -22,7 +22,6 @@ use crate::harness::{ENDED, PATIENCE, beside, small_scenario, submit};
 
 const SITES: usize = 4;
 
-/// The requests that the collector has received.
 type Received = Arc<Mutex<Vec<Value>>>;
 
 /// Starts a collector on loopback, which receives traces until the test ends.
@@ -49,7 +48,7 @@ async fn take(request: Request<Incoming>, received: Received) -> Result<Response
     Ok(Response::new(Full::from("{}")))
 }
 
-/// The spans of each trace. Each span has the name of the service that sent it.
+/// The spans of each trace, each with the name of the service that sent it.
 fn traces(received: &Received) -> BTreeMap<String, Vec<(String, Value)>> {
     let mut traces: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
     for resource in received.lock().unwrap().iter().flat_map(|body| body["resourceSpans"].as_array().unwrap().clone()) {

@@ -1,5 +1,5 @@
 //! Runs the commands of `docs/tutorial.md` in order, as a reader would, and compares their output
-//! with the output on the page.
+//! with the output in the tutorial.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
@@ -15,14 +15,14 @@ use nix::unistd::Pid;
 use crate::harness::blocking_beside;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorial.md");
-/// The address that the page uses, which the test replaces. `ANY_PORT` is not replaced: its port is
-/// 0, so it cannot collide.
+/// The address in the tutorial, which the test replaces by a free one. `ANY_PORT` is not replaced,
+/// because port 0 never collides.
 const LOOPBACK: &str = "127.0.0.1";
 const ANY_PORT: &str = "127.0.0.1:0";
-/// Seconds after which a command that hangs is stopped.
+/// Time limit of all commands in seconds.
 const LIMIT: &str = "180";
 
-/// Commands, and the output that follows them on the page.
+/// Commands, and their output in the tutorial; `None` if the tutorial shows no output.
 struct Block {
     commands: String,
     shown: Option<String>,
@@ -46,8 +46,8 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Whether the printed lines match the lines on the page. A line `…` matches any number of lines,
-/// and `…` inside a line matches any text. The widths of columns may differ.
+/// Whether the printed lines match the lines in the tutorial. A line `…` matches any number of
+/// lines, and `…` within a line matches any text. The widths of columns may differ.
 fn matches(shown: &[&str], printed: &[&str]) -> bool {
     match (shown.split_first(), printed.split_first()) {
         (None, None) => true,
@@ -72,20 +72,20 @@ fn line_matches(shown: &str, printed: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The shell, and everything that it started.
+/// The shell. Dropping it ends all processes that it started.
 struct Shell(Child);
 
 impl Drop for Shell {
     fn drop(&mut self) {
         let group = i32::try_from(self.0.id()).map(Pid::from_raw);
-        // The process group is gone if the commands stopped everything that they had started.
+        // The process group does not exist if the commands stopped all their processes.
         group.map(|group| killpg(group, Signal::SIGTERM).ok()).unwrap();
         self.0.wait().unwrap();
     }
 }
 
-/// A script that runs the blocks in one shell until one fails. The output of each block goes to a
-/// file.
+/// A script that runs the blocks in one shell until a command fails. The output of each block is
+/// written to a file.
 fn script(blocks: &[Block], folder: &Path) -> String {
     let mut script = "set -e\n".to_owned();
     for (number, block) in blocks.iter().enumerate() {
@@ -101,7 +101,7 @@ fn script(blocks: &[Block], folder: &Path) -> String {
 fn the_commands_of_the_tutorial_print_what_the_page_shows() {
     let _turn = blocking_beside();
     let page = fs::read_to_string(PAGE).unwrap();
-    // Use an address of this process only, so that the page's ports are free there.
+    // The loopback address depends on the process id, so that the ports of the tutorial are free.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.77.{high}.{}", low.clamp(1, 254));
     let page = page.replace(LOOPBACK, &address).replace(&format!("{address}:0"), ANY_PORT);
@@ -109,7 +109,7 @@ fn the_commands_of_the_tutorial_print_what_the_page_shows() {
     assert!(blocks.len() > 10 && blocks.iter().filter(|block| block.shown.is_some()).count() > 8);
 
     let folder = tempfile::tempdir().unwrap();
-    // If root runs the test, Postgres runs as another user, which needs access to the folder.
+    // If root runs the test, Postgres runs as another user, which must enter the folder.
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let programs = Binaries::find().unwrap().landfall;
     let path = format!("{}:{}", programs.parent().unwrap().display(), std::env::var("PATH").unwrap());

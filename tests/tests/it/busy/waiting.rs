@@ -8,7 +8,7 @@ use crate::harness::blocking_beside;
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
-/// Number of measurements that run at the same time. They sleep most of the time.
+/// Number of concurrent measurements. They sleep most of the time.
 const AT_ONCE: usize = 3;
 
 #[test]

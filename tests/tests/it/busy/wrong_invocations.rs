@@ -1,5 +1,5 @@
 //! Runs the real binaries with invalid command lines. Each must print one sentence, and end with
-//! the exit code for its kind of mistake.
+//! the exit code for its kind of error.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -15,10 +15,10 @@ use landfall_scheduler::app::tls;
 use crate::harness::beside;
 
 const TABLE: &str = include_str!("wrong_invocations.txt");
-/// Time limit of a command in seconds. A command must not hang.
+/// Time limit of a command in seconds.
 const PATIENCE: &str = "20";
 
-/// Splits a line into words, as a shell does.
+/// Splits a line into words. Single quotes work as in a shell.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in text.split('\'').enumerate() {
@@ -53,15 +53,15 @@ fn files(folder: &Path) {
     std::fs::copy(authority.ca_path, folder.join("ca.pem")).unwrap();
 }
 
-/// Starts a server that answers every connection with `answer`, whatever the client sends. Returns
-/// its port.
+/// Starts a server that sends `answer` on every connection, whatever the client sends. Returns its
+/// port.
 fn answering(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             if !answer.is_empty() {
-                // Wait for the first bytes of the request. Their content is ignored.
+                // Wait for the first bytes of the request, whose content is ignored.
                 drop(stream.read(&mut [0; 1024]));
                 drop(stream.write_all(answer));
             }
@@ -73,7 +73,7 @@ fn answering(answer: &'static [u8]) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() {
     let _turn = beside().await;
-    // If root runs the test, the private Postgres runs as another user, which needs access to this
+    // If root runs the test, the private Postgres runs as another user, which must enter the
     // folder.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

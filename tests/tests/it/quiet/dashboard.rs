@@ -1,4 +1,4 @@
-//! Uses the dashboard in a real browser. The fleet that it shows has finished crawling.
+//! Uses the dashboard of a fleet whose crawls have ended in a real browser.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::harness::{PATIENCE, alone, count, small, submit, submit_list};
 
-/// The folder of the browser's driver. Fails if the driver or the browser is not installed.
+/// The folder of the driver of the browser. Fails if the driver or the browser is not installed.
 fn modules() -> Result<PathBuf, &'static str> {
     let executable = std::env::current_exe().map_err(|_| "the test's own executable is unknown")?;
     let target = executable.ancestors().nth(3).ok_or("the target folder is unknown")?;

@@ -18,7 +18,7 @@ use crate::harness::{
 };
 
 const CAPACITY: u32 = 8;
-/// Minimum number of measurements. Six agents measure three machines.
+/// Minimum number of measurements in the rootless grade, where six agents measure three machines.
 const FEWEST_PAIRS: usize = 18;
 /// Minimum number of measurements in the tun grade, where six agents with four landmarks measure
 /// twelve machines.
@@ -30,8 +30,8 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
-/// the measurements.
+/// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
+/// measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
@@ -62,7 +62,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     violations
 }
 
-/// Asserts that `landfall plan` predicts what a different fleet would change.
+/// Asserts that `landfall plan` predicts the effects of a changed fleet.
 async fn plans_are_made(cluster: &Cluster, record: &BatchRecord) {
     let leaver = &cluster.agent_names()[0];
     let add = format!("city=Chengdu,carrier=Telecom,near={}", record.tasks[0].site);
@@ -90,7 +90,7 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
     let record = cluster.batch_record("autumn").await.unwrap();
-    // The sites' logs show whether probes of a site, including the confirmers' probes, keep the
+    // The sites' logs show whether all probes of a site, including those of confirmers, keep the
     // interval.
     assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
     assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", record.tasks);
@@ -111,7 +111,7 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
 }
 
 /// Two mean true round trips over all sites: to the chosen agent, and to the agent that `gnp-top1`
-/// would have chosen by the landmarks' measurements and the map.
+/// would have chosen by the measurements of landmarks and the map.
 fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
     let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
@@ -141,8 +141,8 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
-/// the measurements.
+/// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
+/// measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
@@ -156,18 +156,18 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(record.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
-    // Only probers send HEAD requests here.
+    // In this test, only probers send HEAD requests.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
-    // Without sharing, each agent would send each site one warm-up request and at least three
-    // samples.
+    // Without sharing, each agent would send one warm-up request and at least three samples to each
+    // site.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine samples vary, so agents take more of them. The expected number is an eighth
-    // of `naive`; the limit is half of it.
+    // On a busy machine, samples vary, so agents take more samples. The expected number is an
+    // eighth of `naive`, and the limit is half of `naive`.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // Each agent measures one of the eight sites on a machine. Of the others it measures one in
-    // fifty as a check, and all of them after a check that failed.
+    // Each agent measures one of the eight sites of a machine. It also measures one in fifty of the
+    // other sites as a check, and all other sites if a check fails.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
     assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);
@@ -178,16 +178,15 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     shows_what_measuring_cost(&cluster, &record, &probes).await;
-    // Keep only the sites' own measurements. The others are copies, with which a wrong value would
-    // count several times.
+    // Shared measurements are removed, because a wrong measurement would count several times.
     record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
     let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     violations
 }
 
-/// The measurements that are not copies, in microseconds, by prober and site. Asserts that each
-/// copy equals the measurement from which it was copied.
+/// The measurements that are not shared, in microseconds, by prober and site. Asserts that each
+/// shared measurement equals its original.
 async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Option<i64>> {
     let all: Vec<(String, String, Option<String>, Option<i64>)> = sqlx::query_as(
         "select a.name, s.name, m.shared_from, m.rtt_us from site_measurements m \
@@ -205,8 +204,8 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
     own
 }
 
-/// Asserts that `sites show` prints how many requests the site's server received, and how many
-/// measurements were shared.
+/// Asserts that `sites show` prints the number of requests that the site received, and the number
+/// of shared measurements.
 async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
         let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();
@@ -228,8 +227,8 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
     }
 }
 
-/// Asserts, from the web servers' logs, that two probes of a machine are at least an interval
-/// apart, even if they are for different sites or come from different agents.
+/// Asserts, from the sites' logs, that two probes of a machine are at least an interval apart, even
+/// for different sites and agents.
 fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&Access]) {
     let sites = &cluster.world.scenario().sites;
     let mut newest: BTreeMap<usize, &Access> = BTreeMap::new();
@@ -256,8 +255,8 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Runs the test, but does not assert that measurements are accurate. Returns what is wrong with
-/// the measurements.
+/// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
+/// measurements.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();

@@ -1,4 +1,4 @@
-//! Checks in the sites' logs whether real schedulers and agents are polite.
+//! Checks in the sites' logs that schedulers and agents keep the rate limits.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use landfall_scheduler::model::address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
-/// Maximum difference between the transit times of two requests. It is needed because the logs have
-/// arrival times, and this machine may be shared.
+/// Maximum difference between the transit times of two requests. It is large, because logs contain
+/// arrival times, and other programs may use the machine.
 const SLACK: Duration = Duration::from_millis(200);
-/// Counts the leases that ended without a request, because the site's address permitted no further
-/// crawl.
+/// The number of leases that ended without a request, because the address of the site permitted no
+/// further crawl.
 const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
 
-/// Makes a scenario with agents of the paper's layout and small sites. `addresses` has the number
-/// of sites at each address.
+/// A scenario with agents of the paper's layout and small sites. `addresses` contains the number of
+/// sites at each address.
 fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     let layout = Layout::parse(PAPER, "paper.toml").unwrap();
     let mut scenario = layout.scenario(Some(agents), Some(addresses.iter().sum())).unwrap();
@@ -32,7 +32,7 @@ fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     scenario
 }
 
-/// Submits all sites with the strategy `random`, and waits until all of them are crawled.
+/// Submits all sites with the strategy `random`, and waits until all are crawled.
 async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
     submit_list(cluster, &cluster.world.site_list(), "b", policy).await;
     let sites = cluster.world.scenario().sites.len();
@@ -47,8 +47,8 @@ struct Address {
     at_once: usize,
 }
 
-/// Evaluates the requests to each address. `at_once` returns how many concurrent crawls an address
-/// with this number of sites permits.
+/// Evaluates the requests to each address. `at_once` gives the permitted number of concurrent
+/// crawls of an address with a number of sites.
 fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
@@ -63,14 +63,14 @@ fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: im
     found
 }
 
-/// The arrival times, in order, of the requests that `kind` selects.
+/// The arrival times, in ascending order, of the requests that `kind` selects.
 fn arrivals(log: &[Access], kind: impl Fn(&Access) -> bool) -> Vec<Instant> {
     let mut arrivals: Vec<Instant> = log.iter().filter(|access| kind(access)).map(|access| access.at).collect();
     arrivals.sort();
     arrivals
 }
 
-/// When the first and the last request to a site arrived.
+/// The arrival times of the first and the last request to a site.
 fn span(log: &[Access], site: usize) -> (Instant, Instant) {
     let arrivals = arrivals(log, |access| access.site == site);
     (*arrivals.first().unwrap(), *arrivals.last().unwrap())
@@ -85,7 +85,7 @@ fn sites_are_crawled_within_the_limit(cluster: &Cluster, limit: RequestLimit) {
         assert!(fullest.share() <= 1.0, "site {site}: {fullest:?}");
         most = most.max(fullest.share());
     }
-    // If the origin is unknown, the crawl begins with a HEAD request, which counts like any other.
+    // If the origin is unknown, the crawl begins with a HEAD request, which counts as a request.
     let heads = log.iter().filter(|access| !access.get).count();
     println!("{} requests, {heads} of them HEAD; of one site {:.0} % of what was promised", log.len(), 100.0 * most);
 }
@@ -111,8 +111,7 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
         );
         assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
     }
-    // Show that the check can fail: with a limit of one crawl at a time, it finds violations in the
-    // same log.
+    // With a limit of one concurrent crawl, the check must find violations in the same log.
     let strict = addresses(&cluster, &log, limit, |_| 1);
     assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
     cluster.stop().await.unwrap();
@@ -127,8 +126,8 @@ async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
-    // In the second round the origins are known. So robots.txt is requested as soon as the previous
-    // crawl at the address has ended.
+    // In the second round, the origins are known. So robots.txt is requested as soon as the
+    // previous crawl at the address has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");

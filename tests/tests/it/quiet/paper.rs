@@ -1,5 +1,5 @@
-//! Runs a cell of the paper's experiments twice from the same frozen survey, and compares each run
-//! with its simulation.
+//! Runs a cell of the paper's experiments with two strategies from the same frozen survey, and
+//! compares each run with its simulation.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use landfall_scheduler::model::Strategy;
 
 use crate::harness::alone;
 
-/// Time between probes of a site. It can be this short because there are only twenty sites.
+/// Time between probes of a site. It can be short, because there are only twenty sites.
 const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Settings with ten agents, twenty small sites, and 20 requests per second to each site. With
-/// these settings, the crawls are limited by the request interval, not by the machine.
+/// Settings with ten agents, twenty small sites, and 20 requests per second to each site. So the
+/// speed of crawls is limited by the request interval, not by the machine.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),
@@ -45,8 +45,8 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         let mut simulation =
             LayoutSimulation::surveyed(&settings, &layouts[0], 1, &result.measurements, result.first_task).unwrap();
         let simulated = simulation.simulate(settings.base, strategy, 0).unwrap();
-        // Every site gets a slot immediately, so no site moves to another agent. So the lab and the
-        // simulation choose the same agents.
+        // Every site gets a slot immediately, so no site is moved to another agent, and the lab and
+        // the simulation choose the same agents.
         assert_eq!(result.per_agent, simulated.per_agent, "{strategy}");
         assert_eq!(result.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
@@ -55,7 +55,7 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         let requests = result.machine.requests_per_s * result.makespan_s;
         assert!((requests - float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
         // No crawl can be faster than the interval permits. How much slower it is depends on the
-        // machine's load.
+        // load of the machine.
         let least = simulated.makespan.as_secs_f64() * 0.8;
         assert!(result.makespan_s > least && result.growth.mb_per_min > 0.0, "{result:?} and {least} s");
     }

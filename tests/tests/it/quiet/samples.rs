@@ -1,5 +1,5 @@
-//! Measures the emulated network with the real prober. The samples must equal the scenario's round
-//! trips.
+//! Measures the emulated network with the real prober. The samples must equal the round trips of
+//! the scenario.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,12 +13,11 @@ use landfall_lab::world::{Grade, World};
 
 use crate::harness::alone;
 
-/// Number of sites that every agent measures.
 const SITES: usize = 8;
-/// Number of probers that run at the same time. More of them would delay each other.
+/// Number of concurrent probers. More probers would delay each other.
 const AT_ONCE: usize = 4;
 
-/// Writes the configuration of a prober that uses an agent's address as its source address.
+/// Writes the configuration of a prober whose source address is the address of an agent.
 fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let (bind, dns, net) = (world.wan.lane().agent(agent), world.names(), world.wan.lane().network());
@@ -29,8 +28,8 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::write(folder.join("agent.toml"), text).unwrap();
 }
 
-/// Returns two round trips to a site in milliseconds: the one that a prober measures, and the one
-/// in the scenario.
+/// Two round trips to a site in milliseconds: the round trip in the scenario, and the one that a
+/// prober measures.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
     let place = world.namespace(agent);
     let mut command = place.command(binary);
@@ -43,7 +42,8 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
     (world.scenario().paths[agent][site].rtt_ms, printed["weighted_mean_ms"].as_f64().unwrap())
 }
 
-/// Makes every agent of a world measure every site, by each metric.
+/// Measures every site from every agent by each metric, and asserts that the samples equal the
+/// round trips.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let _turn = alone().await;
     let binaries = Binaries::find().unwrap();
@@ -66,7 +66,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     world.stop().await;
 }
 
-/// Makes every agent measure the sites. Returns what is wrong with the measurements.
+/// Measures every site from every agent, and returns what is wrong with the measurements.
 async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn Fn(usize) -> PathBuf) -> Vec<String> {
     let pairs = (0..world.scenario().agents.len()).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
     let probes = pairs.map(|(agent, site)| {
@@ -91,7 +91,7 @@ async fn samples_of_sites_equal_the_scenarios_round_trips() {
     samples_equal_round_trips(Grade::Rootless, &["ttfb"]).await;
 }
 
-/// In the tun grade, connecting takes a round trip too, as does an ICMP echo.
+/// In the tun grade, a connection and an ICMP echo also take a round trip.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_every_metric_samples_equal_the_round_trips_of_real_packets() {
     match tun::missing() {

@@ -1,4 +1,4 @@
-//! The pages of the commands. They are written from the clap commands of both programs.
+//! The pages of the commands, which are generated from the clap commands of both programs.
 
 use clap::{Arg, Command};
 
@@ -53,7 +53,7 @@ fn describe(command: &Command, parent: &str, page: &mut String) {
         let usage = command.clone().render_usage().to_string();
         page.push_str(&format!("\n```text\n{}\n```\n", usage.trim_start_matches("Usage: ")));
     }
-    // Options that all commands have are described in a section of their own.
+    // Options that all commands have are in a separate section.
     let own = |arg: &&Arg| !arg.is_global_set() || (arg.get_help_heading().is_none() && arg.get_id() == "data_dir");
     let options = options(command.get_arguments().filter(own));
     if !options.is_empty() {
@@ -74,7 +74,7 @@ fn shown(after: &str) -> String {
     }
 }
 
-/// A table of the options that the help shows; empty if it shows none.
+/// A table of the options in the help; empty without options.
 fn options<'a>(args: impl Iterator<Item = &'a Arg>) -> String {
     let shown = args.filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()));
     let rows: String = shown.map(option).collect();
@@ -95,7 +95,7 @@ fn option(arg: &Arg) -> String {
     row(&[name(arg, takes_value), default, variable.map_or_else(String::new, code), sentence(&help)])
 }
 
-/// The option as a user types it, with its possible values.
+/// The option as typed by a user, with its possible values.
 fn name(arg: &Arg, takes_value: bool) -> String {
     let words: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     let names = || arg.get_value_names().unwrap_or_default().join(" ");
@@ -114,7 +114,8 @@ fn name(arg: &Arg, takes_value: bool) -> String {
     }
 }
 
-/// Removes `[label: TEXT]` from a help text. Returns the remaining text, and TEXT if there was any.
+/// Removes `[label: TEXT]` from a help text. Returns the remaining text, and TEXT; `None` if the
+/// text has no label.
 fn bracketed(help: &str, label: &str) -> (String, Option<String>) {
     let Some((before, rest)) = help.split_once(&format!("[{label}: ")) else { return (help.to_owned(), None) };
     let (inside, after) = rest.split_once(']').unwrap();

@@ -1,8 +1,8 @@
-//! The page of the settings, which is written from the example files. Also tests that the examples
-//! match the types that read these files.
+//! The page of the settings, which is generated from the example files. The tests also compare the
+//! examples with the types that read settings files.
 //!
 //! In an example, the comment above a key explains the key. The last line of the comment is `Type:
-//! TYPE, RANGE.`. The range is missing if there is none, and is `required` for a key without a
+//! TYPE, RANGE.`. RANGE is missing if there is no range, and is `required` for a key without a
 //! default.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::{ROOT, code, compare, row};
 
-/// One key of an example.
+/// A key of an example.
 struct Key {
     section: String,
     name: String,
@@ -19,12 +19,11 @@ struct Key {
     is_absent: bool,
     meaning: String,
     kind: String,
-    /// Words in the program's error message about a value out of range.
+    /// Words in the error message about a value out of range; `None` without a range.
     range: Option<String>,
     is_required: bool,
 }
 
-/// A section of an example.
 struct Section {
     name: String,
     about: String,
@@ -35,7 +34,7 @@ struct Example {
     about: String,
     sections: Vec<Section>,
     keys: Vec<Key>,
-    /// The text in which all keys are present, even those that are commented out.
+    /// The text with all keys, including those that are commented out.
     full: String,
 }
 
@@ -86,7 +85,7 @@ impl Example {
         });
     }
 
-    /// The full example in which one key has another value, or is missing.
+    /// The full example in which one key has another value, or is missing if `value` is `None`.
     fn with(&self, key: &Key, value: Option<&str>) -> String {
         let mut table: toml::Table = self.full.parse().unwrap();
         let section = match key.section.as_str() {
@@ -105,7 +104,7 @@ fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the text of a settings file in the same way as its program.
+/// Reads the text of a settings file as its program does.
 type Load = fn(&str) -> Result<(), String>;
 
 /// Both example files, and the functions that read them.
@@ -130,7 +129,7 @@ fn loaded<E: std::error::Error + Send + Sync + 'static>(
     load(&path).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
 }
 
-/// The names that an error message lists as the expected ones.
+/// The names that an error message lists as expected.
 fn expected(error: &str) -> BTreeSet<String> {
     let (_, list) = error.split_once("expected ").unwrap_or_else(|| panic!("no list of keys: {error}"));
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -180,7 +179,7 @@ fn the_examples_name_every_range_and_every_key_without_a_default() {
     assert!(ranges > 40 && required == 6, "{ranges} ranges, {required} required keys");
 }
 
-/// Values at the bounds of a range, and values beyond them.
+/// Values at the bounds of a range, and values just outside the range.
 fn bounds(kind: &str, range: &str) -> (Vec<String>, Vec<String>) {
     let (least, most) = match range.split_once(" to ") {
         Some((least, most)) => (number(least), Some(number(most))),
