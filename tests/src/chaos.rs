@@ -56,8 +56,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// With fewer machines, the measurements take longer than the faults. With more machines, most of
 /// the work is measurement.
 const MACHINES: usize = 250;
-/// The run fails if no task ends for this time plus ten session lifetimes after the faults have
-/// ended.
+/// After the faults, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
 /// Interval between checks whether all tasks have ended. The interval is long, because each check
 /// reads ten thousand tasks.
@@ -326,8 +325,8 @@ async fn await_end(
     }
 }
 
-/// Reads new events, and checks the safety rules. Without an answer of the database, there are no
-/// violations, because a fault may have stopped the database.
+/// Reads new events, and checks the safety rules. If reading fails, there are no violations,
+/// because a fault may have stopped the database.
 async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,

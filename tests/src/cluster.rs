@@ -201,9 +201,8 @@ impl Cluster {
         self.await_count(&format!("{pairs} measurements between agents"), query, pairs, patience).await
     }
 
-    /// Waits until a query returns at least `count`.
-    ///
-    /// It fails after `patience`, or if a process has ended.
+    /// Waits until a query returns at least `wanted`. Fails after `patience`, or if a process has
+    /// ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -295,9 +294,8 @@ impl Cluster {
         &self.logs
     }
 
-    /// Stops the agents, the schedulers and the emulated network, in this order.
-    ///
-    /// Fails if a process did not end in time and was killed.
+    /// Stops the agents, the schedulers and the emulated network, in this order. Fails if a process
+    /// did not end in time and was killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of messages in transit per direction. Beyond it, the sender waits.
+/// Maximum number of messages in transit per direction. At the maximum, the sender waits.
 const UNDER_WAY: usize = 4096;
 /// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -26,7 +26,7 @@ pub enum DatabaseAction {
     Freeze(bool),
 }
 
-/// Dropping it stops the server.
+/// A shared server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct SharedPostgres {
     directory: PathBuf,

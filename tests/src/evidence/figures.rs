@@ -77,8 +77,8 @@ impl Figures {
     }
 
     /// What is wrong with the measurements; empty if `void` gives a reason why the timing is not
-    /// valid. Fails if the mesh or the sites have fewer than `fewest` measurements, whatever `void`
-    /// is.
+    /// valid. Fails if the mesh or the sites have fewer than `fewest` measurements, even if the
+    /// timing is not valid.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {

@@ -135,8 +135,7 @@ pub struct LayoutSimulation<'a> {
     /// The index in the scenario of each agent. Agents are in the order of ranks.
     agents: Vec<usize>,
     survey: Survey,
-    /// The task number of the first site. Random choices depend on the task numbers, so all cells
-    /// have the same.
+    /// The task number of the first site. Random choices depend on the task numbers.
     first_task: u64,
     /// The requests of the crawl of each site, by mean page size.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,

@@ -13,7 +13,7 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
 /// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
-/// and the second is a stricter goal, which the output calls reach.
+/// and the second is a stricter goal, which the output calls `reach`.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
@@ -51,8 +51,7 @@ const TARGETS: [MatrixTargets; 5] = [
     refined(SEATTLE, 15, [(0.135, 0.120), (0.60, 0.55), (0.905, 0.878), (1.22, 1.10)], 1.35),
 ];
 
-/// The targets of the refined tier. `top1`, which is `None` here, is set by the caller if it is
-/// required.
+/// The targets of the refined tier. The caller sets `top1` if there is a target for Top-1.
 const fn refined(
     matrix: &'static str,
     landmarks: usize,

@@ -26,8 +26,8 @@ const OURS: u64 = 4;
 /// Number of pages of a site. A crawl repeats them without end.
 const PAGES: usize = 50;
 
-/// The network of all cells of a layout and a seed. Only the rate of access links differs between
-/// cells.
+/// The network of all cells of a layout and a seed. `at` sets the rate of access links and the page
+/// size of a cell.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) scenario: Scenario,

@@ -24,7 +24,7 @@ pub(super) struct Throughput {
     pub(super) makespan_s: f64,
 }
 
-/// By layout and strategy.
+/// The throughput, by layout and strategy.
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
 pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
@@ -57,7 +57,7 @@ pub(super) struct SingleSites {
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
-/// By layout.
+/// The rates of single sites, by layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
 /// The rates of single sites with random and with Top-3, for seeds in which both cells are valid.

@@ -20,7 +20,7 @@ pub enum CutDirection {
 /// The faults of all agents' links; initially none. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct LinkFaults {
-    /// By agent index.
+    /// The faults of each link, by agent index.
     links: Arc<[Mutex<LinkFault>]>,
 }
 

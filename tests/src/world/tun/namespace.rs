@@ -35,9 +35,7 @@ struct Worker {
 }
 
 impl NamespaceThread {
-    /// Creates an empty namespace.
-    ///
-    /// Creating a namespace needs root.
+    /// Creates an empty namespace, which needs root.
     pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let (jobs, asked) = sync_channel(MAX_JOBS);
         let (tell, told) = sync_channel(1);

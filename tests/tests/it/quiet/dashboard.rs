@@ -1,4 +1,4 @@
-//! Uses the dashboard of a fleet whose crawls have ended in a real browser.
+//! Tests the dashboard in a real browser, with a fleet whose crawls have ended.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

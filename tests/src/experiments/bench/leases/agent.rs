@@ -32,7 +32,7 @@ pub(super) enum Mode {
     FreeOneEvery(Duration),
 }
 
-/// Dropping it stops the agent.
+/// A running simulated agent. Dropping it stops the agent.
 pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,

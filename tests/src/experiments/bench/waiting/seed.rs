@@ -180,7 +180,7 @@ impl WaitingTasks<'_> {
     }
 }
 
-/// Puts the first tasks into the state measuring, and gives each agent the maximum number of
+/// Puts the first tasks into the state `measuring`, and gives each agent the maximum number of
 /// orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
@@ -260,7 +260,7 @@ fn held(cause: &str) -> String {
     )
 }
 
-/// Adds constraints that exclude every agent to the batch.
+/// Gives the batch constraints that exclude every agent.
 fn constrained(constraints: &str, exclusion: &str) -> String {
     let held = held("unmet");
     format!(
