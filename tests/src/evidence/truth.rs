@@ -72,7 +72,7 @@ impl Accuracy {
     }
 }
 
-/// Repeats a run until its measurements are accurate, or [`RUNS`] runs have failed. A run returns
+/// Repeats a run until its measurements are accurate, or `RUNS` runs have failed. A run returns
 /// what is wrong with its measurements.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut violations = Vec::new();
