@@ -101,6 +101,10 @@ label!(
     }
 );
 label!(
+    /// The direction of a session's message, seen from the agent.
+    MessageDirection as "direction" { Sent = "sent", Received = "received" }
+);
+label!(
     /// Why a session ended, or could not be opened.
     SessionFailure as "reason" {
         NotConnected = "not-connected", Refused = "refused", Replaced = "replaced", Superseded = "superseded",
@@ -147,6 +151,7 @@ pub(crate) struct Metrics {
     connected: Number,
     sessions: Number,
     session_failures: Counters<SessionFailure>,
+    messages: Counters<MessageDirection>,
     slots: Number,
     leases: Number,
     outcomes_waiting: Number,
@@ -171,6 +176,7 @@ impl Metrics {
             connected: Number::zero(),
             sessions: Number::zero(),
             session_failures: Counters::new(),
+            messages: Counters::new(),
             slots: Number::zero(),
             leases: Number::zero(),
             outcomes_waiting: Number::zero(),
@@ -193,7 +199,10 @@ impl Metrics {
         self.started.set(since.as_secs());
     }
 
+    /// Counts a session, and the two messages that open it.
     pub(crate) fn session_opened(&self) {
+        self.message(MessageDirection::Sent);
+        self.message(MessageDirection::Received);
         self.sessions.add(1);
         self.connected.set(1);
     }
@@ -204,6 +213,10 @@ impl Metrics {
         if let Some(failure) = failure {
             self.session_failures.count(failure);
         }
+    }
+
+    pub(crate) fn message(&self, direction: MessageDirection) {
+        self.messages.count(direction);
     }
 
     pub(crate) fn work_is(&self, work: WorkState) {
@@ -263,6 +276,8 @@ impl Metrics {
         text.counter("agent_sessions_total", "Sessions that this agent opened.", one(&self.sessions));
         let failures = self.session_failures.values();
         text.counter("agent_session_failures_total", "Sessions that ended or were not opened.", failures);
+        let messages = self.messages.values();
+        text.counter("agent_session_messages_total", "Messages between this agent and schedulers.", messages);
         text.one("agent_slots", "Slots of this agent.", self.slots.get());
         text.one("agent_leases", "Sites that this agent is crawling.", self.leases.get());
         let waiting = self.outcomes_waiting.get();
@@ -320,6 +335,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.session_opened();
         metrics.session_ended(Some(SessionFailure::Silent));
+        metrics.message(MessageDirection::Sent);
         metrics.responded(404);
         metrics.request_failed(RequestFailure::Tls);
         metrics.received(7);
@@ -333,6 +349,8 @@ mod tests {
             "landfall_agent_sessions_total 1",
             "landfall_agent_session_failures_total{reason=\"silent\"} 1",
             "landfall_agent_session_failures_total{reason=\"refused\"} 0",
+            "landfall_agent_session_messages_total{direction=\"sent\"} 2",
+            "landfall_agent_session_messages_total{direction=\"received\"} 1",
             "landfall_agent_slots 8",
             "landfall_agent_leases 3",
             "landfall_agent_outbox_outcomes 2",

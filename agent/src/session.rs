@@ -22,7 +22,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
 use crate::disk::outbox::LeaseKey;
-use crate::metrics::METRICS;
+use crate::metrics::{METRICS, MessageDirection};
 use crate::session::backoff::Backoff;
 use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
@@ -267,6 +267,7 @@ impl ActiveSession {
             Ok(None) => return Err(SessionEnd::Broken("the scheduler closed the stream".to_owned())),
             Ok(Some(response)) => response.message,
         };
+        METRICS.message(MessageDirection::Received);
         match message {
             Some(Down::Heartbeat(ack)) => self.acknowledged(ack.sequence, work),
             Some(Down::Measure(order)) => {

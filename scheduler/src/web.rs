@@ -18,12 +18,14 @@ use tokio_util::sync::CancellationToken;
 use crate::Scheduler;
 use crate::grpc::operator::Desks;
 
+use self::drawn::KeptPages;
 use self::live::Hub;
 use self::metrics::Scrape;
 use self::pages::map::EpochErrors;
 
 mod api;
 mod assets;
+mod drawn;
 mod error;
 mod layout;
 mod live;
@@ -50,6 +52,7 @@ pub(crate) struct Web {
     /// Whether browsers connect by TLS. Without TLS, the scheduler listens on loopback only.
     tls: bool,
     hub: Arc<Hub>,
+    kept: Arc<KeptPages>,
     /// The last text made for a scrape of the metrics.
     scrape: Arc<Mutex<Option<Scrape>>>,
     /// The errors of the map that were computed last.
@@ -64,6 +67,7 @@ impl Web {
             desks,
             tls,
             hub: Arc::default(),
+            kept: Arc::default(),
             scrape: Arc::default(),
             map_errors: Arc::default(),
             shutdown,

@@ -159,11 +159,16 @@ impl Cluster {
 
     /// Starts every agent and waits until all are connected.
     pub async fn start_agents(&mut self) -> anyhow::Result<()> {
-        for index in 0..self.world.scenario().agents.len() {
+        self.start_agents_to(self.world.scenario().agents.len()).await
+    }
+
+    /// Starts further agents until `count` run, and waits until all are connected.
+    pub(crate) async fn start_agents_to(&mut self, count: usize) -> anyhow::Result<()> {
+        for index in self.agents.len()..count {
             let agent = self.spawn_agent(index)?;
             self.agents.push(agent);
         }
-        self.await_connected(self.agents.len()).await
+        self.await_connected(count).await
     }
 
     /// An operator's command for the first scheduler, without arguments.

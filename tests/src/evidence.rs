@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod figures;
+pub mod fit;
 pub mod machine;
 pub mod pace;
 pub mod truth;

@@ -3,5 +3,7 @@
 pub mod balance;
 pub mod bench;
 pub mod faithful;
+pub mod fleet;
 pub mod paper;
+pub mod scheduling;
 pub mod sweep;

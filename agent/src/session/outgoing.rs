@@ -12,6 +12,7 @@ use landfall_proto::v1::{CrawlCheckpoint, SessionRequest};
 use tokio::sync::mpsc;
 
 use super::opening::SessionEnd;
+use crate::metrics::{METRICS, MessageDirection};
 
 /// Maximum number of queued messages. Even an agent with maximum capacity has fewer messages to
 /// send. The queue exceeds this limit only if a scheduler sends orders but never reads.
@@ -85,6 +86,7 @@ impl OutgoingQueue {
         let permit = permit.map_err(|_| SessionEnd::Broken("the stream is closed".to_owned()))?;
         if let Some(message) = self.pop() {
             permit.send(message);
+            METRICS.message(MessageDirection::Sent);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(super) fn bare(title: &str, body: &Markup) -> Html<String> {
 }
 
 /// The parts of a page.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Page {
     pub(super) title: String,
     /// The path of the page's entry in the navigation.

@@ -1,13 +1,12 @@
 //! Updates open pages by server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long is drawn more rarely, so that no page uses more than one
-//! [`SHARE`]th of a core.
+//! viewers. A page that takes long is drawn more rarely ([`drawn`]).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -17,15 +16,13 @@ use futures::{Stream, StreamExt};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
-use super::Web;
 use super::error::PageError;
-use super::pages::{self, PageName};
+use super::pages::PageName;
 use super::session::Form;
+use super::{Web, drawn};
 
 /// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Minimum ratio of the time between two drawings to the time that a drawing takes.
-const SHARE: u32 = 20;
 /// Time after which a browser must connect again, so that its session is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
 /// Maximum number of pages that are watched at once, and of viewers of all these pages together.
@@ -82,8 +79,7 @@ impl Hub {
 /// Draws a page repeatedly until it has no viewers, or its object no longer exists.
 async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
     while !web.hub.leave(&name) {
-        let began = Instant::now();
-        let drawing = web.scheduler.wakes.database.while_it_answers(pages::page(&web, &name)).await;
+        let drawing = web.scheduler.wakes.database.while_it_answers(drawn::page(&web, &name)).await;
         let content = match drawing {
             Some(Ok(page)) => Content::Drawn(page.live.into_string().into()),
             Some(Err(error)) if error.code() == StatusCode::NOT_FOUND => Content::Gone,
@@ -100,7 +96,7 @@ async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
             return;
         }
         tokio::select! {
-            () = tokio::time::sleep(PERIOD.max(began.elapsed() * SHARE)) => {}
+            () = tokio::time::sleep(PERIOD) => {}
             () = web.shutdown.cancelled() => return,
         }
     }

@@ -4,10 +4,10 @@ use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 
-use super::Web;
 use super::error::PageError;
 use super::layout::Page;
 use super::session::{Form, Visitor};
+use super::{Web, drawn};
 
 pub(super) mod actions;
 mod batches;
@@ -31,6 +31,11 @@ pub(super) enum PageName {
 }
 
 impl PageName {
+    /// Whether the page shows the whole fleet, map or list of batches, so that it can take long.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(self, Self::Overview | Self::Map { .. } | Self::Fleet | Self::Batches | Self::Trends)
+    }
+
     pub(super) fn of(uri: &Uri) -> Option<Self> {
         let query = Form::of_query(uri);
         let named = |name: &str| percent_decoded(name);
@@ -68,7 +73,7 @@ fn percent_decoded(text: &str) -> Option<String> {
 
 pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>, uri: Uri) -> Response {
     let Some(name) = PageName::of(&uri) else { return PageError::unknown().into_response() };
-    match page(&web, &name).await {
+    match drawn::page(&web, &name).await {
         Ok(mut page) => {
             if let Visitor::Operator(form) = &visitor {
                 page.actions = actions::of(&name, form, Form::of_query(&uri).field("done"));

@@ -15,7 +15,9 @@ use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
 use crate::experiments::faithful::{FaithfulArgs, faithful};
+use crate::experiments::fleet::{FleetArgs, fleet};
 use crate::experiments::paper::{PaperArgs, paper};
+use crate::experiments::scheduling::{SchedulingArgs, scheduling};
 use crate::experiments::sweep::{SweepArgs, sweep};
 
 #[derive(Debug, Subcommand)]
@@ -44,6 +46,10 @@ pub(super) enum Experiment {
     Sweep(SweepArgs),
     /// Simulate the paper's experiment from its text alone: sites without end, all under way at once
     Faithful(FaithfulArgs),
+    /// Add agents to a running crawl by twos, and print throughput and cost by the size of the fleet
+    Fleet(FleetArgs),
+    /// Compare landmarks with measuring all pairs, and ping with httping, and print times and probes
+    Scheduling(SchedulingArgs),
     /// Serve the benchmarks' sites until the standard input ends
     #[command(hide = true)]
     BenchSite(ServedSites),
@@ -81,6 +87,8 @@ impl Experiment {
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
             Self::Faithful(args) => faithful(&args)?,
+            Self::Fleet(args) => fleet(args).await?,
+            Self::Scheduling(args) => scheduling(args).await?,
             Self::BenchSite(served) => serve(served).await?,
             Self::BenchCrowd(args) => crowd(args).await?,
             Self::Measured { command } => println!("{}", serde_json::to_string(&measured(&command).await?)?),

@@ -20,6 +20,7 @@ use super::sweep::crawls;
 use super::sweep::growth::BodyArrival;
 use super::sweep::kept::CellStore;
 use super::sweep::{Format, RunArgs, in_threads};
+use crate::evidence::fit::LineFit;
 use crate::evidence::float;
 use crate::world::scenario::Scenario;
 
@@ -214,14 +215,9 @@ fn curve(arrived: &[BodyArrival], window_s: f64) -> Vec<(f64, f64)> {
     curve
 }
 
-/// The slope of the least-squares line through the points; zero if there are fewer than two points.
+/// The slope of the line through the points; zero if there are fewer than two points.
 fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = float(points.len().max(1));
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let square: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    let product: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
-    if square > 0.0 { product / square } else { 0.0 }
+    LineFit::of(points).map_or(0.0, |line| line.slope)
 }
 
 fn rows(settings: &Settings, points: &[Point], seeds: &[u64], store: &CellStore<CellResult, Cell>) -> Vec<Row> {

@@ -34,6 +34,8 @@ mod tables;
 /// Minimum throughput of `earliest-finish` in every cell, as a fraction of the throughput of the
 /// best other strategy.
 const LEAST_SHARE: f64 = 0.90;
+/// Number of seeds of Tables 1 and 2 with `--quick`.
+const QUICK_TABLE_SEEDS: u64 = 2;
 /// Durations for the estimate of the total time: of a survey, and of the start and end of a cell.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
@@ -110,8 +112,9 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
             bail!("there is no layout '{only}' here");
         }
     }
+    let table_seeds = if args.quick { QUICK_TABLE_SEEDS } else { settings.table_seeds };
     if args.tables {
-        print!("{}", Tables::of(&settings, &layouts)?.lines());
+        print!("{}", Tables::of(&settings, &layouts, table_seeds)?.lines());
         return Ok(());
     }
     let Binaries { landfall, agent } = Binaries::find()?;
@@ -125,7 +128,7 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         }
     }
     eprintln!("tables 1 and 2");
-    let tables = Tables::of(&settings, &layouts)?;
+    let tables = Tables::of(&settings, &layouts, table_seeds)?;
     print(&args, &settings, &plans, &store, &tables)
 }
 

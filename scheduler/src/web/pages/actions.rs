@@ -62,7 +62,7 @@ pub(in crate::web) async fn agent(State(web): State<Web>, Path((name, action)): 
         "trust" => fleet.trust_agent(Request::new(TrustAgentRequest { name: name.clone() })).await.map(drop),
         _ => return PageError::unknown().into_response(),
     };
-    outcome(acted, &layout::path("/agents/", &name), &action)
+    outcome(&web, acted, &layout::path("/agents/", &name), &action)
 }
 
 /// Performs an action on a batch, then shows the batch's page.
@@ -79,10 +79,11 @@ pub(in crate::web) async fn batch(State(web): State<Web>, Path((name, action)): 
         }
         _ => return PageError::unknown().into_response(),
     };
-    outcome(acted, &layout::path("/batches/", &name), &action)
+    outcome(&web, acted, &layout::path("/batches/", &name), &action)
 }
 
-fn outcome(acted: Result<(), tonic::Status>, page: &str, action: &str) -> Response {
+fn outcome(web: &Web, acted: Result<(), tonic::Status>, page: &str, action: &str) -> Response {
+    web.kept.clear();
     match acted {
         Ok(()) => see_other(&format!("{page}?done={action}")),
         Err(status) => PageError::from(status).into_response(),

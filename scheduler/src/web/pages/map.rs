@@ -13,7 +13,7 @@ use crate::gnp::plane::project;
 use crate::gnp::{Mesh, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::Plane;
-use crate::store::agents::{self, Agent};
+use crate::store::agents::{self, AgentPlace, AgentPosition};
 use crate::store::reports::map::{self, PlacedSite};
 use crate::store::{self, embeddings, measurements};
 use crate::web::Web;
@@ -108,29 +108,27 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
         embedding.agents().values().map(|place| &place.coordinate).chain(sites.iter().map(|site| &site.coordinate));
     let places: Vec<&[f64]> = places.filter_map(|coordinate| coordinate.get(..dimensions)).collect();
     let (points, explained) = project(&places, dimensions);
-    let known: BTreeMap<AgentId, Agent> =
-        agents::list(&mut tx).await?.into_iter().map(|agent| (agent.id, agent)).collect();
-    let positions = agents::positions(&mut tx).await?;
-    let positions: BTreeMap<AgentId, (f64, f64)> = positions
-        .into_iter()
-        .filter_map(|one| Some((one.agent, (one.position?.latitude(), one.position?.longitude()))))
-        .collect();
+    let known: BTreeMap<AgentId, AgentPosition> =
+        agents::positions(&mut tx).await?.into_iter().map(|known| (known.agent, known)).collect();
+    let homes: BTreeMap<AgentId, AgentPlace> =
+        agents::places(&mut tx).await?.into_iter().map(|home| (home.agent, home)).collect();
     let errors = errors(&mut known_errors, &mut tx, &embedding, &known).await?;
     let agents = embedding.agents().iter().zip(&points).map(|((&id, place), [x, y])| {
-        let known = known.get(&id);
+        let (known, home) = (known.get(&id), homes.get(&id));
+        let position = known.and_then(|known| known.position);
         let (median_error, worst) = errors.get(&id).cloned().unwrap_or_default();
         MapAgent {
             name: known.map_or_else(|| format!("agent {id}"), |agent| agent.name.clone()),
-            city: known.map(|agent| agent.city.clone()).unwrap_or_default(),
-            carrier: known.map(|agent| agent.carrier.clone()).unwrap_or_default(),
+            city: home.map(|home| home.city.clone()).unwrap_or_default(),
+            carrier: home.map(|home| home.carrier.clone()).unwrap_or_default(),
             landmark: embedding.landmarks().contains(&id),
             x_ms: *x,
             y_ms: *y,
             height_ms: place.coordinate.last().copied().unwrap_or_default(),
             median_error,
             worst,
-            latitude: positions.get(&id).map(|(latitude, _)| *latitude),
-            longitude: positions.get(&id).map(|(_, longitude)| *longitude),
+            latitude: position.map(|position| position.latitude()),
+            longitude: position.map(|position| position.longitude()),
         }
     });
     let agents: Vec<MapAgent> = agents.collect();
@@ -175,7 +173,7 @@ async fn errors(
     last: &mut Option<EpochErrors>,
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, Agent>,
+    known: &BTreeMap<AgentId, AgentPosition>,
 ) -> Result<Arc<AgentErrors>, PageError> {
     if let Some(last) = last.as_ref().filter(|last| last.epoch == embedding.epoch() && last.at.elapsed() < FRESH) {
         return Ok(Arc::clone(&last.errors));
@@ -189,7 +187,7 @@ async fn errors(
 async fn residuals(
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,
-    known: &BTreeMap<AgentId, Agent>,
+    known: &BTreeMap<AgentId, AgentPosition>,
 ) -> Result<AgentErrors, PageError> {
     let mut mesh = Mesh::new();
     for measured in measurements::mesh(conn).await? {

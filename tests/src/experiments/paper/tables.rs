@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
 use comfy_table::Table;
@@ -14,6 +15,7 @@ use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, play_drawing};
 use serde::Serialize;
 
+use crate::experiments::sweep::in_threads;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
@@ -38,6 +40,9 @@ const TABLE_2: [PaperRow; 4] = [
     (4, 7, 0.505_902, 0.299_708),
     (4, 5, 0.420_972, 0.076_933),
 ];
+
+/// Number of rows that are computed at once.
+const THREADS: u16 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct AccuracyRow {
@@ -73,40 +78,74 @@ enum MatrixSource<'a> {
     Layout(Vec<Matrix>),
 }
 
+impl<'a> MatrixSource<'a> {
+    fn of(settings: &Settings, layout: &'a LayoutData, seeds: u64) -> anyhow::Result<Self> {
+        if let Some(matrix) = layout.matrix() {
+            return Ok(Self::Matrix(matrix));
+        }
+        let drawn = (1..=seeds).map(|seed| matrix_of(&settings.scenario(layout, seed, settings.base)?));
+        Ok(Self::Layout(drawn.collect::<anyhow::Result<_>>()?))
+    }
+}
+
+/// A row to compute.
+struct WantedRow<'a> {
+    layout: &'a str,
+    source: &'a MatrixSource<'a>,
+    tier: Tier,
+    paper: &'static PaperRow,
+    /// Whether the row belongs to Table 1.
+    first: bool,
+}
+
+impl WantedRow<'_> {
+    fn compute(&self, settings: &Settings, seeds: u64) -> anyhow::Result<AccuracyRow> {
+        let &(dims, landmarks, paper_without_worst_30, paper_without_worst_20) = self.paper;
+        let dims = (self.tier != Tier::Refined).then_some(dims);
+        let report = report(settings, self.source, self.tier, (dims, landmarks), seeds)
+            .with_context(|| format!("{}, {}: {landmarks} landmarks", self.layout, self.tier.name()))?;
+        Ok(AccuracyRow {
+            layout: self.layout.to_owned(),
+            tier: self.tier,
+            dims,
+            landmarks,
+            without_worst_30: report.estimate.acc70,
+            without_worst_20: report.estimate.acc80,
+            paper_without_worst_30,
+            paper_without_worst_20,
+        })
+    }
+}
+
 impl Tables {
-    pub(super) fn of(settings: &Settings, layouts: &[LayoutData]) -> anyhow::Result<Self> {
-        let (mut table1, mut table2) = (Vec::new(), Vec::new());
-        for layout in layouts {
-            let source = match layout.matrix() {
-                Some(matrix) => MatrixSource::Matrix(matrix),
-                None => MatrixSource::Layout(
-                    (1..=settings.table_seeds)
-                        .map(|seed| matrix_of(&settings.scenario(layout, seed, settings.base)?))
-                        .collect::<anyhow::Result<_>>()?,
-                ),
-            };
-            let row = |tier, &(dims, landmarks, dropped_30, dropped_20): &PaperRow| {
-                let dims = (tier != Tier::Refined).then_some(dims);
-                let report = report(settings, &source, tier, (dims, landmarks))
-                    .with_context(|| format!("{}, {}: {landmarks} landmarks", layout.name, tier.name()))?;
-                anyhow::Ok(AccuracyRow {
-                    layout: layout.name.clone(),
-                    tier,
-                    dims,
-                    landmarks,
-                    without_worst_30: report.estimate.acc70,
-                    without_worst_20: report.estimate.acc80,
-                    paper_without_worst_30: dropped_30,
-                    paper_without_worst_20: dropped_20,
-                })
+    /// Computes both tables for every layout, each figure as a mean over `seeds` seeds.
+    pub(super) fn of(settings: &Settings, layouts: &[LayoutData], seeds: u64) -> anyhow::Result<Self> {
+        let sources = layouts.iter().map(|layout| MatrixSource::of(settings, layout, seeds));
+        let sources: Vec<MatrixSource<'_>> = sources.collect::<anyhow::Result<_>>()?;
+        let mut wanted = Vec::new();
+        for (layout, source) in layouts.iter().zip(&sources) {
+            let row = |tier, first| {
+                move |paper| WantedRow { layout: &layout.name, source, tier, paper, first }
             };
             for tier in [Tier::Gnp, Tier::Plain] {
-                table1.extend(TABLE_1.iter().map(|wanted| row(tier, wanted)).collect::<Result<Vec<_>, _>>()?);
-                table2.extend(TABLE_2.iter().map(|wanted| row(tier, wanted)).collect::<Result<Vec<_>, _>>()?);
+                wanted.extend(TABLE_1.iter().map(row(tier, true)));
+                wanted.extend(TABLE_2.iter().map(row(tier, false)));
             }
-            for wanted in TABLE_2.iter().filter(|(dims, landmarks, ..)| (*dims, *landmarks) != (6, 7)) {
-                table2.push(row(Tier::Refined, wanted)?);
-            }
+            // The refined tier has no number of dimensions, so one row for seven landmarks is enough.
+            let other = TABLE_2.iter().filter(|(dims, landmarks, ..)| (*dims, *landmarks) != (6, 7));
+            wanted.extend(other.map(row(Tier::Refined, false)));
+        }
+        let computed = Mutex::new(vec![None; wanted.len()]);
+        let numbered: Vec<(usize, WantedRow<'_>)> = wanted.into_iter().enumerate().collect();
+        in_threads(THREADS, &numbered, |(number, wanted)| {
+            let row = wanted.compute(settings, seeds)?;
+            computed.lock().unwrap_or_else(PoisonError::into_inner)[*number] = Some(row);
+            Ok(())
+        })?;
+        let computed = computed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (mut table1, mut table2) = (Vec::new(), Vec::new());
+        for (row, (_, wanted)) in computed.into_iter().zip(&numbered) {
+            if wanted.first { table1.extend(row) } else { table2.extend(row) }
         }
         Ok(Self { table1, table2 })
     }
@@ -184,16 +223,17 @@ fn report(
     source: &MatrixSource<'_>,
     tier: Tier,
     (dims, landmarks): (Option<usize>, usize),
+    seeds: u64,
 ) -> anyhow::Result<Report> {
     let asked = simulate::Settings {
         agents: settings.agents,
         landmarks,
         dims,
         first_seed: 1,
-        seeds: settings.table_seeds,
+        seeds,
         strategies: Vec::new(),
         tier,
-        threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
+        threads: NonZeroUsize::MIN,
         ..simulate::Settings::default()
     };
     match source {
@@ -245,11 +285,11 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        let settings = Settings { table_seeds: 3, ..Settings::committed().unwrap() };
+        // Fewer sites than the paper has, because tests are not optimised.
+        let settings = Settings { sites: 60, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-        let scenarios = (1..=3).map(|seed| settings.scenario(&layouts[0], seed, settings.base).unwrap());
-        let source = MatrixSource::Layout(scenarios.map(|scenario| matrix_of(&scenario).unwrap()).collect());
-        let estimate = report(&settings, &source, Tier::Plain, (Some(8), 9)).unwrap().estimate;
+        let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();
+        let estimate = report(&settings, &source, Tier::Plain, (Some(8), 9), 1).unwrap().estimate;
         assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
     }
 
