@@ -1,17 +1,17 @@
 //! Global network positioning: places hosts as points in a space, so that the distance between two
 //! points predicts the round trip between the two hosts.
 //!
-//! A few landmarks measure each other and a site; all other distances are computed from these
-//! measurements (the paper 1.1 and 2.1, after Ng and Zhang, "Predicting Internet network distance
-//! with coordinates-based approaches", INFOCOM 2002). [`fit`] locates the agents,
-//! [`Embedding::locate`] locates a host from the round trips that agents measured to it, and
-//! [`Embedding::predict`] returns the predicted round trip between two hosts. `docs/gnp.md` has the
-//! mathematics and the measurements.
+//! A few landmarks measure each other and a site. All other distances are computed from these
+//! measurements. Sources: sections 1.1 and 2.1 of the paper (cited in the README), and Ng and
+//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002.
+//!
+//! [`fit`] locates the agents. [`Embedding::locate`] locates a host from the round trips that
+//! agents measured to it. [`Embedding::predict`] returns the predicted round trip between two
+//! hosts. `docs/gnp.md` has the mathematics.
 //!
 //! A coordinate has one component per dimension, followed by the *height*: the delay of the host's
 //! access link, which is part of every path to the host (Dabek et al., "Vivaldi", SIGCOMM 2004,
-//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module uses raw
-//! `f64` milliseconds.
+//! section 5.4). The distance of two hosts at `x` and `y` is `|x - y| + height(x) + height(y)`.
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No
@@ -56,14 +56,14 @@ pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Posterior, Prediction, Refined};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
-/// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances do not
-/// even determine a point on a line.
+/// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances are
+/// too few, because they do not determine both a position on a line and a height.
 pub const FEWEST_LANDMARKS: usize = 3;
 /// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
 /// measures every site.
 pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
-/// has (the paper, table 1).
+/// has (table 1 of the paper).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of log errors ([`softening`]), as a share of the map's scale.
 const SOFTENING: f64 = 0.005;
@@ -151,8 +151,8 @@ impl Embedding {
         Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale, switches: PlainSwitches::default() })
     }
 
-    /// Sets the switches with which this embedding locates sites. [`Embedding::from_parts`] cannot
-    /// know the switches that the embedding was fitted with, and sets the defaults.
+    /// Sets the switches with which this embedding locates sites. [`Embedding::from_parts`] sets
+    /// the defaults, because the switches of the fit are not stored.
     #[must_use]
     pub fn with(self, switches: PlainSwitches) -> Self {
         Self { switches, ..self }
@@ -162,7 +162,7 @@ impl Embedding {
         self.epoch
     }
 
-    /// Number of dimensions without the height. A coordinate has one more component, the height.
+    /// Number of dimensions. A coordinate has one more component, the height.
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
@@ -187,7 +187,6 @@ impl Embedding {
         self.agents.get(&agent)
     }
 
-    /// Predicts the round trip between two hosts of this embedding.
     pub fn predict(&self, a: &Placement, b: &Placement) -> Result<Rtt, EpochMismatch> {
         for placement in [a, b] {
             if placement.epoch != self.epoch {
@@ -198,9 +197,9 @@ impl Embedding {
     }
 }
 
-/// Predicts the round trip between two coordinates of one embedding, in milliseconds. Unlike
-/// [`Embedding::predict`], this function checks nothing, because hot paths call it. Both
-/// coordinates must have the same number of components.
+/// Predicts the round trip between two coordinates of one embedding, in milliseconds. Both
+/// coordinates must have the same number of components. Unlike [`Embedding::predict`], this
+/// function checks nothing, because hot paths call it.
 pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
 }
@@ -214,9 +213,9 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to both distances of a log error, so that a round trip near zero cannot
-/// outweigh all others. The softening is proportional to the scale, so that it has the same effect
-/// in networks with long and with short distances.
+/// Milliseconds added to the computed and to the measured distance of a log error, so that a round
+/// trip near zero cannot outweigh all others. The softening is proportional to the scale, so that
+/// it has the same effect in networks with long and with short distances.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }
@@ -273,8 +272,8 @@ mod tests {
 
     #[test]
     fn a_site_is_not_left_in_a_poor_minimum_of_an_exact_map() {
-        // A property test once failed with this seed: a search from the likeliest starting point
-        // alone ended with an error of 17 %.
+        // With this seed, a search from the likeliest starting point alone ends in a local minimum
+        // with an error of 17 %.
         let hosts = hosts(11, 2, 5_802_158_318_449_237_654);
         let (site, agents) = hosts.split_last().unwrap();
         let map = fitted(agents, 6, 2, 5_802_158_318_449_237_654, 1.0);

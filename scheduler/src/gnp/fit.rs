@@ -3,15 +3,17 @@
 //! Phase 1 places the landmarks ("landmark operations" in Ng and Zhang's paper). It starts from a
 //! classical multidimensional scaling of the landmarks' distances, and minimises the sum of squared
 //! relative errors. Phase 2 places all agents, including the landmarks. It starts from the
-//! landmarks' places and from a scaling of the whole mesh, and minimises the robust squared log
-//! error. Both phases use Nelder and Mead's simplex. They move one agent at a time while the others
-//! are fixed (block coordinate descent), and sweep over all agents until a sweep gains nothing. A
-//! simplex over all components at once would not converge beyond a few tens of components.
+//! landmarks' places and from a scaling of the whole mesh, and minimises Huber's loss of the log
+//! errors.
+//!
+//! Both phases use Nelder and Mead's simplex. They move one agent at a time while the others are
+//! fixed (block coordinate descent), because a simplex over more than a few tens of components does
+//! not converge. They sweep over all agents until a sweep gains almost nothing.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
-//! this start unless another start reaches a clearly lower cost. A repeated measurement of the same
-//! network has several minima of almost the same cost. Switching between them would move agents
-//! whose distances did not change.
+//! this start unless another start reaches a clearly lower cost. A network has several minima of
+//! almost the same cost, and switching between them would move agents whose distances did not
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,17 +36,17 @@ const FIRST_SWEEPS: usize = 4;
 const MOST_SWEEPS: usize = 40;
 /// Sweeping ends when a sweep lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// The stop rule of the simplex for one agent in one sweep.
+/// The stop rule of a simplex that moves one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The first round with the final step length. A start that is known to be near the optimum begins
-/// with this round.
+/// The first round (sweep number) with the final step length. A start that is known to be near the
+/// optimum begins with this round.
 const LAST_ROUND: usize = 11;
 /// The simplex's step length in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// Another start is preferred to the former embedding if it ends with a cost that is lower by at
-/// least this share. When an unchanged network is measured again, the median agent moves by 1.7 ms
-/// with the former embedding as a start, and by 6 ms without this start (docs/accuracy.md).
+/// The result of another start replaces the result of the former embedding's start if its cost is
+/// lower by more than this share. When an unchanged network is measured again, the median agent
+/// moves by 1.7 ms with the former embedding as a start, and by 6 ms without it (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,26 +57,22 @@ pub enum FitError {
     RepeatedLandmark { landmark: AgentId },
     #[error("a map needs at least 1 dimension")]
     NoDimension,
-    /// More dimensions were requested than the landmarks can span.
     #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
     TooManyDimensions {
         dimensions: usize,
-        /// Minimum number of landmarks: one more than dimensions.
         needed: usize,
         there: usize,
     },
-    /// No measurement exists between this landmark and any other landmark.
     #[error("landmark {landmark} has no measured distance to any other landmark")]
     UnmeasuredLandmark { landmark: AgentId },
-    /// No chain of measurements connects this landmark to the first.
     #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
     Disconnected { landmark: AgentId, first: AgentId },
     #[error("fit the map")]
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: first the `landmarks`, then all agents that the mesh connects to them. Other
-/// agents get no placement. The same arguments give the same embedding.
+/// Fits an embedding: first the `landmarks`, then all agents that a chain of measurements connects
+/// to the landmarks. Other agents get no placement. Equal arguments give equal embeddings.
 pub fn fit(
     epoch: EmbeddingEpoch,
     mesh: &Mesh,
@@ -86,8 +84,8 @@ pub fn fit(
 }
 
 /// Fits an embedding as [`fit`] does, with the given switches. If there is a `former` embedding,
-/// the fit also starts from its places, and the result is aligned to it (Procrustes), so that an
-/// agent whose distances did not change keeps its coordinate.
+/// the fit also starts from the former places, and the result is aligned to them (Procrustes), so
+/// that an agent whose distances did not change keeps its coordinate.
 pub fn fit_with(
     switches: PlainSwitches,
     former: Option<&Embedding>,
@@ -154,8 +152,9 @@ fn by_mesh(
     Ok(points)
 }
 
-/// Places every other agent by its distances to the landmarks ("ordinary host operations" in Ng and
-/// Zhang's paper). Agents without a distance to any landmark are left out.
+/// Places every non-landmark agent by its distances to the landmarks ("ordinary host operations" in
+/// Ng and Zhang's paper). `points` are the landmarks' coordinates. Agents without a distance to any
+/// landmark are left out.
 fn by_landmarks(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -191,15 +190,16 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
     }
 }
 
-/// The agents that the mesh connects to the landmarks, landmarks first, and their distances in
-/// milliseconds.
+/// The agents that a chain of measurements connects to the landmarks, landmarks first, and their
+/// distances in milliseconds.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
     /// For each agent, the indices of the agents to which it has a measured distance, and
     /// these distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
-    /// The distance of every pair: measured, or along the shortest chain of measurements.
+    /// The distance of every pair: the measured distance or, for unmeasured pairs, the length of the
+    /// shortest chain of measurements.
     pub(super) filled: Vec<Vec<f64>>,
 }
 
@@ -231,7 +231,6 @@ impl Measured {
         Self { agents, rows, filled }
     }
 
-    /// Keeps only the first `count` agents.
     fn first(&self, count: usize) -> Self {
         let cut = |row: &Vec<(usize, f64)>| row.iter().copied().filter(|&(j, _)| j < count).collect();
         Self {
@@ -241,7 +240,8 @@ impl Measured {
         }
     }
 
-    /// The median measured distance in milliseconds: the unit of all steps and starting points.
+    /// The median measured distance in milliseconds; 1 if nothing was measured. It is the unit of
+    /// all steps and starting points.
     pub(super) fn scale(&self) -> f64 {
         let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
         all.sort_by(f64::total_cmp);
@@ -277,8 +277,8 @@ impl Measured {
     }
 }
 
-/// The distance of every pair: as measured, or along the shortest chain of measurements (Floyd and
-/// Warshall).
+/// The distance of every pair: the measured distance or, for unmeasured pairs, the length of the
+/// shortest chain of measurements (Floyd and Warshall); infinite if no chain exists.
 fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     let count = rows.len();
     let mut filled = vec![vec![f64::INFINITY; count]; count];
@@ -306,8 +306,8 @@ fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     filled
 }
 
-/// Sweeps from every start a few times, then continues with the best one until it converges;
-/// returns the cost and the points.
+/// Sweeps [`FIRST_SWEEPS`] times from every start, then continues from the best result until it
+/// converges. Returns the cost and the points.
 fn best_of(
     measured: &Measured,
     starts: Vec<Vec<Vec<f64>>>,
@@ -327,8 +327,8 @@ fn best_of(
     converge(measured, points, descent, FIRST_SWEEPS)
 }
 
-/// Sweeps until convergence, with the steps of round `round` and later; returns the cost
-/// and the points.
+/// Sweeps until convergence, with the step lengths of the rounds from `round`. Returns the cost and
+/// the points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -347,7 +347,8 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step length of a round: a fifth shorter than in the round before, down to the final length.
+/// The step length of a round, as a share of the scale: a fifth shorter than in the round before,
+/// down to the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)

@@ -1,4 +1,4 @@
-//! Synthetic networks for the tests of this module.
+//! Synthetic networks for the tests of `gnp`.
 
 use std::fmt::Debug;
 
@@ -39,8 +39,8 @@ pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     mesh
 }
 
-/// The mesh of agents on a line, numbered from 1; `apart` is added to the distance of each pair.
-/// All in milliseconds.
+/// The mesh of agents on a line, numbered from 1. `apart` is added to the distance of each pair.
+/// `places` and `apart` are in milliseconds.
 pub(super) fn line(places: &[f64], apart: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in (1..).zip(places) {

@@ -1,9 +1,9 @@
 //! Positions on the globe, and the shortest round trip that light in fibre allows between
 //! two positions.
 //!
-//! The bound is physics, not a model: a shorter round trip means that a position is wrong, a clock
-//! is wrong, or a host is elsewhere than assumed. Where the inputs are uncertain, the bound is
-//! chosen too low rather than too high.
+//! A round trip below this bound proves that a position or a clock is wrong, or that a host is not
+//! where it is assumed to be. Uncertain constants are chosen so that the bound is too low rather
+//! than too high.
 
 use std::time::Duration;
 
@@ -13,11 +13,10 @@ use crate::model::Rtt;
 const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
-/// A great circle of the sphere is at most 0.56 % longer than the shortest path on the ellipsoid,
-/// so the bound is lowered by this share.
+/// The share by which the bound is lowered, because a great circle of the sphere is up to 0.56 %
+/// longer than the shortest path on the ellipsoid.
 const SPHERE_EXCESS: f64 = 0.0056;
 
-/// A position on the globe.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Position {
     latitude: f64,
@@ -92,8 +91,8 @@ impl Direction {
         self.0.iter().zip(other.0).map(|(one, other)| one * other).sum::<f64>().clamp(-1.0, 1.0)
     }
 
-    /// Returns the cosine of an angle with the given cosine after the angle is widened by `km`
-    /// kilometres on the ground.
+    /// Returns the cosine of a widened angle. `cosine` is the cosine of the original angle, which
+    /// is widened by `km` kilometres on the ground.
     pub fn widened(cosine: f64, km: f64) -> f64 {
         (cosine.clamp(-1.0, 1.0).acos() + km / EARTH_RADIUS_KM).min(std::f64::consts::PI).cos()
     }
@@ -109,11 +108,11 @@ pub fn great_circle_km(a: Position, b: Position) -> f64 {
     2.0 * EARTH_RADIUS_KM * haversine.clamp(0.0, 1.0).sqrt().asin()
 }
 
-/// The shortest possible round trip between two positions: both ways along the great circle at two
-/// thirds of the speed of light. Zero for equal positions.
+/// The shortest possible round trip between two positions: there and back along the great circle at
+/// two thirds of the speed of light. Zero for equal positions.
 pub fn least_round_trip(a: Position, b: Position) -> Duration {
     let way = great_circle_km(a, b) * (1.0 - SPHERE_EXCESS);
-    // Half the earth's circumference takes 200 ms, so this is always a valid duration.
+    // Always a valid duration, because half the earth's circumference takes 200 ms.
     Duration::from_secs_f64(2.0 * way / FIBRE_KM_PER_MS / 1e3)
 }
 
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn known_distances_come_out() {
-        // A quarter of a meridian, half the equator, and Beijing to Guangzhou, in this order.
+        // A quarter of a meridian, and half the equator.
         assert!((great_circle_km(at(0.0, 0.0), at(90.0, 0.0)) - 10_007.557).abs() < 0.01);
         assert!((great_circle_km(at(0.0, -90.0), at(0.0, 90.0)) - 20_015.115).abs() < 0.01);
         let (beijing, guangzhou) = (at(39.9042, 116.4074), at(23.1291, 113.2644));

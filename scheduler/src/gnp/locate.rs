@@ -1,10 +1,10 @@
-//! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; "ordinary
-//! host operations" in Ng and Zhang's paper).
+//! Places one host relative to agents whose coordinates are fixed (section 2.1 of the paper, step
+//! c; "ordinary host operations" in Ng and Zhang's paper).
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
-//! the error could place a host far from all agents. Two things prevent this: the search starts
-//! from the agents whose position explains the measurements best, and a weak prior says that hosts
-//! are near agents.
+//! the error could place a host far from all agents. To prevent this, the search starts from the
+//! agents whose positions explain the measurements best, and a weak prior prefers places near
+//! agents.
 
 mod bulk;
 pub(super) mod host;
@@ -21,14 +21,14 @@ use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, PlainSwitches, millis};
 use host::{Ground, Host, Point};
 
-/// The method that finds a host's place. Both methods minimise the same cost from the same starts,
+/// The method that finds a host's place. All methods minimise the same cost from the same starts,
 /// and predict equally well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Solver {
     /// Nelder and Mead's simplex: the specified method and the default.
     Simplex,
-    /// Levenberg and Marquardt's method with analytic derivatives: about ten times as fast, for
-    /// many hosts at once.
+    /// Levenberg and Marquardt's method with analytic derivatives. It is about ten times as fast,
+    /// and is used to locate many hosts at once.
     LevenbergMarquardt,
 }
 
@@ -37,20 +37,19 @@ const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
 /// Maximum number of starts in a map that explains its own measurements well. A poor result in such
-/// a map is not due to the map's errors, so more starts are worth trying. Few hosts need so many.
+/// a map is a failure of the search, not of the map, so more starts are tried.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, at or above which another start is tried: the
-/// cost of an error of about 20 %.
+/// The cost per measurement, in squared log errors, at or above which another start is tried. It is
+/// the cost of an error of about 20 %.
 const RESTART: f64 = 0.03;
-/// In a map with a small fit error, another start is tried already at this multiple of the fit
-/// error, because a cost that is usual in an inexact map is poor in an exact one.
+/// In a map with a small fit error, another start is tried if the error reaches this multiple of
+/// the fit error, because a cost that is usual in an inexact map is poor in an exact map.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// Minimum of the threshold that [`RESTART_FIT_ERRORS`] gives: the cost of an error of 5 %, which
-/// does not change the choice of an agent.
+/// Minimum of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %. An
+/// error of 5 % does not change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
 /// The step length of the first simplex, as a share of the embedding's scale.
 const STEP: f64 = 0.1;
-/// The stop rule of a host's simplex.
 const STOP: StopRule = StopRule { steps: 400, tolerance: 6e-4 };
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,11 +57,9 @@ pub enum LocateError {
     /// No measurement came from an agent that has a place in this embedding.
     #[error("none of the {measured} measurements is from an agent placed in the embedding")]
     NothingMeasured { measured: usize },
-    /// The embedding has more dimensions than a host can be placed in.
     #[error("hosts are placed in at most {most} dimensions, the embedding has {dimensions}")]
     TooManyDimensions {
         dimensions: usize,
-        /// Maximum number of dimensions.
         most: usize,
     },
     #[error("place the host")]
@@ -70,9 +67,8 @@ pub enum LocateError {
 }
 
 impl Embedding {
-    /// Locates a host with the simplex, from the measurements by landmarks and other located
-    /// agents. Fewer measurements than dimensions suffice, because the prior determines the
-    /// other dimensions.
+    /// Locates a host by the simplex, from measurements by located agents. Fewer measurements than
+    /// dimensions suffice, because the prior determines the other dimensions.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -104,9 +100,9 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// The coordinate and the fit error of a host, with any switches. `measured` pairs an
-    /// agent's index with a round trip in milliseconds. This general method is slower
-    /// than [`AnyAnchorage::place`].
+    /// Returns the coordinate and the fit error of a host, with any switches. `measured` contains
+    /// pairs of an agent's index and a round trip in milliseconds. This method is slower than
+    /// [`AnyAnchorage::place`], which supports only the default switches.
     fn place_with_switches(&self, measured: &[(usize, f64)]) -> Result<(Vec<f64>, f64), SimplexError> {
         let agents: Vec<&[f64]> = self.agents.values().map(|placement| placement.coordinate.as_slice()).collect();
         let anchors: Vec<Anchor<'_>> =
@@ -139,7 +135,7 @@ impl Locator<'_> {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, because the sums' last bits would otherwise depend on the order of the arguments.
+        // Sorted, because otherwise the rounding of sums would depend on the order of `measured`.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
@@ -150,7 +146,7 @@ impl Locator<'_> {
     }
 
     /// Returns the three nearest agents of each site. `coordinates` is the concatenation of the
-    /// sites' coordinates in this embedding, each with one component per dimension and the height,
+    /// sites' coordinates in this embedding. Each has one component per dimension, then the height;
     /// in milliseconds.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
         let each = self.embedding.dimensions + 1;
@@ -161,9 +157,11 @@ impl Locator<'_> {
     }
 }
 
-/// Object-safe form of `Ground<N>`, because the number of components N is known only at run time.
+/// Object-safe form of [`Ground<N>`], because the number `N` of components is known only at run
+/// time.
 trait AnyAnchorage: Debug + Send + Sync {
-    /// Returns the coordinate of a host that these agents measured, and its fit error.
+    /// Returns the coordinate and the fit error of a host. `measured` contains pairs of an agent's
+    /// index and a round trip in milliseconds.
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError>;
 
     fn nearest(&self, coordinates: &[f64], agents: &[AgentId]) -> Vec<Nearest>;
@@ -223,7 +221,7 @@ fn best_of<const N: usize, E>(
         Ok(())
     };
     lower(&mut best, &others)?;
-    // Ranking so many starts is expensive, so it is done only for the few hosts that need them.
+    // Ranking [`EXACT_STARTS`] starts is expensive, so it is done only if the first starts fail.
     if best.1 >= enough && host.ground.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }
@@ -266,8 +264,8 @@ mod tests {
         (Embedding::from_parts(EmbeddingEpoch::new(1), dimensions, landmarks, agents, 0.0).unwrap(), rng)
     }
 
-    /// The round trips from the first eight agents to a host, each with a relative error of at
-    /// most `noise`.
+    /// Returns the round trips from the first eight agents to a host, each with a relative error of
+    /// at most `noise`.
     fn measure(map: &Embedding, host: &[f64], noise: f64, rng: &mut ChaCha8Rng) -> Vec<(AgentId, Rtt)> {
         let one = |(&agent, placement): (&AgentId, &Placement)| {
             let true_millis = super::super::objective::distance(host, &placement.coordinate);
@@ -290,8 +288,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // The costs, in squared log errors, may differ by 0.001 per measurement. This is the
-            // square of a log error of about 0.03, or three per cent of a round trip.
+            // The costs may differ by 0.001 squared log errors per measurement, which is the square
+            // of an error of about 3 %. There are 320 measurements: eight of each of 40 hosts.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }

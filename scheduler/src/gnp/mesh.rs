@@ -27,13 +27,12 @@ impl Mesh {
         }
     }
 
-    /// The round trip that `prober` measured to `target`.
     pub fn measured(&self, prober: AgentId, target: AgentId) -> Option<Rtt> {
         self.rows.get(&prober)?.get(&target).copied()
     }
 
-    /// The distance of a pair: the geometric mean of both directions, or the only
-    /// measured direction.
+    /// The distance of a pair: the geometric mean of the measurements in the two directions. If
+    /// only one direction was measured, this measurement.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
             (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),
@@ -52,8 +51,8 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// Returns a copy without the measurements by these agents. Measurements of these agents by
-    /// other agents stay.
+    /// Returns a copy without the measurements that `probers` made. Other agents' measurements of
+    /// `probers` stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }

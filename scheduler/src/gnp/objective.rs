@@ -3,16 +3,16 @@
 //! Every function here returns a finite cost for all inputs, because the simplex panics if its
 //! first step meets a NaN, and reports a later NaN as an error.
 
-/// Replaces a cost that is not finite. Larger than any real cost.
+/// The cost that replaces a cost that is not finite. It is larger than any real cost.
 pub(super) const WORST: f64 = 1e30;
 
-/// Limit of Huber's loss, an error of about 10 %. A larger log error counts linearly, so that one
-/// unusual pair cannot distort the map (Huber, "Robust estimation of a location parameter", 1964).
+/// The limit of Huber's loss: a log error of 0.1, or about 10 %. A larger log error counts
+/// linearly, so that one unusual pair cannot distort the map (Huber, "Robust estimation of a
+/// location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
-/// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
-///
-/// Heights enter as absolute values, because the simplex may step below zero.
+/// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`. Absolute
+/// values of the heights are used, because the simplex may make a height negative.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().min(b.len()).saturating_sub(1);
     let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
@@ -30,7 +30,6 @@ pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
 
-/// Huber's loss with the limit [`HUBER`].
 pub(super) fn huber(error: f64) -> f64 {
     huber_within(error, HUBER)
 }
@@ -41,7 +40,7 @@ pub(super) fn huber_within(error: f64, limit: f64) -> f64 {
     if size <= limit { size * size } else { limit * (2.0 * size - limit) }
 }
 
-/// A host with a known coordinate, and the measured distance to it.
+/// A host with a known coordinate, and its measured distance to the host that is located.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor<'a> {
     pub(super) coordinate: &'a [f64],
@@ -49,12 +48,11 @@ pub(super) struct Anchor<'a> {
     pub(super) measured: f64,
 }
 
-/// The kind of error that is minimised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loss {
-    /// Whether errors are log errors; otherwise they are relative errors.
+    /// Whether log errors are minimised; otherwise relative errors.
     pub(super) log: bool,
-    /// Whether errors enter by Huber's loss; otherwise by their squares.
+    /// Whether Huber's loss of the errors is summed; otherwise their squares.
     pub(super) robust: bool,
 }
 

@@ -4,18 +4,16 @@ use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Placement, Posterior, Prediction};
 
-/// The place of one site.
 #[derive(Debug)]
 pub enum SitePlace<'m> {
     Point(&'m Embedding, Placement),
-    /// The posterior over a cloud of possible points.
     Cloud(Posterior<'m>),
 }
 
 /// The predicted distance of an agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedRtt {
-    /// The round trip to display, and to compute relative errors from.
+    /// The round trip to display, and from which relative errors are computed.
     pub rtt: Rtt,
     /// The value by which agents are ranked; `None` in the plain map, which ranks agents by `rtt`.
     pub expected: Option<Rtt>,
@@ -43,9 +41,9 @@ impl SitePlace<'_> {
         }
     }
 
-    /// Selects up to `most` of the candidates to measure the site once, so that its nearest agent
-    /// is known. With a cloud, [`Posterior::confirm`] selects them; otherwise the agents nearest to
-    /// the site's point are selected.
+    /// Selects up to `most` of the candidates to measure the site once, so that the site's nearest
+    /// agent is known. With a cloud, [`Posterior::confirm`] selects them. Otherwise the agents
+    /// nearest to the site's point are selected.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

@@ -1,17 +1,16 @@
-//! The refined tier: predicts every agent's distance to a site from the site's measurements, and
-//! the uncertainty of the prediction.
+//! The refined tier: predicts the distance from every agent to a site, and the uncertainty of this
+//! prediction.
 //!
 //! The plain tier gives a site one point. The refined tier gives it a cloud of possible points,
 //! each weighted by how well it explains the measurements. It also corrects predictions by the
 //! map's errors between nearby agents. A prediction consists of a median for display, an
 //! expectation for ranking, and a spread. Every ingredient can be switched off
-//! ([`RefinedSwitches`]) to measure its value (`docs/accuracy.md`).
+//! ([`RefinedSwitches`]) to measure how much it improves predictions (`docs/accuracy.md`).
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`held_out`]: locates agents as if they were sites, to choose the constants;
-//! - [`penalty`]: the penalty added to predictions that are compared with measurements, chosen with
-//!   held-out agents;
+//! - [`penalty`]: the penalty added to predictions that are compared with measurements;
 //! - [`cloud`]: the possible points of a site;
 //! - [`posterior`]: the weights of the points, and the predictions.
 
@@ -36,16 +35,16 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// The numbers of dimensions to average over: few enough for nine measurements, but enough to
-/// describe the Internet.
+/// The numbers of dimensions over which predictions are averaged: few enough for nine measurements
+/// to determine a point, but enough to describe the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// Milliseconds added before taking the logarithm of a distance, as a share of the scale. Without
+/// Milliseconds added to a distance before its logarithm is taken, as a share of the scale. Without
 /// this softening, a few milliseconds of noise would change the logarithm of a short round trip
 /// too much.
 const SOFTENING: f64 = 0.02;
-/// Points per cloud. With four times as many, the median error changes by less than 2 %.
+/// Points per cloud. Four times as many points change the median error by less than 2 %.
 const PARTICLES: usize = 3_000;
 /// Maximum number of measurements used per site, nearest first, to bound the work per site.
 const MOST_MEASUREMENTS: usize = 64;
@@ -71,8 +70,8 @@ struct Layer {
 }
 
 impl Refined {
-    /// Builds the map of all agents that measurements connect to the landmarks. Equal arguments
-    /// give equal maps.
+    /// Builds the map of all agents that a chain of measurements connects to the landmarks. Equal
+    /// arguments give equal maps.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &RefinedSwitches, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -103,8 +102,8 @@ impl Refined {
         &self.agents
     }
 
-    /// Predicts the distances of one site to all agents from these measurements. The measurements
-    /// may come from any located agent, not only from landmarks.
+    /// Predicts the distances from one site to all agents from the site's measurements. These may
+    /// come from any located agent, not only from landmarks.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -113,8 +112,8 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, with one measurement per agent, so that the result does not depend on the
-        // input order.
+        // Sorted, with one measurement per agent, so that the result does not depend on the order
+        // of `measured`.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
         known.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -194,9 +193,9 @@ mod tests {
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // These switches may change nothing here: the map has no unusual pairs for the
-            // robust loss, the first constants in the list may be the best, and predictions
-            // need no penalty.
+            // The three listed switches may change nothing here: the map has no unusual pairs for
+            // the robust loss, the first constants in the list may be the best, and exact
+            // predictions need no penalty.
             if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }
@@ -239,8 +238,8 @@ mod tests {
         let mut mesh = Mesh::new();
         let hosts = hosts(MOST_AGENTS + 1, 6);
         for (i, host) in hosts.iter().enumerate() {
-            // Few landmarks give few pairs. Kriging would take too long with many pairs, because
-            // its work grows with the cube of their number.
+            // Agents measure only two landmarks, because the work of kriging grows with the cube
+            // of the number of pairs.
             for (j, landmark) in hosts[..2].iter().enumerate().filter(|(j, _)| *j != i) {
                 mesh.insert(agent(i), agent(j), rtt(distance(host, landmark)));
             }

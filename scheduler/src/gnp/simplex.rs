@@ -10,7 +10,6 @@ use nalgebra::{DVector, DefaultAllocator, Dim, OVector, SVector};
 
 use super::objective::{WORST, finite};
 
-/// When a run of the simplex ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StopRule {
     /// Maximum number of steps.
@@ -20,14 +19,13 @@ pub(super) struct StopRule {
     pub(super) tolerance: f64,
 }
 
-/// The result of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Minimum {
     /// The best point. Its cost never exceeds the cost at the start.
     pub(super) point: Vec<f64>,
 }
 
-/// The solver failed. This should not happen with a finite cost.
+/// The solver failed, which should not happen with a finite cost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("minimise by the simplex: {0}")]
 pub struct SimplexError(String);
@@ -45,14 +43,14 @@ where
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
-        // A cost must be a number: argmin panics if its first step meets an error, and fails if a
-        // later step meets a NaN.
+        // The cost must be finite, because argmin panics if its first step meets an error, and
+        // fails if a later step meets a NaN.
         Ok(finite((self.0)(point.as_slice())))
     }
 }
 
 /// Minimises `cost` from `start`. The corners of the first simplex are `start` and, for each axis,
-/// the point at the distance `step` from `start`.
+/// the point `start` shifted by `step` along this axis.
 pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
@@ -68,8 +66,8 @@ pub(super) fn minimise(
     })
 }
 
-/// Minimises as [`minimise`] does, but for points on the stack, whose length is known at compile
-/// time. Moves only along `axes`. Never returns a greater cost than the cost of `start`.
+/// Does the same as [`minimise`] for points of a length known at compile time, which are on the
+/// stack. Moves only along `axes`. The returned cost never exceeds the cost of `start`.
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],
@@ -83,7 +81,7 @@ pub(super) fn minimise_fixed<const N: usize>(
     Ok(found.map_or((*start, start_cost), |(point, cost)| (point.into(), cost)))
 }
 
-/// Returns the best point that argmin finds, or `None` if it is not better than the start.
+/// Returns the best point that argmin finds and its cost; `None` if it is not better than `start`.
 fn run<D: Dim>(
     cost: impl Fn(&[f64]) -> f64,
     start: &OVector<f64, D>,

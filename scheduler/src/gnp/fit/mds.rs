@@ -5,10 +5,10 @@ use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats;
 
-/// Returns points in `dimensions` dimensions whose inner products are nearest to those implied by
-/// `distances` D (square, symmetric, milliseconds). The points come from the largest eigenvalues
-/// and the eigenvectors of `B = -J D² J / 2`, where `D²` has the squared distances and `J`
-/// subtracts means.
+/// Returns points in `dimensions` dimensions whose inner products are nearest to the inner products
+/// implied by `distances` (square, symmetric, in milliseconds). The points are the eigenvectors of
+/// `B = -J D² J / 2` with the largest eigenvalues, each times the root of its eigenvalue. `D²` has
+/// the squared distances, and `J` subtracts means.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
@@ -28,8 +28,8 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
 }
 
 /// Rotates points about their mean so that their variance is greatest along the first axis, then
-/// along the second, and so on. Distances do not change, and the first two components are the best
-/// two-dimensional picture. Components after the first `dimensions` (the height) do not change.
+/// along the second, and so on. Distances do not change, and the first two components become the
+/// best two-dimensional picture. Components after the first `dimensions` (the height) do not change.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {

@@ -7,12 +7,13 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Embedding, align};
 use super::{Descent, Measured, mds};
 
-/// Number of disturbed copies of the start by classical scaling.
+/// Number of randomly disturbed copies of the classical scaling.
 const RESTARTS: usize = 1;
-/// Size of the disturbance, as a share of the scale.
+/// Maximum random shift of each component in a disturbed copy, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
-/// Returns the classical scaling of the distances without heights, and disturbed copies of it.
+/// Returns the classical scaling of the distances without heights, and disturbed copies of the
+/// scaling.
 pub(super) fn starts(
     measured: &Measured,
     dimensions: usize,
@@ -45,9 +46,9 @@ pub(super) fn starts(
     all
 }
 
-/// A first estimate of each agent's height: a quarter of the least time that a detour through
-/// the agent adds. A detour adds the agent's height twice, so this is half of the greatest
-/// possible height.
+/// A first estimate of each agent's height: a quarter of the least time that a detour through the
+/// agent adds. A detour adds at least twice the agent's height, so the estimate is half of the
+/// greatest possible height.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -58,7 +59,7 @@ fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     (0..count).map(detour).collect()
 }
 
-/// Places the landmarks where phase 1 placed them, and every other agent at its nearest landmark.
+/// Starts with the landmarks at `landmarks`, and every other agent at its nearest landmark.
 pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let nearest = |row: &Vec<f64>| {
         let (best, _) = row[..landmarks.len()]
@@ -71,9 +72,9 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Starts from the former embedding: each of its agents at its former place, and each new agent
-/// at the nearest agent of the former embedding. Returns `None` if the former embedding has none
-/// of the agents.
+/// Starts with each agent of the former embedding at its former place, and each new agent at the
+/// nearest agent of the former embedding. Returns `None` if the former embedding has none of the
+/// agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

@@ -1,11 +1,12 @@
 //! Locates one host by the Levenberg-Marquardt method, for many hosts at once.
 //!
-//! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944;
-//! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
-//! solves the model of [`Host::model`] with its diagonal multiplied by 1 plus the damping. The
-//! damping falls after a successful step and rises after a failed one. Heights stay at least zero.
-//! A step that would make the height negative makes it zero, and a step that would lower a zero
-//! height (positive gradient) does not change it.
+//! Sources: Levenberg, "A method for the solution of certain non-linear problems in least squares",
+//! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
+//!
+//! Each step solves the model of [`Host::model`] with its diagonal multiplied by 1 plus the
+//! damping. The damping falls after a successful step and rises after a failed step. A step that
+//! would make the height negative sets the height to zero. A height of zero with a positive
+//! gradient is fixed for the step.
 
 use super::host::{Host, Model, Point};
 
@@ -18,7 +19,7 @@ const DAMPING: f64 = 1e-3;
 /// The factors by which the damping is multiplied after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// The search ends at this damping, because no step can be expected to succeed.
+/// The search ends above this damping, because no step can be expected to succeed.
 const MOST_DAMPING: f64 = 1e6;
 
 /// Returns the local minimum reached from `start` and its cost, which never exceeds the cost of
@@ -59,10 +60,10 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
 }
 
 /// Solves `(C + damping diag(C)) step = gradient`, where `C` is the curvature, by the root-free
-/// Cholesky decomposition `L D L'`.
+/// Cholesky decomposition `L D L'`. `pinned` fixes the height.
 ///
-/// A component without curvature does not move. The padding beyond the embedding's dimensions has
-/// no curvature.
+/// A component without curvature does not move. The components that pad the point beyond the
+/// embedding's dimensions have no curvature.
 fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
     let mut lower = model.curvature;
     let mut step = model.gradient;

@@ -2,38 +2,38 @@
 //! model, and the starting points.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
-//! hosts are near agents:
+//! prefers places near agents:
 //!
 //! ```text
 //! sum over measured i of huber(ln((g_i + s) / (d_i + s)))  +  P ln(1 + (rho / r)^2)
 //! ```
 //!
-//! Here `g_i = |x - a_i| + h + h_i` is the distance to agent i that the place `x` with the height
-//! `h` predicts, `d_i` the measured distance, `s` the softening, `P` the prior's weight, `rho` the
-//! distance to the nearest agent's position, and `r` the prior's reach. The cost is computed some
-//! hundred times per host, so the code is made for speed: points are on the stack, components are
-//! in lanes that compile to vector instructions, and the number `N` of components is a compile-time
-//! constant. A point has one component per dimension, then zeros that fill it up to `N - 1`
-//! components and that no solver changes, then its height.
+//! Here `g_i = |x - a_i| + h + h_i` is the distance from the place `x` with the height `h` to agent
+//! i at `a_i` with the height `h_i`, `d_i` the measured distance, `s` the softening, `P` the prior's
+//! weight, `rho` the distance to the nearest agent's position, and `r` the prior's reach.
+//!
+//! The cost is computed some hundred times per host, so the code is made for speed. Points are on
+//! the stack, four agents are processed at a time by vector instructions, and the number `N` of
+//! components is a compile-time constant. A point has one component per dimension, then zeros up to
+//! `N - 1` components, then its height. No solver changes the zeros.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
 use crate::gnp::objective::{HUBER, WORST};
 
-/// Number of agents in a block, which vector instructions process together.
+/// Number of agents in a block. Vector instructions process a block at once.
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
 /// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
-/// A possible location of a host.
+/// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
 pub(in crate::gnp) type Point<const N: usize> = [f64; N];
 
-/// Four agents, stored component by component. Unused lanes contain infinity.
+/// The coordinates of four agents, stored component by component. Unused lanes contain infinity.
 pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
 
-/// Groups agents into blocks, with the heights as last components.
 fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     let block = |points: &[Point<N>]| {
         let mut block = [[f64::INFINITY; LANES]; N];
@@ -68,25 +68,25 @@ pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>
     squares
 }
 
-/// The agents of an embedding, and constants derived from its scale.
+/// The agents of an embedding, and constants derived from the embedding's scale.
 #[derive(Debug)]
 pub(in crate::gnp) struct Ground<const N: usize> {
     agents: Vec<Point<N>>,
     pub(in crate::gnp) blocks: Vec<Block<N>>,
-    /// Number of dimensions in use; the components beyond them are zero.
+    /// Number of dimensions in use. Further components, except the height, are zero.
     pub(in crate::gnp) dimensions: usize,
     /// In milliseconds.
     pub(in crate::gnp) scale: f64,
     softening: f64,
-    /// One over the square of the prior's reach.
+    /// One over the square of the prior's reach, in 1/ms².
     per_reach: f64,
     /// The cost per measurement, in squared log errors, at or above which another start is tried.
     pub(in crate::gnp) restart: f64,
 }
 
 impl<const N: usize> Ground<N> {
-    /// Prepares the agents of a map. `agents` are coordinates: one component per dimension, then
-    /// the height. `scale` is in milliseconds, `restart` in squared log errors.
+    /// `agents` are the agents' coordinates: one component per dimension, then the height. `scale`
+    /// is in milliseconds, `restart` in squared log errors.
     pub(in crate::gnp) fn new<'a>(
         agents: impl Iterator<Item = &'a [f64]>,
         dimensions: usize,
@@ -106,12 +106,12 @@ impl<const N: usize> Ground<N> {
         }
     }
 
-    /// Converts a coordinate of the embedding to a point.
     pub(in crate::gnp) fn widen(&self, coordinate: &[f64]) -> Point<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// Builds a host from its round trips: pairs of an agent's index and a time in milliseconds.
+    /// Builds a host from its measurements: pairs of an agent's index and a round trip in
+    /// milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -136,7 +136,7 @@ impl<const N: usize> Ground<N> {
         for (index, block) in self.blocks.iter().enumerate() {
             let squares = squares(point, block);
             for lane in 0..LANES {
-                // Selections without branches, which compile to a comparison and a mask.
+                // Without branches, so that the loop compiles to vector instructions.
                 let nearer = squares[lane] < nearest[lane];
                 nearest[lane] = if nearer { squares[lane] } else { nearest[lane] };
                 which[lane] = if nearer { index } else { which[lane] };
@@ -152,7 +152,7 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// Up to four anchors of a host: the agents' coordinates and the measured round trips.
+/// Up to four agents that measured a host, and their measurements.
 #[derive(Debug)]
 struct Anchors<const N: usize> {
     at: Block<N>,
@@ -160,7 +160,7 @@ struct Anchors<const N: usize> {
     measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],
-    /// Number of lanes in use, which are the first ones.
+    /// Number of lanes in use, counted from the first.
     count: usize,
 }
 
@@ -175,13 +175,13 @@ struct Errors {
     error: [f64; LANES],
 }
 
-/// The distances on which the cost of a place depends.
+/// The distances from which the cost of a place is computed.
 #[derive(Debug)]
 pub(in crate::gnp) struct View {
     errors: Vec<Errors>,
     /// The index of the nearest agent.
     nearest: usize,
-    /// The squared distance to that agent.
+    /// The squared distance to the nearest agent, in ms².
     square: f64,
 }
 
@@ -207,25 +207,23 @@ impl<const N: usize> Anchors<N> {
         for lane in 0..LANES {
             let size = errors.error[lane].abs();
             let near = if size < HUBER { size } else { HUBER };
-            // The square of the error up to the limit, plus a linear part beyond it,
-            // without a branch.
+            // The square of the error up to the limit, plus a linear part beyond the limit.
             losses[lane] = near * near + 2.0 * HUBER * (size - near);
         }
         losses.iter().sum()
     }
 }
 
-/// One host: the agents around it and its measurements.
 #[derive(Debug)]
 pub(in crate::gnp) struct Host<'a, const N: usize> {
     pub(in crate::gnp) ground: &'a Ground<N>,
     anchors: Vec<Anchors<N>>,
-    /// The measurements: the agent's index, and the round trip in milliseconds.
+    /// Pairs of an agent's index and a round trip in milliseconds.
     measured: Vec<(usize, f64)>,
 }
 
-/// A quadratic upper bound of the cost, which equals the cost at one place. The fields are half its
-/// gradient and half its second derivative.
+/// A quadratic upper bound of the cost that equals the cost at one place. The fields are half of the
+/// gradient and half of the second derivative of the bound.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
@@ -265,20 +263,21 @@ impl<const N: usize> Host<'_, N> {
         if cost < WORST { cost } else { WORST }
     }
 
-    /// A buffer for [`Host::examine`].
+    /// Returns a buffer for [`Host::examine`].
     pub(in crate::gnp) fn view(&self) -> View {
         View { errors: vec![Errors::default(); self.anchors.len()], nearest: 0, square: 0.0 }
     }
 
-    /// Computes the model at a place, from its `view`, into `model`.
+    /// Computes the model at a place, from the place's `view`, into `model`.
     ///
-    /// Each part of the cost has a quadratic upper bound that touches it at this place. For Huber's
-    /// loss of an error `e`, the bound has the weight `w = min(1, HUBER / |e|)` (iteratively
-    /// reweighted least squares). For the prior, it has the weight `P / (r^2 + rho^2)` and is
-    /// centred at the agent nearest to the place. The error is linearised (Gauss and Newton). But
-    /// the distance has a kink at an anchor, so where the computed distance `g` is too long, its
-    /// straight line `l` has a quadratic bound with the weight `w e / (g l)` (Weiszfeld). Without
-    /// this bound, every step overshoots an anchor that the host is close to.
+    /// Each part of the cost has a quadratic upper bound that equals the part at this place:
+    ///
+    /// - Huber's loss of an error `e` has a bound with the weight `w = min(1, HUBER / |e|)`
+    ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
+    /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
+    /// - The distance has a kink at an anchor. So if the computed distance `g` is too long, its
+    ///   straight line `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Otherwise every
+    ///   step would overshoot an anchor close to the host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];
@@ -291,7 +290,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // At the anchor itself, the direction away from it is undefined.
+                // If the host is at the anchor, the direction from the anchor is undefined.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -314,13 +313,13 @@ impl<const N: usize> Host<'_, N> {
         }
     }
 
-    /// The number of measurements.
+    /// The number of measurements, as a factor.
     pub(in crate::gnp) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
     /// The positions of the `K` agents that explain the measurements best, each with a height, the
-    /// best first. If there are fewer agents, the best one fills the other entries.
+    /// best first. If there are fewer agents, the best start fills the other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -340,9 +339,11 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// How badly the positions of four agents explain the measurements. For each measurement there
-    /// is a height at which the computed distance equals the measured distance; each position gets
-    /// the mean of these heights. The log error is approximated by the first term of its series in
-    /// `(g - d) / (g + d)`, which is exact enough for ranking. `lines` is a buffer.
+    /// is a height at which the computed distance equals the measured distance. Each position gets
+    /// the mean of these heights, at least 0. `lines` is a buffer.
+    ///
+    /// The log error is approximated by the first term of its series in `(g - d) / (g + d)`, which
+    /// is precise enough for ranking.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -370,8 +371,7 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// A start at an agent's position. For each measurement there is a height at which the computed
-    /// distance equals the measured distance. The start has the median of these heights, at least
-    /// 0.
+    /// distance equals the measured distance. The start has the median of these heights, at least 0.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

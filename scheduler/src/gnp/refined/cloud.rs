@@ -1,10 +1,10 @@
 //! The possible points of a site. The points are drawn once per epoch for all sites, then weighted
 //! for each site.
 //!
-//! Hosts are roughly where agents are. So a point is an agent's place plus a normally distributed
-//! step. The width of the step is drawn log-uniformly, from much shorter than the distance to the
-//! next agent to far outside the map. The points are the same for all sites, so their distances to
-//! all agents are precomputed, and a site costs a few microseconds per landmark.
+//! Most hosts are near agents, so a point is an agent's place plus a normally distributed step. The
+//! width of the step is drawn log-uniformly, from much shorter than the distance to the next agent
+//! to longer than the map. The distances from the points to all agents are precomputed, so that
+//! weighting the points for a site takes a few microseconds per landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -22,11 +22,11 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// The mean of the exponential part of a point's height, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One in this many points is far from all agents. Its distance to every agent is mostly its
-/// height, as for a host behind a slow link. Without far points, no point would fit a host to which
-/// all landmarks measure seconds, and the prediction would be the edge of the map.
+/// For this many points, one far point is added. Its distance to every agent is mostly its height,
+/// as for a host behind a slow link. Without far points, no point would explain round trips of
+/// seconds from all landmarks, and such a host would be placed at the edge of the map.
 const ONE_FAR_IN: usize = 30;
-/// Least and greatest height of far points, as shares of the scale; drawn log-uniformly.
+/// Least and greatest height added to a far point, as shares of the scale; drawn log-uniformly.
 /// Neighbouring heights differ by less than the precision of measurements.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
 /// Far points have their own random stream, so that they do not change the other points.
@@ -39,14 +39,15 @@ pub(super) struct Cloud {
     logs: Vec<Vec<f64>>,
 }
 
-/// Points before correction. Different correction weights make different clouds from them.
+/// Points before their distances are corrected. Different correction weights make different clouds
+/// from the same points.
 #[derive(Debug)]
 pub(super) struct UncorrectedPoints {
     /// For each point, the agent around which it was drawn.
     around: Vec<usize>,
     /// For each point, the logs of the softened distances to all agents.
     logs: Vec<Vec<f64>>,
-    /// For each point, the kernel with every agent; empty without kriging.
+    /// For each point, the kriging kernel between the point and every agent; empty without kriging.
     near: Vec<Vec<f64>>,
 }
 
@@ -56,14 +57,13 @@ impl Cloud {
         &self.logs[agent]
     }
 
-    /// The number of agents for which the cloud predicts distances.
     pub(super) fn agents(&self) -> usize {
         self.logs.len()
     }
 }
 
 impl UncorrectedPoints {
-    /// Draws `particles` points around agents, and far points in addition.
+    /// Draws `particles` points around agents, and additional far points.
     pub(super) fn draw(mesh: &LaidOut<'_>, kriging: Option<&Kriging>, particles: usize) -> Self {
         let LaidOut { measured, layout, softening, seed } = *mesh;
         let scale = measured.scale();
@@ -115,7 +115,6 @@ impl UncorrectedPoints {
     }
 }
 
-/// Draws a point around an agent.
 fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let dimensions = agent.len() - 1;
     let width = scale * WIDTH.0 * (WIDTH.1 / WIDTH.0).powf(rng.random::<f64>());
@@ -126,7 +125,7 @@ fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     at
 }
 
-/// Draws a point around an agent, with a large height.
+/// Draws a far point: a point around an agent, with a large height.
 fn far_off(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut at = beside(agent, scale, rng);
     let height = scale * FAR_HEIGHT.0 * (FAR_HEIGHT.1 / FAR_HEIGHT.0).powf(rng.random::<f64>());

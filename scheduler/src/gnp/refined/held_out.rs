@@ -1,7 +1,7 @@
 //! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
-//! Held-out agents serve to choose constants, the penalty and landmarks. Sites cannot serve for
-//! this, because their true distances to agents are unknown.
+//! The errors of their predicted distances decide on the kriging constants, the penalty and the
+//! landmarks. Sites cannot be used instead, because their true distances to agents are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -12,16 +12,16 @@ use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{LaidOut, Layout};
 use super::posterior::WeightedPoints;
 
-/// Points of a held-out agent's cloud. Comparing choices needs fewer points than
-/// predicting for sites.
+/// Points of a held-out agent's cloud. Comparing sets of constants or of landmarks needs fewer
+/// points than predicting for sites.
 const PARTICLES: usize = 600;
-/// The share of the errors, smallest first, that enter the score. The largest errors come from
-/// unusual pairs, which no choice can improve.
+/// The share of the errors, smallest first, that count in the score. The largest errors come from
+/// unusual pairs, which no constants and no landmarks predict well.
 const SCORED: f64 = 0.8;
 
-/// Agents are held out only in meshes of at most this many agents. Each agent has its own cloud
-/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. With
-/// more agents, the first constants in the list are used, there is no penalty, and landmarks are
+/// Agents are held out only in meshes of at most this many agents, because each agent needs its own
+/// cloud (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents.
+/// With more agents, the first of [`CONSTANTS`] are used, there is no penalty, and landmarks are
 /// elected by k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
@@ -36,8 +36,8 @@ pub(in crate::gnp) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Lays out all agents of `measured`. The first `landmarks` of them are the landmarks for
-    /// choosing the constants. Returns `None` if the kriging cannot be solved.
+    /// Lays out all agents of `measured`. The first `landmarks` agents are the landmarks with which
+    /// the constants are chosen. Returns `None` if the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
         let softening = super::SOFTENING * measured.scale();
@@ -69,7 +69,6 @@ pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(CONSTANTS[0], |(_, constants)| *constants)
 }
 
-/// Whether the agents are few enough to hold each of them out.
 pub(super) const fn can_hold_out(measured: &Measured) -> bool {
     measured.agents.len() <= MOST_AGENTS
 }
@@ -86,7 +85,7 @@ pub(in crate::gnp) struct HeldOut<'a> {
 }
 
 impl<'a> HeldOut<'a> {
-    /// Prepares all agents; `None` if there are more than [`MOST_AGENTS`].
+    /// Draws the clouds; `None` if there are more than [`MOST_AGENTS`] agents.
     pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
         let LaidOut { measured, softening, .. } = *mesh;
         if !can_hold_out(measured) {
@@ -97,9 +96,9 @@ impl<'a> HeldOut<'a> {
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
-    /// The score of the agents at these indices as landmarks: the mean relative error of the
-    /// predictions for pairs of a held-out agent and another non-landmark agent, without the
-    /// largest errors. `None` if no such pair was measured.
+    /// The score of the agents at the indices `landmarks` as landmarks: the mean relative error of
+    /// the predicted distances between held-out agents and other non-landmark agents, without the
+    /// largest errors. `None` if no such distance was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (row, weighed) in self.sites(landmarks) {
@@ -121,8 +120,8 @@ impl<'a> HeldOut<'a> {
         (summed > 0.0).then(|| sum / summed)
     }
 
-    /// Treats each held-out agent as a site that the landmarks at these indices measured, and
-    /// returns the two candidates for each site.
+    /// Treats each held-out agent as a site that the agents at the indices `landmarks` measured,
+    /// and returns the two candidates for each site.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
         let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
             let mut choice = HeldOutChoice::none();
@@ -142,8 +141,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// All non-landmark agents that a landmark measured: an agent's row of the mesh, and the
-    /// posterior of its place from the landmarks' measurements.
+    /// For each non-landmark agent that a landmark measured: the agent's row of the mesh, and the
+    /// posterior of its place, given the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
@@ -158,28 +157,27 @@ impl<'a> HeldOut<'a> {
     }
 }
 
-/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the other
-/// agent with the smallest expected distance.
+/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the
+/// non-landmark agent with the smallest expected distance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HeldOutChoice {
-    /// The distance of the nearest landmark.
+    /// The measured distance of the nearest landmark.
     pub(super) landmark: f64,
     /// The smallest expected distance among the agents that are not landmarks.
     pub(super) expected: f64,
-    /// The true distance of the agent with that expected distance.
+    /// The measured distance of the agent with the smallest expected distance.
     pub(super) truth: f64,
-    /// The distance of the truly nearest agent.
+    /// The measured distance of the nearest agent.
     pub(super) nearest: f64,
 }
 
 impl HeldOutChoice {
-    /// No candidates.
     const fn none() -> Self {
         let far = f64::INFINITY;
         Self { landmark: far, expected: far, truth: far, nearest: far }
     }
 
-    /// The true distance of the agent that is chosen with this penalty on predictions.
+    /// The measured distance of the candidate that is chosen with this penalty, in milliseconds.
     pub(super) fn taken(&self, penalty: f64) -> f64 {
         if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
     }

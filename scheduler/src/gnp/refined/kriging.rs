@@ -1,14 +1,19 @@
-//! Kriging: the map's errors for pairs of agents predict its errors for pairs of hosts near them.
+//! Kriging: predicts the map's errors for pairs of hosts from its errors for pairs of nearby
+//! agents.
 //!
 //! The log residual of a measured pair is `y(i,k) = ln(d + s) - ln(g + s)`, where `d` is the
-//! measured distance, `g` the computed one and `s` the softening. The residuals are modelled as a
-//! Gaussian process over *pairs* of places. [`Constants`] explains `c`, `l`, `v` and `n`. The
-//! similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with `K(i,i) = 1`. The
-//! covariance of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`, because a pair has no
-//! direction. The part that places do not explain has the variance `n max(1, |y| / 0.25)`, because
-//! a large residual is more likely an outlier than information. Sources: Krige 1951; Rasmussen and
-//! Williams, "Gaussian processes for machine learning", 2006, section 2.2. Wong, Slivkins and Sirer
-//! also correct distances by residuals, but keep the corrections per node, not per pair.
+//! measured distance, `g` the computed distance and `s` the softening. The residuals are modelled
+//! as a Gaussian process over *pairs* of places. [`Constants`] explains `c`, `l`, `v` and `n`.
+//!
+//! - The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with `K(i,i) = 1`.
+//! - The covariance of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`. It has two terms,
+//!   because a pair has no direction.
+//! - The part that places do not explain has the variance `n max(1, |y| / 0.25)`. It grows with the
+//!   residual, because a large residual is probably an outlier.
+//!
+//! Sources: Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning", 2006,
+//! section 2.2. Wong, Slivkins and Sirer also correct distances by residuals, but keep one
+//! correction per node, not per pair.
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
@@ -22,14 +27,14 @@ use super::layout::{LaidOut, reach};
 /// A residual larger than this is treated as an outlier: the noise assumed for it grows with
 /// its size.
 const ODD: f64 = 0.25;
-/// Maximum number of pairs used. If there are more, the seed draws this many, because the work
-/// grows with the cube of their number.
+/// Maximum number of pairs used, because the work grows with the cube of their number. If there are
+/// more pairs, this many are drawn at random.
 const MOST_PAIRS: usize = 1_000;
 
 /// The constants of the covariance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Constants {
-    /// `v`: the part of a log residual's variance that the places of both ends explain.
+    /// `v`: the part of a log residual's variance that the places of the two hosts explain.
     pub(super) variance: f64,
     /// `c`: the correlation of two hosts at one place.
     pub(super) likeness: f64,
@@ -39,8 +44,8 @@ pub(super) struct Constants {
     pub(super) noise: f64,
 }
 
-/// Sets of constants to choose from, from smooth to sharp. Networks differ in how far similarity
-/// reaches and in how much of a residual is noise.
+/// Sets of constants to choose from. There are several, because networks differ in how far
+/// similarity reaches and in how much of a residual is noise.
 pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
     Constants { variance: 0.02, likeness: 0.9, length: 0.45, noise: 0.005 },
@@ -59,18 +64,20 @@ pub(super) struct Kriging {
     points: Vec<Vec<f64>>,
     /// `K`: the kernel between agents.
     kernel: DMatrix<f64>,
-    /// `v A K`, where `A` contains the solved residuals of the pairs. The correction of a place
-    /// towards an agent is the place's kernel row times the agent's column.
+    /// `v A K`, where `A` is the symmetric matrix of the `solved` residuals of the pairs. The
+    /// correction of a place's log distance to an agent is the place's kernel row times the agent's
+    /// column.
     weights: DMatrix<f64>,
     pairs: Vec<(usize, usize)>,
     /// The inverse of the covariance of the pairs.
     inverse: DMatrix<f64>,
+    /// The inverse covariance times the residuals, one value per pair.
     solved: DVector<f64>,
 }
 
 impl Kriging {
-    /// Solves the process for these constants; `None` if the covariance is singular. Because of the
-    /// noise, it is singular only after an overflow.
+    /// Solves the process for these constants; `None` if the covariance is not positive definite.
+    /// The noise on its diagonal prevents this, except after an overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -93,19 +100,19 @@ impl Kriging {
         Some(Self { constants, length, points: points.clone(), kernel, weights, pairs, inverse, solved })
     }
 
-    /// `K` between a place and every agent.
+    /// The kernel `K` between a place and every agent.
     pub(super) fn near(&self, at: &[f64]) -> Vec<f64> {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// The amount that one unit of kernel adds to the log distance: one row per near agent, one
-    /// column per predicted agent.
+    /// The amounts that one unit of the kernel with an agent (row) adds to a place's log distance
+    /// to an agent (column).
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }
 
-    /// Returns the weights as if no pair of `agent` had been measured. Uses the block inverse, so
-    /// that the process need not be solved again.
+    /// Returns the weights as if no pair of `agent` had been measured. The formula for the inverse
+    /// of a block matrix makes it unnecessary to solve the process again.
     pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
         let (mut block, mut rest) = (Vec::new(), Vec::new());
         for (p, &(i, j)) in self.pairs.iter().enumerate() {
@@ -127,9 +134,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The factors with which one site's residuals towards the agents `from` correct the site's
-    /// distance to every agent: one row per agent. The covariance of two residuals of one site is
-    /// `v K` of their agents; the variance of a residual also includes its noise.
+    /// The factors with which one site's residuals at the agents `from` correct the site's log
+    /// distance to every agent: one row per agent. The covariance of a site's residuals at two
+    /// agents is `v K` of the two agents; [`SITE_NOISE`] is added to each variance.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
@@ -172,7 +179,8 @@ fn residuals(mesh: &LaidOut<'_>) -> (Vec<(usize, usize)>, Vec<f64>) {
     (pairs.into_iter().map(|(i, j, _)| (i, j)).collect(), residuals)
 }
 
-/// Returns a symmetric matrix with one value per pair.
+/// Returns a symmetric matrix with the value of pair (i,j) in row i and column j, and zeros
+/// elsewhere.
 fn spread(pairs: &[(usize, usize)], values: &[f64], count: usize) -> DMatrix<f64> {
     let mut matrix = DMatrix::zeros(count, count);
     for (&(i, j), &value) in pairs.iter().zip(values) {

@@ -1,9 +1,9 @@
 //! Places the agents in a given number of dimensions: minimises the robust log error over the whole
 //! mesh by Gauss–Newton.
 //!
-//! The method moves one agent at a time while the others are fixed, as the plain fit does, but by
-//! damped Gauss–Newton steps with analytic derivatives. It finds the same optimum as the simplex
-//! with a fraction of the work.
+//! Like the plain fit, the method moves one agent at a time while all others are fixed. It uses
+//! damped Gauss–Newton steps with analytic derivatives instead of the simplex, because they find
+//! the same optimum with a fraction of the work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -14,8 +14,8 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::RefinedSwitches;
 
-/// Maximum number of sweeps with squared errors. After these sweeps, all starts are near one
-/// optimum, so that unusual pairs can be recognised and count less.
+/// Maximum number of sweeps with squared errors. These sweeps come first, because unusual pairs can
+/// be recognised only near an optimum.
 const SQUARE_SWEEPS: usize = 60;
 /// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
@@ -23,21 +23,21 @@ const ROBUST_SWEEPS: usize = 400;
 const CONVERGED: f64 = 1e-5;
 /// The height of all agents at the start, as a share of the scale.
 const HEIGHT: f64 = 0.02;
-/// Size of the random disturbance of the second start, as a share of the scale.
+/// Maximum random shift of each component in the second start, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
-/// The damping of the first step, and its bounds, as shares of the diagonal.
+/// The damping of the first step and the bounds of the damping, as shares of the diagonal of the
+/// normal equations' matrix.
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Maximum number of steps tried per agent and sweep, each with five times the damping of the
-/// step before.
+/// Maximum number of steps tried per agent and sweep. Each has five times the damping of the step
+/// before.
 const STEP_TRIES: usize = 6;
-/// Places nearer than this, in milliseconds, count as equal: the direction between them
-/// is undefined.
+/// Lower bound, in milliseconds, of the distance by which a difference of two places is divided.
+/// It avoids a division by zero.
 const NO_DISTANCE: f64 = 1e-9;
 
-/// A measured mesh and its layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaidOut<'a> {
     pub(super) measured: &'a Measured,
@@ -96,7 +96,7 @@ struct LayoutProblem<'a> {
     measured: &'a Measured,
     /// In milliseconds.
     softening: f64,
-    /// The limit of Huber's loss in the last sweeps.
+    /// The limit of Huber's loss in the sweeps after [`SQUARE_SWEEPS`].
     huber: f64,
     heights: bool,
 }
@@ -128,8 +128,8 @@ impl LayoutProblem<'_> {
         log_error(computed, distance, self.softening)
     }
 
-    /// Moves one agent by one damped step (Levenberg 1944, Marquardt 1963), with weights that give
-    /// Huber's loss. Returns the agent's cost afterwards.
+    /// Moves one agent by one damped step (Levenberg 1944, Marquardt 1963) on Huber's loss. Returns
+    /// the agent's cost after the step.
     fn improve(&self, agent: usize, points: &mut [Vec<f64>], huber: f64, damping: &mut f64) -> f64 {
         let (normal, gradient) = self.linearise(agent, points, huber);
         let cost = self.cost(agent, &points[agent], points, huber);
@@ -159,7 +159,8 @@ impl LayoutProblem<'_> {
         cost
     }
 
-    /// The normal equations of one agent's weighted log errors.
+    /// The normal equations (matrix and gradient) of one agent's log errors. Iteratively reweighted
+    /// squares give Huber's loss.
     fn linearise(&self, agent: usize, points: &[Vec<f64>], huber: f64) -> (DMatrix<f64>, DVector<f64>) {
         let at = &points[agent];
         let dimensions = at.len() - 1;
@@ -185,7 +186,7 @@ impl LayoutProblem<'_> {
     }
 }
 
-/// The computed distance between two points, and its straight-line part.
+/// The computed distance between two points, and its straight-line part; in milliseconds.
 pub(super) fn reach(a: &[f64], b: &[f64]) -> (f64, f64) {
     let last = a.len() - 1;
     let square: f64 = a[..last].iter().zip(&b[..last]).map(|(p, q)| (p - q) * (p - q)).sum();

@@ -1,12 +1,12 @@
-//! The penalty on predictions. The nearest landmark that measured a site is chosen unless another
+//! The prediction penalty. The nearest landmark that measured a site is chosen unless another
 //! agent's expected distance plus the penalty is shorter.
 //!
-//! The agent with the shortest of many predictions is chosen, and the shortest prediction is
-//! usually too short (the winner's curse: Capen, Clapp and Campbell 1971). The nearest landmark's
-//! distance is measured and has no such error. The cost of choosing by a prediction that is too
-//! short depends on the network. The estimate of this cost uses agents held out as sites, for the
-//! present landmarks and for sets of landmarks drawn from the agents. The drawn sets add choices,
-//! so that the estimate depends less on chance.
+//! The shortest of many predictions is usually too short (the winner's curse: Capen, Clapp and
+//! Campbell 1971). The nearest landmark's distance is measured and has no such error.
+//!
+//! The best penalty depends on the network, so it is chosen with agents held out as sites. The
+//! landmarks are the present ones, then sets of agents drawn at random. More sets make the result
+//! depend less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -16,18 +16,18 @@ use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// The penalties to choose from, as shares of the scale. With a greater penalty, the nearest
-/// landmark would always be chosen.
+/// The penalties to choose from, as shares of the scale. With a penalty above the last one, the
+/// nearest landmark would always be chosen.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
-/// Number of drawn sets of landmarks, besides the present one.
+/// Number of drawn sets of landmarks, in addition to the present landmarks.
 const DRAWN_SETS: usize = 30;
-/// A difference between the costs of penalties counts as chance if it is below this share of the
-/// distance to the truly nearest agents. The smallest of equally good penalties is chosen, so that
-/// a map that predicts well is used.
+/// Two penalties count as equally good if the total distances of their chosen agents differ by at
+/// most this share of the total distance of the nearest agents. The smallest of equally good
+/// penalties is chosen, so that a map that predicts well is used.
 const BY_CHANCE: f64 = 0.01;
 
-/// Returns the penalty in milliseconds; 0 if no agent can be held out. The first `landmarks` agents
-/// of the mesh are the landmarks.
+/// Returns the penalty in milliseconds; 0 if agents cannot be held out. The first `landmarks`
+/// agents of the mesh are the landmarks.
 pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
     if !can_hold_out(mesh.measured) {
         return 0.0;
@@ -44,8 +44,8 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// Returns, as a share of the scale, the smallest penalty whose chosen agents are not clearly
-/// farther away than those of the best penalty.
+/// Returns, as a share of the scale, the smallest penalty that is as good as the best one (see
+/// [`BY_CHANCE`]). `scale` is in milliseconds.
 fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);

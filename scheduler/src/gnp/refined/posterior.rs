@@ -1,5 +1,5 @@
-//! The posterior of one site: the cloud's points, weighted by how well they explain the site's
-//! measurements, and the resulting distances to all agents.
+//! The posterior of one site: weights the cloud's points by how well they explain the site's
+//! measurements, and computes the site's distances to all agents.
 
 use crate::gnp::round_trip;
 use crate::model::stats::count;
@@ -9,30 +9,31 @@ use super::cloud::Cloud;
 use super::kriging::Kriging;
 use super::{Layer, Refined};
 
-/// Scale of the error of a log measurement. The error has a Student density with three degrees of
-/// freedom, so that one outlier among nine measurements hardly affects the result.
+/// Scale of the error of a measurement's logarithm. The error has a Student density with three
+/// degrees of freedom, so that one outlier among nine measurements hardly affects the result.
 const ERROR_SCALE: f64 = 0.06;
-/// Squared errors are capped at this value, which keeps products finite.
+/// Maximum of z² / 3 for a standardised error z, so that the products over all measurements stay
+/// finite.
 const MOST_SQUARED: f64 = 2_500.0;
-/// Points whose weight is below this share of the greatest weight are dropped, to save work.
+/// Points with a weight below this share of the greatest weight are dropped, to save work.
 const LIGHTEST: f64 = 1e-4;
 
 /// The share by which a confirmer must lower the expected distance to the nearest agent. A
-/// confirmer that lowers it by less is nearer at no point of the cloud, so according to the map its
-/// measurement cannot change the choice. Larger values save probes, but in measurements the chosen
-/// agents were then farther away (`docs/gnp.md`, 7).
+/// confirmer that lowers this distance by less is nearer at no point of the cloud, so its
+/// measurement cannot change the choice. With larger values, fewer sites are probed, but the chosen
+/// agents are farther away (`docs/gnp.md`, section 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// The predicted distance of one agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// The true distance is equally likely to be longer or shorter than this.
+    /// The true distance is equally likely to be longer or shorter than the median.
     pub median: Rtt,
-    /// The value that is compared with measured distances when agents are ranked: the mean distance
-    /// over the possible points of the site, plus the penalty on predictions. It is the mean, not
-    /// the median, because an agent that might be far is a risk.
+    /// The distance by which agents are ranked: the mean distance over the points of the site, plus
+    /// the prediction penalty. Agents are ranked by the mean, not the median, because choosing an
+    /// agent that might be far is a risk.
     pub expected: Rtt,
-    /// Standard deviation of the distance's logarithm: 0.1 is about 10 %.
+    /// Standard deviation of the logarithm of the distance; 0.1 is about 10 %.
     pub spread: f64,
 }
 
@@ -41,11 +42,12 @@ pub struct Prediction {
 pub struct Posterior<'a> {
     map: &'a Refined,
     layers: Vec<WeightedPoints>,
-    /// The index of each agent that measured the site, and its softened measurement.
+    /// The index of each agent that measured the site, and its softened measurement in
+    /// milliseconds.
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that were not dropped, and their weights.
+/// The points of one layer that were not dropped.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
     /// The sum of the weights is 1.
@@ -83,8 +85,8 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
-    /// Selects up to `k` of `candidates` to measure the site once, so that the expected distance of
-    /// the nearest agent that measured it becomes smallest. Agents are selected one after another
+    /// Selects up to `k` of `candidates` to measure the site once. They minimise the expected
+    /// distance of the nearest agent that has measured the site. The agents are selected one by one
     /// (greedy), until no remaining candidate might be nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
@@ -118,9 +120,9 @@ impl<'a> Posterior<'a> {
 }
 
 impl WeightedPoints {
-    /// Weights the points of a cloud by the measurements. With `kriging`, the residuals of the
-    /// measurements correct the distances to the other agents. If `all` is false, only the point
-    /// with the greatest weight is used.
+    /// Weights the points of a cloud by the measurements `known` (an agent's index, and the log of
+    /// its softened measurement). With `kriging`, the residuals of the measurements correct the
+    /// distances to all agents. If `all` is false, only the point with the greatest weight is used.
     pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
         let (kept, weights) = heaviest(likelihoods(cloud, known), all);
         let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
@@ -147,7 +149,7 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Selects in linear time, because sorting took most of the time of a prediction.
+        // Selects in linear time, because sorting would take most of the time of a prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));
@@ -186,16 +188,16 @@ impl WeightedPoints {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
-    /// The mean, over the points, of the lesser of this agent's distance and the point's
-    /// value in `least`.
+    /// The mean, over the points, of the minimum of the agent's distance and the point's value in
+    /// `least`.
     fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
         let points = self.logs[agent].iter().zip(&self.weights).zip(least);
         points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
     }
 }
 
-/// For each point, the product of `1 + z² / 3` over all measurements, where z is the standardised
-/// error. The likelihood (Student's t, three degrees of freedom) is the power -2 of this product.
+/// For each point, the product of `1 + z² / 3` over all measurements, where `z` is the standardised
+/// error. The likelihood (Student's t, three degrees of freedom) is this product to the power -2.
 fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     let Some(&(first, _)) = known.first() else { return Vec::new() };
     let mut products = vec![1.0; cloud.towards(first).len()];
@@ -209,7 +211,7 @@ fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     products
 }
 
-/// The points that are not dropped, and their weights, whose sum is 1.
+/// The indices of the points that are not dropped, and their weights, whose sum is 1.
 fn heaviest(products: Vec<f64>, all: bool) -> (Vec<usize>, Vec<f64>) {
     let least = products.iter().copied().fold(f64::INFINITY, f64::min);
     let share = |product: f64| (least / product) * (least / product);
