@@ -3,9 +3,11 @@
 //! Distances determine a fit only up to rotation, reflection and translation, so without an
 //! alignment every refit would change every coordinate. The alignment is the orthogonal Procrustes
 //! solution (Schönemann, "A generalized solution of the orthogonal Procrustes problem",
-//! Psychometrika 31, 1966) over the agents in both embeddings: if the rows of X (new) and Y
-//! (former) are their centred positions and XᵀY = UΣVᵀ, the rotation is UVᵀ. Nothing is scaled,
-//! because both embeddings are in milliseconds. Heights have no direction, so they do not change.
+//! Psychometrika 31, 1966). Let the rows of X (new) and Y (former) be the centred positions of the
+//! agents in both embeddings. If XᵀY = UΣVᵀ, the rotation is UVᵀ.
+//!
+//! The scale does not change, because both embeddings are in milliseconds. Heights do not change,
+//! because they have no direction.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ const PRECISION: f64 = 1e-12;
 const MOST_STEPS: usize = 1000;
 
 /// Converts a coordinate to another number of dimensions: drops excess components, sets missing
-/// ones to zero, and keeps the height.
+/// components to zero, and keeps the height.
 pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     let (height, position) =
         coordinate.split_last().map_or((0.0, coordinate), |(height, position)| (*height, position));
@@ -95,9 +97,8 @@ impl Embedding {
     }
 
     /// Returns how far each agent that is in both embeddings moved from its place in `former`,
-    /// shortest move first. A move is the distance between the two positions plus the change of
-    /// the height. The agent's distance to a host that did not move changes by at most the length
-    /// of the move.
+    /// shortest move first. A move is the distance between the two positions plus the change of the
+    /// height. It bounds the change of the agent's distance to a host that did not move.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn the_scale_is_not_touched_and_strangers_come_along() {
         let truth = drawn(8, 2);
-        // The former map had only the first five agents, and distances twice as long.
+        // The former map has only the first five agents, and distances twice as long.
         let doubled: Vec<Vec<f64>> =
             truth[..5].iter().map(|point| point.iter().map(|component| component * 2.0).collect()).collect();
         let former = embedding(1, &doubled);
@@ -215,7 +216,7 @@ mod tests {
         let mut truth = drawn(12, 4);
         truth.iter_mut().for_each(|point| point[DIMENSIONS] /= 10.0);
         let mut rng = ChaCha8Rng::seed_from_u64(5);
-        // Noise of 1.5 %, as of a measurement with 20 samples of 5 % noise each.
+        // Each measurement has a relative error of at most 2.5 %.
         let mut measured = || {
             let mut mesh = Mesh::new();
             for (a, p) in agents(12).into_iter().zip(&truth) {

@@ -1,22 +1,19 @@
-//! Distinguishes sites in several locations (anycast, CDN, GeoDNS) from sites in one.
+//! Distinguishes sites in several locations (anycast, CDN, GeoDNS) from sites in one location.
 //!
-//! Three independent kinds of evidence, strongest first:
+//! There are three independent kinds of evidence, strongest first:
 //!
-//! 1. *Light.* The paths from two landmarks to the host together form a path between the landmarks.
-//!    If the positions of both landmarks are known, light in fibre needs a minimum time for their
-//!    great circle. If the sum of the two round trips is less than that time, the host certainly
-//!    has two locations.
-//! 2. *The map.* [`places`] computes the log odds of two hypotheses: the host has several locations
-//!    and each landmark sees the nearest, or the host has one location near the agents. [`pairs`]
-//!    computes how much nearer pairs of landmarks see the host than they see each other, with each
-//!    landmark in one pair only. Routing violates the triangle inequality often, and more often in
-//!    some networks than in others, so neither value means anything alone. Both values are
-//!    therefore compared with the values of the agents, each of which certainly has one location.
-//!    An agent's score is computed from the mesh without the agent's own data. A host is suspect if
-//!    its score is two standard deviations above the agents' mean.
-//! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
-//!    Several addresses in one prefix are often only round-robin DNS, so they only strengthen other
-//!    evidence.
+//! 1. *Light.* If a host has one location, the paths from two landmarks to the host together form a
+//!    path between the landmarks. If the sum of the two round trips is less than light in fibre
+//!    needs between the landmarks' positions, the host certainly has two locations.
+//! 2. *The map.* [`places`] computes the log odds that the host has several locations instead of
+//!    one. [`pairs`] computes how much nearer pairs of landmarks see the host than they see each
+//!    other. The score is the weighted sum of these two values. A host is suspect if its score is
+//!    two standard deviations above the agents' mean score, because each agent certainly has one
+//!    location. A fixed limit would not work, because networks differ in how often routing violates
+//!    the triangle inequality.
+//! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
+//!    different answers. Several addresses in one prefix only strengthen other evidence, because
+//!    they are often only round-robin DNS.
 //!
 //! The combined result is a confidence: the probability that the host has several locations, if
 //! half of all hosts have several.
@@ -35,36 +32,38 @@ mod places;
 
 use places::DrawnPlaces;
 
-/// Minimum number of measurements for a verdict by the map, because three distances fit too many
-/// explanations.
+/// Minimum number of measurements for a verdict by the map, because one location often explains
+/// three round trips well even if the host has several.
 const FEWEST_MEASURED: usize = 4;
 /// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
 /// are normal.
 const FEWEST_AGENTS: usize = 8;
-/// Bound of the log odds of several locations. Greater values depend on the tails of the model, not
-/// on the host.
+/// Bound of the absolute log odds of several locations, because greater values depend on the tails
+/// of the model, not on the host.
 const ODDS_HELD: f64 = 8.0;
-/// Weight of a pair of landmarks that sees the host nearer by a factor of e, in log odds.
+/// The log odds added by a pair of landmarks whose round trips to the host add up to 1/e of the
+/// pair's distance.
 const PAIR_WEIGHT: f64 = 5.0;
 /// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit for ordinary hosts, in standard deviations above the agents' mean score. It is
-/// exceeded by 3 to 5 % of ordinary hosts, not by the 2 % of a normal distribution, because the
-/// upper tail is longer.
+/// The limit for ordinary hosts, in standard deviations above the agents' mean score. Of ordinary
+/// hosts, 3 to 5 % exceed it. A normal distribution would give 2 %, but the upper tail of the
+/// scores is longer.
 const DEVIATIONS: f64 = 2.0;
 /// Minimum of the limit for ordinary hosts. At this score, several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// The log odds of a host at the limit, and their increase per unit of score beyond it. Both were
-/// fitted to hosts beyond the limit in measured matrices; half of these were planted anycast hosts.
+/// The log odds of several locations for a host at the limit. This constant and [`PER_UNIT`] are
+/// fitted to hosts beyond the limit in measured matrices. Half of these hosts are simulated anycast
+/// hosts.
 const AT_LIMIT: f64 = -1.15;
+/// The increase of the log odds per unit of score beyond the limit.
 const PER_UNIT: f64 = 0.5;
 
 /// A landmark's observation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
     pub landmark: AgentId,
-    /// The round trip that the landmark measured.
     pub rtt: Rtt,
     /// The address to which the landmark resolved the host's name; `None` if unknown.
     pub address: Option<IpAddr>,
@@ -73,9 +72,9 @@ pub struct Observation {
 /// Whether a host has one location or several.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LocationVerdict {
-    /// There is no evidence of several locations.
+    /// There is no sufficient evidence of several locations.
     Unicast,
-    /// The host probably has several locations.
+    /// The host may have several locations.
     Suspect {
         /// 0 to 1; 1 is certain.
         confidence: f64,
@@ -84,31 +83,29 @@ pub enum LocationVerdict {
     },
 }
 
-/// A piece of evidence for several locations.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnycastEvidence {
     /// Two landmarks' round trips add up to less than light in fibre needs between them.
     Light {
         pair: (AgentId, AgentId),
-        /// The sum of their round trips.
+        /// The sum of the two round trips.
         sum: Rtt,
-        /// The great circle between them, in kilometres.
+        /// The great circle between the landmarks, in kilometres.
         way_km: f64,
-        /// The shortest possible round trip between them at the speed of light in fibre, in
-        /// milliseconds.
+        /// The shortest possible round trip between the landmarks at the speed of light in fibre,
+        /// in milliseconds.
         least_ms: f64,
     },
     /// The map: several locations explain the round trips better than any single one.
     Map {
-        /// The excess of the host's score over the limit, which is computed from the agents'
-        /// scores.
+        /// The host's score minus the limit.
         beyond: f64,
-        /// The pair of landmarks whose round trips to the host add up to the smallest share of
-        /// the pair's distance, with this sum and this distance. `None` if no sum is below its
-        /// pair's distance.
-        pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
-        /// Number of disjoint pairs of landmarks whose sum of round trips is below 0.8 of their
+        /// The pair of landmarks with the smallest ratio of the sum of their round trips to the
+        /// host to their distance; the sum; and the distance. `None` if no sum is below the
         /// distance.
+        pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
+        /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than
+        /// 0.8 of the pair's distance.
         short_pairs: usize,
     },
     /// Landmarks resolved addresses in different prefixes.
@@ -202,8 +199,7 @@ impl AnycastDetector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. Only the last measurement of each landmark counts; otherwise the order
-    /// does not matter.
+    /// Judges one host. If a landmark has several observations, only the last one is used.
     pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -227,8 +223,8 @@ impl AnycastDetector {
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
-    /// Returns the two landmarks whose sum of round trips is farthest below the time that
-    /// light needs.
+    /// Returns the evidence of the two landmarks whose sum of round trips is farthest below the
+    /// time that light needs.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -250,8 +246,8 @@ impl AnycastDetector {
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {
         let judge = self.map.as_ref()?;
-        // Only landmarks' measurements count, because the agents' scores are computed from
-        // landmarks' measurements too.
+        // Only landmarks' measurements are used, because the agents' scores, from which the limit
+        // is computed, use only these.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
         let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
         let beyond = judge.score(&measured, None)? - judge.limit;
@@ -264,8 +260,8 @@ impl AnycastDetector {
 }
 
 impl MapJudge {
-    /// Returns the score for several locations. While an agent is judged, `without` excludes the
-    /// agent's own data.
+    /// Returns the score for several locations; `None` if there are too few measurements. `without`
+    /// excludes the places drawn around an agent, while the score of this agent is computed.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;
@@ -278,8 +274,6 @@ impl MapJudge {
     }
 }
 
-/// The limit for ordinary hosts: [`DEVIATIONS`] standard deviations above the mean of the agents'
-/// scores.
 fn limit(scores: &[f64]) -> f64 {
     let size = count(scores.len().max(1));
     let mean = scores.iter().sum::<f64>() / size;
@@ -287,8 +281,8 @@ fn limit(scores: &[f64]) -> f64 {
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
 }
 
-/// The probability of several locations for a score this far beyond the limit, if half of all hosts
-/// have several.
+/// The probability of several locations for a score that exceeds the limit by `beyond`, if half of
+/// all hosts have several.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }
@@ -306,7 +300,7 @@ mod tests {
     const AGENTS: usize = 16;
     const LANDMARKS: usize = 9;
 
-    /// An exact map: agents in a square with sides of 200 ms, with heights of 1 to 6 ms.
+    /// An exact map of agents.
     fn world(seed: u64) -> (Embedding, Mesh) {
         let coordinates = hosts(AGENTS, 2, seed);
         let mesh = mesh_of(&coordinates, 1.0);

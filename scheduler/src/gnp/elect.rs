@@ -1,13 +1,14 @@
-//! Elects landmarks: k-medoids over the agents' measured mesh, preferring different cities
-//! and carriers.
+//! Elects landmarks by k-medoids over the mesh, with a preference for different cities and
+//! carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because
-//! a site's location depends most on its nearest landmark. Choosing the agents farthest from
-//! each other instead would pick outliers (docs/accuracy.md). The cost also has two penalties in
-//! units of distance: one for two landmarks in the same city on the same carrier, and one for a
-//! city or carrier without a landmark while another has two (the paper 2.2.1: different cities,
-//! different carriers).
+//! a site's location depends most on its nearest landmark. The agents farthest from each other
+//! would be outliers (docs/accuracy.md).
+//!
+//! Two penalties are added to the cost, in units of distance: one for two landmarks in the same
+//! city on the same carrier, and one for a city or carrier without a landmark while another city or
+//! carrier has two (section 2.2.1 of the paper).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -26,15 +27,15 @@ use super::{Mesh, millis};
 
 /// In fleets of at least this size, a landmark must have been measured by two other agents.
 const LARGE_FLEET: usize = 10;
-/// Minimum number of other agents that must have measured a landmark of a large fleet.
+/// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
-/// Maximum number of swap passes. A pass without a successful swap ends the search earlier.
+/// Maximum number of passes of swaps. A pass without a successful swap ends the search.
 const MOST_PASSES: usize = 20;
 /// The penalty for a second landmark in one city and on one carrier, as a share of the mean
 /// distance between agents.
 const SAME_PAIR: f64 = 0.1;
-/// The penalty for a city or carrier without a landmark while another has two, as a share of the
-/// same mean distance.
+/// The penalty for a city or carrier without a landmark while another city or carrier has two, as a
+/// share of the mean distance between agents.
 const MISSING: f64 = 0.05;
 
 /// An agent that may become a landmark.
@@ -47,7 +48,6 @@ pub struct Nominee {
     pub carrier: String,
 }
 
-/// A chosen landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectedLandmark {
     pub agent: AgentId,
@@ -59,10 +59,8 @@ pub struct ElectedLandmark {
 pub enum ElectError {
     #[error("at least 1 landmark must be requested")]
     NoneAsked,
-    /// There are fewer agents than landmarks.
     #[error("an election of {asked} landmarks needs as many agents, but there are {there}")]
     TooFewAgents { asked: usize, there: usize },
-    /// There are fewer agents that two others measured than landmarks to elect.
     #[error(
         "an election of {asked} landmarks needs as many agents that two others reached, but only {reached} of {there} \
          were"
@@ -75,8 +73,8 @@ pub enum ElectError {
     },
 }
 
-/// Elects `count` landmarks among the nominees by the mesh, the most important first. The result
-/// depends neither on chance nor on the order of the nominees.
+/// Elects `count` landmarks among the nominees, the most important first. Equal arguments give
+/// equal results, and the order of the nominees does not matter.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
     let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
@@ -97,16 +95,16 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
 
 /// The cost function that an election minimises.
 pub(super) trait ElectionCost {
-    /// Returns the cost of choosing these agents.
+    /// Returns the cost of the agents `chosen`.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// Returns the cost of choosing these agents. These agents differ from the last recorded choice
-    /// at most in the agent at the given index.
+    /// Returns the cost of the agents `chosen`, which differ from the last recorded choice at most
+    /// in the agent at index `_place`.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
 
-    /// Records that these agents are now the choice, so that implementations can keep partial sums.
+    /// Records the present choice, so that implementations can keep partial sums.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
@@ -115,7 +113,7 @@ pub(super) struct Nominees<'a> {
     nominees: Vec<&'a Nominee>,
     /// The nominees grouped by city, by carrier, and by city and carrier together.
     kinds: [NomineeKinds; 3],
-    /// Indices of the nominees that may be elected, shuffled by the seed. The order decides between
+    /// Indices of the nominees that may be elected, in a random order. The order decides between
     /// choices of equal cost.
     eligible: Vec<usize>,
     /// In milliseconds, symmetric; an unmeasured pair gets the greatest measured distance.
@@ -150,12 +148,10 @@ impl<'a> Nominees<'a> {
         Self { kinds, eligible, distance, mean: known.iter().sum::<f64>() / size, nominees }
     }
 
-    /// The indices of the eligible nominees.
     pub(super) fn eligible(&self) -> impl Iterator<Item = usize> {
         self.eligible.iter().copied()
     }
 
-    /// The number of nominees.
     pub(super) fn size(&self) -> usize {
         self.nominees.len()
     }
@@ -169,12 +165,11 @@ impl<'a> Nominees<'a> {
         (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
     }
 
-    /// Returns a chosen agent with the reason for its choice.
     pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
         ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
-    /// Adds agents one by one, each time the agent that lowers the cost most (greedy).
+    /// Chooses agents one by one, each time the agent that lowers the cost most (greedy).
     fn build(&self, count: usize, cover: &mut CoverCost<'_>) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::with_capacity(count);
         while chosen.len() < count {
@@ -187,7 +182,8 @@ impl<'a> Nominees<'a> {
         chosen
     }
 
-    /// Swaps a chosen agent for another while this lowers the cost, in up to `most_passes` passes.
+    /// Replaces chosen agents by other agents while this lowers the cost, in up to `most_passes`
+    /// passes.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -214,13 +210,15 @@ impl<'a> Nominees<'a> {
         }
     }
 
-    /// Mean distance to the nearest chosen agent plus the penalties, in milliseconds.
+    /// The mean of all agents' distances to the nearest chosen agent, plus the penalties; in
+    /// milliseconds.
     pub(super) fn cost(&self, chosen: &[usize]) -> f64 {
         let nearest = |row: &Vec<f64>| chosen.iter().map(|&i| row[i]).fold(f64::INFINITY, f64::min);
         self.whole(self.distance.iter().map(nearest), chosen)
     }
 
-    /// The cost, computed from each agent's distance to the nearest chosen agent, in order.
+    /// The cost, computed from each agent's distance to the nearest chosen agent, in the order of
+    /// `nominees`.
     fn whole(&self, nearest: impl Iterator<Item = f64>, chosen: &[usize]) -> f64 {
         let size = count(self.distance.len().max(1));
         nearest.sum::<f64>() / size + self.sameness(chosen)
@@ -228,8 +226,7 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // The penalty counts chosen agents that share city and carrier with an earlier one, then
-        // cities and carriers that could have a landmark but have none.
+        // Chosen agents that share city and carrier with an earlier chosen agent.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
@@ -251,7 +248,6 @@ impl<'a> Nominees<'a> {
         }
     }
 
-    /// What distinguishes the elected agent among all nominees.
     fn distinction(&self, elected: usize) -> Option<String> {
         let it = self.nominees[elected];
         let alone = |same: &dyn Fn(&Nominee) -> bool| self.nominees.iter().filter(|other| same(other)).count() == 1;
@@ -284,8 +280,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups among the chosen nominees. The chosen nominees are few, so comparing
-    /// all pairs is fastest.
+    /// The number of groups of the chosen nominees. Comparing all pairs is fastest, because few
+    /// nominees are chosen.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -293,11 +289,12 @@ impl NomineeKinds {
     }
 }
 
-/// The nearest and second nearest chosen agent of each agent, so that the cost of a swap needs one
-/// comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering",
-/// 2019). The sums have the same terms in the same order as [`Nominees::cost`], so that both give
-/// bit-identical results. FastPAM differs in two ways: it sums changes, which would round
-/// differently, and it takes the best swap, not the first that lowers the cost.
+/// Stores the nearest and second nearest chosen agent of each agent, so that the cost of a swap
+/// needs one comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids
+/// clustering", 2019).
+///
+/// Unlike FastPAM, this type does not sum changes of the cost. It sums the terms of
+/// [`Nominees::cost`] in the same order, so that the results are bit-identical.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,
@@ -318,7 +315,7 @@ impl<'a> CoverCost<'a> {
         Self { ballot, nearest: vec![none; ballot.size()] }
     }
 
-    /// The cost of `chosen`, which must be the last recorded choice plus one agent at the end.
+    /// The cost of `chosen`, which is the last recorded choice plus one agent at the end.
     fn with(&self, chosen: &[usize]) -> f64 {
         self.with_another(chosen, chosen.len() - 1)
     }
@@ -399,7 +396,7 @@ mod tests {
     #[test]
     fn in_a_large_fleet_only_agents_that_two_others_reached_are_elected() {
         let mut mesh = Mesh::new();
-        // Only agents 1 to 4 can be reached; the other six are behind address translation.
+        // Only agents 1 to 4 can be reached.
         for (prober, target) in (1..=10).flat_map(|a| (1..=4).map(move |b| (a, b))) {
             mesh.insert(agent(prober), agent(target), rtt(f64::from(prober + target)));
         }
@@ -461,7 +458,7 @@ mod tests {
         }
     }
 
-    /// Runs the election with the plain cost.
+    /// Runs the election with [`PlainCost`].
     fn plainly(ballot: &Nominees<'_>, count: usize) -> Vec<usize> {
         let (mut plain, mut chosen) = (PlainCost(ballot), Vec::new());
         while chosen.len() < count {

@@ -198,8 +198,8 @@ pub(super) struct Measured {
     /// For each agent, the indices of the agents to which it has a measured distance, and
     /// these distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
-    /// The distance of every pair: the measured distance or, for unmeasured pairs, the length of the
-    /// shortest chain of measurements.
+    /// For measured pairs, the measured distance. For other pairs, the length of the shortest chain
+    /// of measurements.
     pub(super) filled: Vec<Vec<f64>>,
 }
 
@@ -277,8 +277,8 @@ impl Measured {
     }
 }
 
-/// The distance of every pair: the measured distance or, for unmeasured pairs, the length of the
-/// shortest chain of measurements (Floyd and Warshall); infinite if no chain exists.
+/// Computes [`Measured::filled`] by the algorithm of Floyd and Warshall. The distance is infinite
+/// if no chain of measurements connects a pair.
 fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     let count = rows.len();
     let mut filled = vec![vec![f64::INFINITY; count]; count];

@@ -157,7 +157,7 @@ impl Locator<'_> {
     }
 }
 
-/// Object-safe form of [`Ground<N>`], because the number `N` of components is known only at run
+/// Object-safe form of `Ground<N>`, because the number `N` of components is known only at run
 /// time.
 trait AnyAnchorage: Debug + Send + Sync {
     /// Returns the coordinate and the fit error of a host. `measured` contains pairs of an agent's
@@ -221,7 +221,7 @@ fn best_of<const N: usize, E>(
         Ok(())
     };
     lower(&mut best, &others)?;
-    // Ranking [`EXACT_STARTS`] starts is expensive, so it is done only if the first starts fail.
+    // Ranking `EXACT_STARTS` starts is expensive, so it is done only if the first starts fail.
     if best.1 >= enough && host.ground.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }

@@ -1,9 +1,8 @@
-//! The nearest agents of many sites, by computing the distance of every agent to every site.
+//! Finds the nearest agents of many sites, by computing the distance from every agent to every
+//! site. A search tree would save little with eight dimensions and at most some thousand agents.
 //!
-//! A search tree would save little with eight dimensions and at most some thousand agents. Four
-//! agents are processed at a time, and a square root is computed only if one of the four may be
-//! among the nearest. The search is single-threaded; callers with more cores give each core a part
-//! of the sites.
+//! Four agents are processed at a time, and square roots are computed only if one of the four may
+//! be among the nearest. The search is single-threaded, so callers split the sites among threads.
 
 use crate::model::{AgentId, Rtt};
 
@@ -13,13 +12,13 @@ use super::round_trip;
 /// Number of agents found for each site.
 const NEAREST: usize = 3;
 
-/// The agents nearest to one site, in 40 bytes.
+/// The agents nearest to one site. The type is small (40 bytes), because there is one per site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearest {
     agents: [AgentId; NEAREST],
     /// In milliseconds. Single precision has seven digits, and no map is more precise than that.
     millis: [f32; NEAREST],
-    /// Number of agents found: fewer than three if the embedding has fewer.
+    /// Number of agents found; less than three if the embedding has fewer agents.
     count: u8,
 }
 
@@ -41,8 +40,8 @@ pub struct RaggedCoordinates {
 }
 
 impl<const N: usize> Ground<N> {
-    /// Returns the agents nearest to a coordinate. `agents` are the agents' identifiers in the
-    /// order of the blocks. The result is empty if the coordinate is not finite.
+    /// Returns the agents nearest to a coordinate; none if the coordinate is not finite. `agents`
+    /// are the agents' identifiers in the order of the blocks.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {
         let mut nearest = Nearest { agents: [AgentId::new(0); NEAREST], millis: [0.0; NEAREST], count: 0 };
         let site = self.widen(coordinate);
@@ -58,8 +57,8 @@ impl<const N: usize> Ground<N> {
         nearest
     }
 
-    /// The smallest distances, without the site's height, and the indices of their agents. If there
-    /// are fewer than three agents, the missing distances are infinite.
+    /// The smallest distances in milliseconds, without the site's height, and the indices of their
+    /// agents. If there are fewer than three agents, the missing distances are infinite.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {
@@ -89,7 +88,6 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// Rounds to single precision, whose range includes every possible round trip.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

@@ -1,6 +1,5 @@
 //! Places one host by its distances to fixed hosts, with any switches of the plain map.
-//!
-//! [`super::locate`] computes the same result many times as fast, but only with all switches on.
+//! [`super::locate`] is many times as fast, but supports only the default switches.
 
 use super::PlainSwitches;
 use super::locate::host::{PRIOR, PRIOR_REACH};
@@ -12,14 +11,13 @@ use super::softening;
 const STARTS: usize = 9;
 /// The step length of the first simplex, as a share of the scale.
 const STEP: f64 = 0.1;
-/// The stop rule. It allows many steps because the published objective is flat near its minimum.
+/// The stop rule allows many steps, because the published cost is flat near its minimum.
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 
-/// The loss that a search minimises, and the components that it may change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Descent {
     pub(super) loss: Loss,
-    /// Whether the search changes the height. If not, heights are zero.
+    /// Whether hosts have a height. If not, heights are zero.
     pub(super) height: bool,
     /// In milliseconds.
     pub(super) scale: f64,
@@ -50,8 +48,8 @@ impl Descent {
     }
 }
 
-/// The coordinate of a host with these distances. The prior keeps the host near the coordinates
-/// `agents`; `None` leaves the prior out.
+/// Returns the coordinate of a host with the measured distances of `anchors`. The prior keeps the
+/// host near the coordinates `agents`. If `agents` is `None`, there is no prior.
 pub(super) fn place(
     anchors: &[Anchor<'_>],
     agents: Option<&[&[f64]]>,

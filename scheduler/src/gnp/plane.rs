@@ -1,14 +1,14 @@
-//! Draws coordinates on a plane: projects them on the two directions in which they differ most, and
-//! chooses the visible part of the plane.
+//! Draws coordinates on a plane: projects the coordinates on the two directions in which they
+//! differ most, and chooses the visible part of the plane.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats::count;
 
-/// In each direction, the frame reaches from the quantile `1 - FRAMED` of the points to the
-/// quantile `FRAMED`.
+/// In each direction, the frame contains the points from the quantile `1 - FRAMED` to the quantile
+/// `FRAMED`.
 const FRAMED: f64 = 0.97;
-/// Points outside the frame are drawn inside its edge, at this distance from the edge.
+/// Points outside the frame are drawn at this distance from its edge, in units of the drawing.
 const EDGE: f64 = 12.0;
 
 /// Projects the points on their two principal components. Also returns the share of the variance
@@ -31,7 +31,7 @@ pub fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     (projected, if total > 0.0 { shown / total } else { 1.0 })
 }
 
-/// The visible part of the plane. One unit of the points has the same length in both directions.
+/// The visible part of the plane. The scale is the same in both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
     size: [f64; 2],
@@ -41,7 +41,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns a frame of this size around most of the points, with a margin.
+    /// Returns a frame around most of the points. `size` and `margin` are in units of the drawing.
     pub fn around(points: &[[f64; 2]], size: [f64; 2], margin: f64) -> Self {
         let range = |axis: usize| {
             let mut values: Vec<f64> = points.iter().map(|point| point[axis]).collect();
@@ -59,8 +59,7 @@ impl Frame {
         Self { size, middle: [f64::midpoint(x.0, x.1), f64::midpoint(y.0, y.1)], scale }
     }
 
-    /// Where to draw a point, and whether the point is inside the frame. Points outside are drawn
-    /// near the edge.
+    /// Returns where to draw a point, and whether the point is inside the frame.
     pub fn place(&self, point: [f64; 2]) -> ([f64; 2], bool) {
         let free = [
             self.size[0] / 2.0 + (point[0] - self.middle[0]) * self.scale,

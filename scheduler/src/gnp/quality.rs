@@ -1,7 +1,7 @@
 //! How well an embedding explains the measurements: for each pair, for each agent, and overall.
 //!
-//! Errors are `|ln(predicted / measured)|`: 0.1 is about 10 %, whether too long or too short.
-//! Medians are used instead of means, so that a few unusual pairs do not dominate.
+//! Errors are `|ln(predicted / measured)|`, so 0.1 is about 10 % too long or too short. Medians are
+//! used instead of means, so that a few unusual pairs do not dominate.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Embedding, Mesh};
 /// An agent is suspect if its median error exceeds both this multiple of the median over all agents
 /// and [`STANDS_OUT_ABOVE`].
 const STANDS_OUT: f64 = 3.0;
-/// Minimum median error of a suspect. In a map that fits well, three times the median is
+/// Minimum median error of a suspect, because in a map that fits well, three times the median is
 /// still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
 /// Minimum number of distances for judging an agent. With fewer distances, the agent's median error
@@ -43,9 +43,9 @@ impl Residual {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AgentQuality {
     pub agent: AgentId,
-    /// The median error of its pairs.
+    /// The median error of the agent's measured pairs; 0 if there are none.
     pub median_error: f64,
-    /// Number of its measured pairs.
+    /// Number of the agent's measured pairs.
     pub distances: usize,
 }
 
@@ -63,8 +63,8 @@ impl Quality {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Computes the errors of the pairs that `counts` accepts. `counts` gets the smaller
-    /// identifier first.
+    /// Computes the errors of the pairs that `counts` accepts. The first argument of `counts` is
+    /// the smaller identifier.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =
@@ -105,7 +105,7 @@ impl Quality {
         median(self.residuals.iter().map(|residual| residual.log_error().abs()).collect())
     }
 
-    /// Agents with unusually large errors, largest first.
+    /// Agents with an unusually large median error, largest first.
     pub fn suspects(&self) -> Vec<AgentQuality> {
         let judged = self.agents.iter().filter(|agent| agent.distances >= FEWEST_TO_JUDGE);
         let medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();
@@ -116,8 +116,8 @@ impl Quality {
         suspects
     }
 
-    /// Agents with fewer distances than their coordinate has components. Other coordinates would
-    /// explain these distances as well.
+    /// Agents with fewer distances than their coordinate has components, so that the distances do
+    /// not determine the coordinate.
     pub fn low_confidence(&self) -> Vec<AgentQuality> {
         self.agents.iter().filter(|agent| agent.distances < self.dimensions + 1).copied().collect()
     }

@@ -1,5 +1,5 @@
-//! The kinds of maps, and the switches that leave out one ingredient of a map to
-//! measure its effect.
+//! The kinds of maps (tiers), and switches that leave out ingredients of a map to measure their
+//! effect.
 
 use crate::model::words;
 
@@ -50,8 +50,7 @@ macro_rules! switches {
 }
 
 switches!(
-    /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM 2002). All are
-    /// on by default.
+    /// The improvements of the plain map over GNP (Ng and Zhang, INFOCOM 2002).
     PlainSwitches {
         /// Agents are placed by the whole mesh. Off: agents and sites are placed by the landmarks
         /// alone.
@@ -71,8 +70,8 @@ impl PlainSwitches {
     /// The published system, with every switch off.
     pub const GNP: Self = Self { mesh: false, height: false, log: false, robust: false, prior: false };
 
-    /// The switches of a tier. The refined map is made from the plain map, so both have the
-    /// same switches.
+    /// The switches of a tier. The plain and the refined tier have the same switches, because the
+    /// refined tier also fits the plain map.
     pub fn of(tier: Tier) -> Self {
         match tier {
             Tier::Gnp => Self::GNP,
@@ -82,7 +81,7 @@ impl PlainSwitches {
 }
 
 switches!(
-    /// The ingredients of the refined map. All are on by default.
+    /// The ingredients of the refined map.
     RefinedSwitches {
         /// Every host has a height. Off: no heights.
         height,
@@ -90,21 +89,21 @@ switches!(
         robust,
         /// The residuals of the mesh correct predictions.
         kriging,
-        /// Held-out agents choose the kriging constants. Off: the first constants in the list are
-        /// used.
+        /// The kriging constants are those that predict held-out agents best. Off: the first
+        /// constants in the list are used.
         constants,
         /// The residuals of a site's measurements correct the predictions for agents near the
         /// landmarks; needs `kriging`.
         residuals,
         /// A site is a cloud of points. Off: only the point with the greatest weight is used.
         cloud,
-        /// Predictions are averaged over several numbers of dimensions. Off: there is a
-        /// single number.
+        /// Predictions are averaged over layouts with several numbers of dimensions. Off: there is
+        /// one layout.
         dimensions,
-        /// Agents are ranked by the expected distance. Off: by the median.
+        /// Agents are ranked by the expected distance. Off: by the median distance.
         expectation,
-        /// A penalty, computed from the errors of held-out agents, is added to predictions that
-        /// compete with measurements. Needs `kriging`.
+        /// The prediction penalty is added to predictions that compete with measurements. Needs
+        /// `kriging`.
         penalty,
     }
 );

@@ -1,23 +1,24 @@
 //! Trust: decides which agents' measurements are used.
 //!
 //! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
-//! evidence distinguish a bad agent from an unusual path; each uses all reports of the agent:
+//! evidence distinguish a bad agent from an unusual path. Each uses all reports of the agent:
 //!
-//! - *asymmetry*: the agent's measurements of others contradict the others' measurements of it;
-//! - *residual*: the agent's measurements of other agents contradict the map fitted without it, in
-//!   which it is located by the other agents' measurements alone;
+//! - *asymmetry*: the agent's measurements of other agents contradict their measurements of it;
+//! - *residual*: the agent's measurements of other agents contradict the map, on which the agent is
+//!   located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
 //! - *light*: the agent reports round trips shorter than light in fibre needs for the distance;
-//! - *collusion*: agents report that they are near each other, and all others see them far apart.
+//! - *collusion*: agents report that they are near each other, and all other agents measure that
+//!   they are far apart.
 //!
-//! The first three kinds give log ratios, which have a bias and a spread. An agent is quarantined
-//! if its bias or spread exceeds a fixed limit and is also an outlier, because networks differ in
-//! how symmetric they are. An outlier is far from the other agents' values; an outlying bias must
-//! also be far beyond its own standard error.
+//! The kinds asymmetry, residual and sites give log ratios, which have a bias and a spread. An
+//! agent is quarantined if its bias or spread exceeds a fixed limit and is also an outlier among
+//! the agents' values. The fixed limit alone would not suffice, because networks differ in how
+//! symmetric they are. An outlying bias must also exceed its own standard error by far.
 //!
-//! If two agents contradict each other, their pairs with other agents show which one is wrong: the
-//! worst agent is set aside, and the others are judged without it. At the end, the agents set aside
-//! are judged once more against the remaining ones.
+//! If two agents contradict each other, their pairs with other agents show which of the two is
+//! wrong. So the worst agent is set aside, and all other agents are judged without it. At the end,
+//! the agents set aside are judged again, against the remaining agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,31 +36,32 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// The alarm is raised if one landmark in this many is doubtful. If a third of the landmarks lie,
-/// the honest ones are no clear majority when a site is located.
+/// The alarm is raised if one landmark in this many is doubtful, because if a third of the
+/// landmarks lie, the honest landmarks are no clear majority.
 pub const ALARM_ONE_IN: usize = 3;
 /// Minimum number of measurements to locate a host, and of log ratios to judge an agent.
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// A non-landmark agent is quarantined if its median log ratio over sites is at most this: it
-/// reports less than 1/4.5 of the expected round trips. Honest agents report down to a third,
-/// because an agent is asked to measure sites that it is probably near.
+/// A non-landmark agent is quarantined if its median log ratio over sites is at most this value: if
+/// it reports less than 1/4.5 of the expected round trips. Honest agents report down to a third,
+/// because agents measure only sites that are probably near.
 const TOO_NEAR: f64 = -1.5;
 /// Minimum number of impossible round trips for a quarantine by light, because a single one may be
 /// due to another agent's wrong position.
 const FEWEST_IMPOSSIBLE: usize = 2;
 /// The share of an agent's pairs that must be impossible for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
-/// Maximum number of sites used to judge an agent. The median over these is precise enough, and
-/// each site must be located once per landmark.
+/// Maximum number of sites used to judge an agent. The median over this many sites is precise
+/// enough, and each site must be located once per landmark.
 const MOST_SITES: usize = 40;
-/// Maximum number of fits of the map in one judgement. Each fit may set one more agent aside.
+/// Maximum number of fits of the map in one judgement. After each fit, one more agent may be set
+/// aside.
 const MOST_FITS: usize = 6;
 
 /// The epoch of maps that are fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
-/// The seed of these fits. It is fixed, so that a mesh always gets the same judgement.
+/// The seed of fits for a judgement. It is fixed, so that equal evidence gives equal judgements.
 const SEED: u64 = 0;
 
 words!(
@@ -68,7 +70,8 @@ words!(
     Kind {
         /// Reported round trips are shorter than light needs.
         Light = "light",
-        /// Agents report that they are near each other, while other agents see them far apart.
+        /// Agents report that they are near each other, but other agents' measurements contradict
+        /// this.
         Collusion = "collusion",
         /// The agent's measurements contradict other agents' measurements of it.
         Asymmetry = "asymmetry",
@@ -79,18 +82,17 @@ words!(
     }
 );
 
-/// Whether an agent's measurements are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trust {
     /// The agent's measurements are used.
     Trusted,
     /// The agent's measurements are used, but the agent is doubtful and counts towards the alarm.
     Suspect,
-    /// None of the agent's measurements is used.
+    /// The agent's measurements are not used.
     Quarantined,
 }
 
-/// The verdict on an agent.
+/// The verdict on a doubtful agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub kind: Kind,
@@ -99,7 +101,6 @@ pub struct Finding {
     pub reason: String,
 }
 
-/// The evidence for a judgement.
 #[derive(Debug, Clone, Copy)]
 pub struct TrustEvidence<'a> {
     pub mesh: &'a Mesh,
@@ -107,15 +108,14 @@ pub struct TrustEvidence<'a> {
     pub landmarks: &'a [AgentId],
     /// Measurements of sites, one list per site. A few dozen sites suffice.
     pub sites: &'a [Vec<(AgentId, Rtt)>],
-    /// The shortest round trip that light allows between two agents whose positions are known.
+    /// For each pair of agents with known positions, the shortest round trip that light allows.
     pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
 }
 
-/// The trust in each agent, and the findings behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
     findings: BTreeMap<AgentId, Finding>,
-    /// For each agent, the kinds of evidence by which it could be judged.
+    /// For each agent, the kinds of evidence of which there was enough to judge it.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
@@ -167,7 +167,6 @@ impl FleetTrust {
     }
 }
 
-/// Judges every agent by all the evidence.
 pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
     let mut evaluation = TrustEvaluation::new(evidence);
     evaluation.check_light();
@@ -181,11 +180,10 @@ pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
     evaluation.conclude(map.as_ref())
 }
 
-/// The state of one judgement.
 struct TrustEvaluation<'a> {
     evidence: &'a TrustEvidence<'a>,
     agents: Vec<AgentId>,
-    /// Agents set aside. None of their measurements is used in the rest of the judgement.
+    /// Agents set aside. Their measurements are not used in the rest of the judgement.
     aside: BTreeSet<AgentId>,
     /// Findings that later evidence cannot withdraw.
     proven: BTreeMap<AgentId, Finding>,
@@ -197,8 +195,7 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report round trips shorter than light needs, unless the other agent
-    /// of the pair does too.
+    /// Sets aside agents that report round trips shorter than light needs.
     fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
@@ -208,8 +205,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that support each other's measurements while all other agents contradict
-    /// them. All of them are set aside at once, because only they support each other.
+    /// Sets aside colluding agents. All are set aside at once, because without one of them, the
+    /// remaining ones may have too few partners to be found.
     fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -243,7 +240,7 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside non-landmark agents whose reports are far too short for most of the sites that
+    /// Sets aside non-landmark agents whose claims are far too short for most of the sites that
     /// they confirmed.
     fn check_claims(&mut self, map: &Embedding) {
         let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
@@ -258,7 +255,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Returns the agent with the largest error among those that this evidence quarantines.
+    /// Returns the agent with the largest error among the agents that this kind of evidence
+    /// quarantines.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = TypicalSize::of(sizes.values());
@@ -266,7 +264,7 @@ impl<'a> TrustEvaluation<'a> {
         found.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
-    /// The sizes of the errors, for all agents that are not set aside.
+    /// The sizes of the errors of all agents that are not set aside.
     fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> BTreeMap<AgentId, ReportBias> {
         let believed = self.agents.iter().filter(|agent| !self.aside.contains(agent));
         believed.filter_map(|&agent| Some((agent, size(self, agent)?))).collect()
@@ -295,8 +293,8 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// The errors of a landmark's measurements of sites, relative to the other landmarks' locations
-    /// of these sites, minus the error of these locations that the control shows.
+    /// The errors of a landmark's measurements of sites, relative to the locations that the other
+    /// landmarks give the sites, minus the error that also the control has.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -305,13 +303,12 @@ impl<'a> TrustEvaluation<'a> {
         Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
     }
 
-    /// The control for a landmark: each non-landmark agent is located like a site, by all landmarks
-    /// except the one that is judged. The distance on the map is then compared with the agent's
-    /// measurement of the judged landmark.
+    /// The control for a landmark: the errors of the distances on the map from the judged landmark
+    /// to non-landmark agents. Each agent is located like a site by the other landmarks, and the
+    /// distance is compared with the agent's measurement of the judged landmark.
     ///
-    /// Landmarks that are close together, such as three in one town, locate everything too far from
-    /// a fourth landmark. All sites then have the same error. Measuring more sites does not reduce
-    /// this error, and the fourth landmark does not cause it.
+    /// The control shows errors that the judged landmark does not cause. For example, three
+    /// landmarks in one town locate all sites too far from a fourth landmark.
     fn control(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;

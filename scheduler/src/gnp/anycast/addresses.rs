@@ -7,20 +7,22 @@ use crate::model::stats::count;
 
 use super::{AnycastEvidence, Observation};
 
-/// The longest prefixes that are routed in the whole Internet.
+/// The lengths of the longest prefixes that are routed in the whole Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence that addresses in two prefixes mean several locations. The confidence rises with the
-/// number of prefixes up to [`EVERY_LANDMARK_ITS_OWN`]. Both values are estimates, not
-/// measurements: one data centre may have several prefixes.
+/// Confidence of several locations if the addresses are in two prefixes. It is an estimate and far
+/// below 1, because one data centre may have several prefixes.
 const TWO_PREFIXES: f64 = 0.5;
+/// Confidence of several locations if each landmark's address is in another prefix; an estimate.
+/// For fewer prefixes, the confidence is interpolated.
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
-/// Confidence from several addresses in one prefix. Such addresses are often only round-robin DNS.
+/// Confidence of several locations if different addresses are in one prefix. It is low, because
+/// such addresses are often only round-robin DNS.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The differences among the addresses of one family, and the confidence that they give; `None` if
-/// there are no differences. IPv4 and IPv6 addresses are not compared with each other, because most
-/// hosts have one of each.
+/// The confidence of several locations, and the evidence; `None` if all landmarks resolved one
+/// address. IPv4 and IPv6 addresses are not compared with each other, because most hosts have both
+/// kinds.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
@@ -50,7 +52,7 @@ fn prefix(address: IpAddr) -> u128 {
     }
 }
 
-/// `some` as a share of `whole`; 0 if `whole` is 0.
+/// Returns `some / whole`; 0 if `whole` is 0.
 fn part(some: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { count(some) / count(whole) }
 }

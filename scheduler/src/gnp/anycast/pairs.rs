@@ -1,27 +1,25 @@
-//! The sum rule: finds pairs of landmarks that see a host nearer than they see each other.
+//! Finds pairs of landmarks whose round trips to a host add up to less than the pair's distance.
 //!
-//! The plain rule (the sum of some pair's round trips is below the pair's distance) flags most
-//! hosts of a real network, because a landmark with one wrong round trip violates the rule with
-//! every other landmark. So each landmark counts in one pair only. Pairs are matched greedily, the
-//! smallest ratio of sum to distance first, and the absolute logarithms of these ratios are summed.
+//! In a real network most hosts have such a pair, because one unusual round trip of a landmark
+//! makes the sum too short with many other landmarks. So each landmark counts in one pair only.
+//! Pairs are matched greedily, the smallest ratio of sum to distance first. The result is the sum
+//! of the absolute logarithms of these ratios.
 
 use crate::model::{AgentId, Rtt};
 
 use super::super::{Mesh, millis, round_trip};
 
-/// A pair is reported in the evidence if the sum of its two round trips to the host is below this
-/// share of the pair's distance.
+/// A pair is counted in [`ShortPairs::far_below`] if the sum of its two round trips to the host is
+/// below this share of the pair's distance.
 const FAR_BELOW: f64 = 0.8;
 /// Milliseconds added to the sum and to the distance, so that two landmarks in one building give
 /// no evidence.
 const SOFTENING_MS: f64 = 2.0;
 
-/// The evidence of all pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShortPairs {
-    /// The sum of ln(distance / sum) over the pairs, without negative terms.
+    /// The sum of `ln(distance / sum)` over the pairs, without negative terms.
     pub(super) total: f64,
-    /// Number of pairs whose sum is below [`FAR_BELOW`] of their distance.
     pub(super) far_below: usize,
     /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round
     /// trips, and their distance.

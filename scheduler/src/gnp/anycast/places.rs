@@ -1,16 +1,16 @@
-//! The map's odds of several places against one.
+//! Computes from the map the odds that a host has several places instead of one.
 //!
-//! A *place* is a possible location of a host near some agent. Its displacement from the agent in
-//! the map has a length drawn log-uniformly. Its access delay is the agent's times a random
-//! factor, plus a small random amount. The measurement expected from a landmark is the map's
-//! distance, corrected by the map's error for that agent and landmark. The correction decays with
-//! the place's distance from the agent. A *mix* is three to five places; each landmark sees the
-//! nearest of them.
+//! A *place* is a possible location of a host near some agent. The length of its displacement from
+//! the agent is drawn log-uniformly. Its height is the agent's height times a random factor, plus a
+//! small random amount. The measurement expected from a landmark is the map's distance, corrected
+//! by the map's error for that agent and landmark. The correction decays with the length of the
+//! displacement. A *mix* is three to five places, of which each landmark measures the nearest.
 //!
-//! The log residuals have a Student density. The likelihood of the measurements under one place is
-//! the mean density over the places; under several places, the mean over the mixes. The ratio of
-//! the two likelihoods is the Bayes factor of several places against one (Kass and Raftery, "Bayes
-//! factors", 1995). Its logarithm is the log odds if both hypotheses are equally frequent.
+//! The log residuals have a Student density. The likelihood of the measurements for one place is
+//! their mean density over the places; for several places, it is the mean density over the mixes.
+//! The ratio of the two likelihoods is the Bayes factor of several places against one (Kass and
+//! Raftery, "Bayes factors", 1995). The logarithm of the Bayes factor is the log odds if both
+//! hypotheses are equally frequent.
 
 use std::collections::BTreeMap;
 
@@ -22,38 +22,37 @@ use crate::model::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 
-/// Number of places drawn, and number of mixes.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
-/// Number of places in a mix. A few landmarks can hardly distinguish more than five
-/// places from five.
+/// Number of places in a mix. A few landmarks can hardly distinguish more than five places from
+/// five.
 const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
 /// The least and greatest displacement of a place from its agent, as shares of the map's scale (the
 /// median distance).
 const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
 /// The greatest factor by which an agent's height is multiplied for a place near the agent.
-/// The second constant is the mean of the exponential variable added to the height, as a share
-/// of the scale.
 const HEIGHT_FACTOR: f64 = 1.5;
+/// The mean of the exponential variable added to the height, as a share of the scale.
 const HEIGHT_ADDED: f64 = 0.008;
-/// The share of the map's error that applies at the agent itself. The share decays over the length
-/// of the second constant, which is a share of the scale.
+/// The share of an agent's map error that corrects a place without displacement.
 const CARRIED: f64 = 0.9;
+/// The displacement over which that share falls to 1/e, as a share of the scale.
 const WEARS_OFF: f64 = 0.5;
-/// Softening of a log residual: added to both round trips, as a share of the scale.
+/// Softening of a log residual, as a share of the scale: it is added to the measured and to the
+/// expected round trip.
 const SOFTENING: f64 = 0.008;
-/// The scale of the Student density of a log residual, for one place and for several places. It is
-/// greater for several, because mixes sample the possibilities more sparsely.
+/// The scale of the Student density of a log residual, for one place.
 const SPREAD_ONE: f64 = 0.1;
+/// The scale for several places. It is greater, because mixes sample the possibilities more
+/// sparsely.
 const SPREAD_SEVERAL: f64 = 0.15;
-/// The degrees of freedom of the Student density. The tails are heavy because a few landmarks
-/// always have an unusual path.
+/// The degrees of freedom of the Student density. The value is small for heavy tails, because a few
+/// landmarks always have an unusual path.
 const FREEDOM: f64 = 3.0;
 
-/// The drawn places and mixes, with the measurement expected from each landmark.
 #[derive(Debug, Clone)]
 pub(super) struct DrawnPlaces {
-    /// The column of each landmark in the rows of expected measurements.
+    /// The index of each landmark in [`ExpectedRtts::row`].
     columns: BTreeMap<AgentId, usize>,
     one: Vec<ExpectedRtts>,
     several: Vec<ExpectedRtts>,
@@ -61,7 +60,7 @@ pub(super) struct DrawnPlaces {
     softening: f64,
 }
 
-/// The measurements expected from the landmarks at a place or a mix.
+/// The round trips that the landmarks would measure to a place or a mix.
 #[derive(Debug, Clone)]
 struct ExpectedRtts {
     /// The agents around which the places were drawn.
@@ -71,7 +70,7 @@ struct ExpectedRtts {
 }
 
 impl DrawnPlaces {
-    /// Draws places on a map. The epoch is the seed, so equal maps give equal places.
+    /// Draws places and mixes. The epoch is the seed, so equal maps give equal places.
     pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
         let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
@@ -88,13 +87,13 @@ impl DrawnPlaces {
         Self { columns, one, several, softening }
     }
 
-    /// Whether the agent is a landmark of the map; other agents' measurements are ignored.
+    /// Whether the agent is a landmark of the map. Measurements by other agents are ignored.
     pub(super) fn knows(&self, agent: AgentId) -> bool {
         self.columns.contains_key(&agent)
     }
 
-    /// The log odds of several places against one; `without` excludes the places drawn around that
-    /// agent.
+    /// The log odds of several places against one. `measured` has each agent's round trip in
+    /// milliseconds. `without` excludes the places drawn around that agent.
     pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
         let seen: Vec<(usize, f64)> = measured
             .iter()
@@ -111,14 +110,15 @@ impl DrawnPlaces {
 impl ExpectedRtts {
     /// The log of the Student density, without the terms that both hypotheses share.
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
-        // One logarithm of the product suffices: the few factors neither overflow nor underflow.
+        // One logarithm of the product is enough, because a product of so few factors neither
+        // overflows nor underflows.
         let factor = |&(column, log): &(usize, f64)| 1.0 + ((log - self.row[column]) / spread).powi(2) / FREEDOM;
         let size = count(seen.len());
         -f64::midpoint(FREEDOM, 1.0) * seen.iter().map(factor).product::<f64>().ln() - size * spread.ln()
     }
 }
 
-/// Draws one place around an agent.
+/// Draws a place around an agent, and returns [`ExpectedRtts::row`] of this place.
 fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let (scale, dimensions) = (embedding.scale, embedding.dimensions());
     let home = &embedding.agents()[&agent].coordinate;
@@ -140,7 +140,7 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
     embedding.landmarks().iter().map(expected).collect()
 }
 
-/// Draws a mix of a few places; each landmark sees the nearest.
+/// Draws a mix of places.
 fn mixed(places: &[ExpectedRtts], rng: &mut ChaCha8Rng) -> ExpectedRtts {
     let members: Vec<&ExpectedRtts> =
         (0..rng.random_range(PLACES_OF_MIX)).map(|_| &places[rng.random_range(0..places.len())]).collect();
@@ -157,7 +157,7 @@ fn normal(rng: &mut ChaCha8Rng) -> f64 {
     radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
 }
 
-/// The logarithm of the mean of the exponentials; minus infinity for an empty list.
+/// The logarithm of the mean of `exp(log)` over all `logs`; minus infinity for an empty list.
 fn log_mean(logs: &[f64]) -> f64 {
     let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if !most.is_finite() {

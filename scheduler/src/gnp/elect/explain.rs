@@ -1,9 +1,7 @@
-//! Describes how useful a set of landmarks is. The description uses only the mesh and the set, so
-//! it also works for landmarks that an operator chose.
+//! Describes how useful a set of landmarks is. The set may be elected or chosen by an operator.
 //!
-//! An agent is covered by its nearest landmark. The worth of a landmark is how much farther the
-//! nearest landmark would be without it, on average over all agents. This worth corresponds to the
-//! part of the election's cost that depends on distance.
+//! The worth of a landmark is how much farther the nearest landmark would be without it, on average
+//! over all agents. This is the change of the part of the election's cost that depends on distance.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,53 +12,50 @@ use crate::gnp::{Mesh, Nominee, millis};
 
 const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
-/// How useful a set of landmarks is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Number of agents that are not landmarks.
     pub others: usize,
-    /// Number of those agents with a landmark within each distance, the shortest distance first.
+    /// Number of non-landmark agents with a landmark within each distance, the shortest distance
+    /// first.
     pub coverage: Vec<Coverage>,
-    /// Median of those agents' distances to the nearest landmark; `None` if none was measured.
+    /// Median of the non-landmark agents' distances to the nearest landmark; `None` if no such
+    /// distance was measured.
     pub median: Option<Rtt>,
-    /// The agent that is farthest from its nearest landmark, and that distance.
+    /// The agent that is farthest from its nearest landmark, and the distance between them.
     pub farthest: Option<(AgentId, Rtt)>,
-    /// Agents that have no measured distance to any landmark.
+    /// Non-landmark agents without a measured distance to any landmark.
     pub uncovered: Vec<AgentId>,
-    /// The fleet's cities with and without a landmark.
     pub cities: Diversity,
-    /// The fleet's carriers with and without a landmark.
     pub carriers: Diversity,
     /// The worth of each landmark, in the order of the argument `landmarks`.
     pub landmarks: Vec<LandmarkWorth>,
 }
 
-/// The number of agents with a landmark within a distance.
+/// The number of non-landmark agents with a landmark within a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
     pub within: Duration,
     pub agents: usize,
 }
 
-/// Cities or carriers with and without a landmark; unknown ones are left out.
+/// The fleet's cities or carriers with and without a landmark, except unknown ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversity {
     pub with: Vec<String>,
     pub without: Vec<String>,
 }
 
-/// How useful one landmark is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandmarkWorth {
     pub landmark: AgentId,
     /// Number of other agents for which this landmark is the nearest.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without this landmark: the mean over all
-    /// agents with a measured distance to another landmark.
+    /// The worth: how much farther the nearest landmark would be without this landmark, on average
+    /// over all agents with a measured distance to another landmark.
     pub adds: Duration,
 }
 
-/// Describes a set of landmarks among the agents of a fleet.
 pub fn explain_election(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId]) -> Explanation {
     let others: Vec<AgentId> =
         fleet.iter().map(|nominee| nominee.agent).filter(|agent| !landmarks.contains(agent)).collect();
@@ -161,8 +156,8 @@ mod tests {
         assert_eq!(told.cities.without, ["Harbin"]);
         assert_eq!(told.carriers.without, ["CERNET"]);
         assert_eq!(told.landmarks[0].nearest_to, 2);
-        // Without agent 2, agents 2, 1 and 3 would be 60, 64 and 56 ms from agent 5, instead of 0,
-        // 4 and 4 ms from agent 2.
+        // Without agent 2, agents 2, 1 and 3 would be 60, 64 and 56 ms from agent 5. With agent 2,
+        // they are 0, 4 and 4 ms from agent 2.
         let adds = told.landmarks[0].adds.as_secs_f64() * 1e3;
         assert!((adds - (60.0 + 60.0 + 52.0) / 6.0).abs() < 1e-3, "{adds}");
     }

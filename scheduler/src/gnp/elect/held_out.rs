@@ -1,11 +1,10 @@
 //! Elects landmarks by k-medoids, then swaps landmarks so that the map predicts better for held-out
-//! agents, which are treated like sites.
+//! agents.
 //!
-//! A non-landmark agent is located like a site, and its predicted distances to other agents are
-//! compared with the measured ones. Minimising this error alone would choose landmarks far from all
-//! agents. But the agent nearest to a site is often a landmark, and a landmark's distance to a site
-//! is measured, not predicted. So the cost also includes the cost of k-medoids: the distance to the
-//! nearest landmark, and the penalties.
+//! A held-out agent is a non-landmark agent that is located like a site. Its predicted distances to
+//! other agents are compared with the measured distances. Minimising this error alone would choose
+//! landmarks far from all agents. But landmarks should also be near sites, because a landmark's
+//! distance to a site is measured, not predicted. So the cost also includes the cost of k-medoids.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -15,15 +14,14 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Maximum number of swap passes. A second pass finds swaps that the first one made possible; a
-/// third pass finds hardly any.
+/// Maximum number of passes of swaps. The second pass finds swaps that the first pass made
+/// possible. A third pass would find hardly any.
 const MOST_PASSES: usize = 2;
 /// The weight of the k-medoids cost relative to the prediction error. The cost is divided by the
 /// mean distance to the nearest other agent, so that the weight has no unit.
 const NEARNESS: f64 = 0.06;
 
-/// Elects as [`elect`] does, then improves the choice. The landmarks are in the order of their
-/// identifiers, because none is more important than another.
+/// Elects as [`elect`] does, then improves the choice. The landmarks are in no meaningful order.
 pub fn elect_held_out(
     mesh: &Mesh,
     nominees: &[Nominee],
@@ -35,8 +33,7 @@ pub fn elect_held_out(
     if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
-    // If the mesh does not connect the landmarks, no agent can be held out, so the result of
-    // k-medoids stays.
+    // If the mesh does not connect the landmarks, no agent can be held out.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
@@ -50,9 +47,9 @@ pub fn elect_held_out(
 struct HeldOutCost<'a> {
     ballot: &'a Nominees<'a>,
     held_out: HeldOut<'a>,
-    /// The index of each nominee in the measured mesh; `None` if the mesh does not connect it.
+    /// The index of each nominee in [`Measured::agents`]; `None` if the nominee is not there.
     measured: Vec<Option<usize>>,
-    /// Mean distance of an agent to its nearest other agent, in milliseconds.
+    /// Mean of the agents' distances to the nearest other agent, in milliseconds.
     nearest: f64,
 }
 
@@ -76,8 +73,8 @@ impl<'a> HeldOutCost<'a> {
 
 impl ElectionCost for HeldOutCost<'_> {
     fn of(&mut self, chosen: &[usize]) -> f64 {
-        // An agent that the mesh does not connect to the others can neither be held out nor help to
-        // locate a held-out agent.
+        // An agent that the mesh does not connect to the other agents cannot be a landmark, because
+        // its measurements do not help to locate a held-out agent.
         let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
         let Some(landmarks) = landmarks else { return f64::INFINITY };
         let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);

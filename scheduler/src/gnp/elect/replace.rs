@@ -1,15 +1,14 @@
-//! Elects one landmark to replace a lost one while the others stay. The cost function is the
-//! same as in an election, so that after many replacements the landmarks still resemble newly
-//! elected ones.
+//! Elects one landmark to replace a lost landmark, while all other landmarks stay. The cost is the
+//! same as in an election, so that the landmarks are still good after many replacements.
 
 use crate::model::AgentId;
 
 use super::{ElectedLandmark, Nominees};
 use crate::gnp::{Mesh, Nominee};
 
-/// Elects the candidate that, together with the kept landmarks, has the lowest cost; `None` if no
-/// candidate is eligible. `fleet` contains the kept landmarks and the candidates. A kept landmark
-/// need not be reachable now.
+/// Elects the candidate that, together with the landmarks `kept`, has the lowest cost; `None` if no
+/// candidate is eligible. `fleet` contains the kept landmarks and the candidates. Kept landmarks
+/// need not be reachable.
 pub fn replace_landmark(
     mesh: &Mesh,
     fleet: &[Nominee],

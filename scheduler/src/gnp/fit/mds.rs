@@ -29,7 +29,8 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
 
 /// Rotates points about their mean so that their variance is greatest along the first axis, then
 /// along the second, and so on. Distances do not change, and the first two components become the
-/// best two-dimensional picture. Components after the first `dimensions` (the height) do not change.
+/// best two-dimensional picture. The component after the first `dimensions` (the height) does not
+/// change.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Here `g_i = |x - a_i| + h + h_i` is the distance from the place `x` with the height `h` to agent
-//! i at `a_i` with the height `h_i`, `d_i` the measured distance, `s` the softening, `P` the prior's
-//! weight, `rho` the distance to the nearest agent's position, and `r` the prior's reach.
+//! i at `a_i` with the height `h_i`, `d_i` the measured distance, `s` the softening, `P` the weight
+//! of the prior, `rho` the distance to the nearest agent's position, and `r` the prior's reach.
 //!
 //! The cost is computed some hundred times per host, so the code is made for speed. Points are on
 //! the stack, four agents are processed at a time by vector instructions, and the number `N` of
@@ -222,8 +222,8 @@ pub(in crate::gnp) struct Host<'a, const N: usize> {
     measured: Vec<(usize, f64)>,
 }
 
-/// A quadratic upper bound of the cost that equals the cost at one place. The fields are half of the
-/// gradient and half of the second derivative of the bound.
+/// A quadratic upper bound of the cost that equals the cost at one place. The fields are half the
+/// gradient and half the second derivative of the bound.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
@@ -313,7 +313,7 @@ impl<const N: usize> Host<'_, N> {
         }
     }
 
-    /// The number of measurements, as a factor.
+    /// The number of measurements.
     pub(in crate::gnp) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
     }
@@ -371,7 +371,8 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// A start at an agent's position. For each measurement there is a height at which the computed
-    /// distance equals the measured distance. The start has the median of these heights, at least 0.
+    /// distance equals the measured distance. The start has the median of these heights, or 0 if
+    /// the median is negative.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());

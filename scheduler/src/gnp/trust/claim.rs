@@ -1,10 +1,9 @@
-//! Claims: round trips to a site reported by agents that are not landmarks. An agent with a short
-//! claim may get the site.
+//! Checks claims: the round trips to sites that non-landmark agents report.
 //!
-//! An agent that claims one millisecond for every site would be chosen for every site. So a claim
-//! is checked against the speed of light, and against the refined map's prediction from the
-//! landmarks' measurements. Only claims that are too short are rejected, because an agent does not
-//! get a site by a claim that is too long.
+//! Without a check, an agent that claims one millisecond for every site would be chosen for every
+//! site. So a claim is checked against the speed of light, and against the refined map's prediction
+//! from the landmarks' measurements. Only claims that are too short are rejected, because a claim
+//! that is too long does not win a site.
 
 use crate::gnp::{Position, Prediction, least_round_trip};
 use crate::model::Rtt;
@@ -14,12 +13,11 @@ use super::evidence::log_ratio;
 /// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
 /// than this many standard deviations.
 const FAR: f64 = 6.0;
-/// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
-/// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured
-/// matrices. The agent of a rejected claim is ranked by its predicted distance.
+/// A standard deviation that is combined with the spread of a prediction, because the spread is
+/// sometimes too small. On measured matrices, about one honest claim in a hundred is rejected.
 const LEAST_SPREAD: f64 = 0.3;
 
-/// Whether the claim is compatible with the prediction that was made from other agents'
+/// Whether the claim is long enough to be compatible with the prediction from other agents'
 /// measurements.
 pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)

@@ -1,9 +1,9 @@
-//! Collusion: agents report that they are near each other, while other agents see them far apart.
+//! Finds collusion: agents report that they are near each other, but other agents' measurements
+//! contradict this.
 //!
-//! If two hosts are d apart, a third host's round trips to them differ by at most d, except on
-//! unusual paths. The two hosts' measurements of each other are only their own claim, while other
-//! agents' measurements of them are independent. One contradicted pair may be an unusual path. But
-//! an agent with several such partners lies, because honest partners would not confirm its claim.
+//! If two agents are `d` milliseconds apart, a third agent's round trips to them differ by at most
+//! `d`, except on unusual paths. One contradicted pair may be an unusual path. But an agent
+//! with several contradicted partners lies, because honest partners would not confirm its claim.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,25 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// Minimum number of partners for a quarantine. A single contradicted pair may be an unusual path.
+/// Minimum number of contradicted partners for a quarantine.
 const FEWEST_PARTNERS: usize = 2;
-/// Minimum number of agents that measured both ends of a pair (witnesses).
+/// Minimum number of witnesses: agents that measured both agents of a pair.
 const FEWEST_WITNESSES: usize = 4;
-/// Maximum number of witnesses per pair. The median over these is precise enough, and a large fleet
-/// has a million pairs.
+/// Maximum number of witnesses per pair, because a large fleet has a million pairs. The median over
+/// this many witnesses is precise enough.
 const MOST_WITNESSES: usize = 32;
-/// Witnesses contradict a pair's claim if the distance that they see is at least this many times
-/// the distance that the pair claims.
+/// Witnesses contradict a pair if the median difference of their round trips to the two agents is
+/// at least this many times the distance that the pair claims.
 const DENIED_BY: f64 = 4.0;
 /// Two agents' measurements of each other agree if their absolute log ratio is at most this.
 const AGREED: f64 = 0.35;
 
-/// The distance that a pair claims, and the distance between the two agents that the median witness
-/// sees, in milliseconds.
+/// The distance that a pair claims, and the median difference of the witnesses' round trips to the
+/// two agents; in milliseconds.
 type DisputedPair = (f64, f64);
 
-/// Returns the agents with several colluding partners, each with the reason for display.
+/// Returns the agents with several contradicted partners, each with the reason as text for the
+/// operator.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
     let mut partners: BTreeMap<AgentId, Vec<DisputedPair>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();
@@ -59,8 +60,8 @@ fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Returns the pair if the agents that measured both ends contradict the pair's claim. The ends
-/// themselves are never witnesses, because no agent measures itself.
+/// Returns the pair if the witnesses contradict its claim. The two agents themselves are never
+/// witnesses, because no agent measures itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();

@@ -9,12 +9,11 @@ use crate::model::{AgentId, Rtt};
 use super::size::{ReportBias, TypicalSize};
 use super::{FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind, TrustEvidence};
 
-/// Milliseconds added to both terms of a ratio, because differences below a millisecond come from
-/// the hosts, not from the network.
+/// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
+/// from the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Number of agents, besides the landmarks, from whose measurements the map of a judgement is
-/// fitted. These are enough to place each landmark well, and few enough to judge a large fleet
-/// within a second.
+/// Number of non-landmark agents from whose measurements the map of a judgement is fitted. They are
+/// enough to place each landmark well, and few enough to judge a large fleet within a second.
 const MOST_JURORS: usize = 32;
 
 /// `ln(reported / expected)`, softened.
@@ -22,16 +21,15 @@ pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
     ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
 }
 
-/// The agents from whose measurements the map of a judgement is fitted: the landmarks, and
-/// some others.
+/// The agents from whose measurements the map of a judgement is fitted.
 pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
     landmarks.iter().copied().chain(others).collect()
 }
 
-/// Returns a reason, as text for the operator, if the agent reports round trips that are shorter
-/// than light needs, and the other agents of these pairs do not. If both agents of a pair do, a
-/// position is wrong, and the map is not affected.
+/// Returns a reason, as text for the operator, if several of the agent's reports are shorter than
+/// light needs. A report does not count if also the report of the pair's other agent is too short,
+/// because then probably a position is wrong, not a measurement.
 pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();

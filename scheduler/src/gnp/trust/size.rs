@@ -2,9 +2,8 @@
 //!
 //! An agent that multiplies its measurements by a factor has a *bias*: its ratios are close
 //! together, but far from one. An agent that reports arbitrary values, or values of another
-//! location, has a *spread*. The two are judged separately, because a bias can be estimated more
-//! precisely than a spread. Some thirty paths say little about the noise of a network, but much
-//! about one agent's deviation from all others.
+//! location, has a *spread*. Bias and spread are judged separately, because a bias can be estimated
+//! more precisely than a spread.
 
 use super::{Kind, Trust};
 use crate::model::stats::{count, median};
@@ -18,24 +17,28 @@ const MEDIAN_ERROR: f64 = 1.2533;
 /// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without this
 /// minimum, a deviation of a tenth would quarantine an agent in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Number of standard deviations of the bias at which an agent is quarantined. With normal
-/// errors this would happen to one honest agent in fifteen thousand, and the limits below
-/// require even more.
+/// Number of standard deviations of the bias at which an agent is quarantined. With normal errors,
+/// one honest agent in fifteen thousand reaches it by chance.
 const FAR_BIAS: f64 = 4.0;
 /// Number of standard deviations of the bias at which an agent is suspect and counts towards the
-/// alarm. It never happens by chance that a third of the landmarks reach it.
+/// alarm. A third of the landmarks never reaches it by chance.
 const ODD_BIAS: f64 = 3.0;
-/// Numbers of standard deviations of the spread. They are greater than those of the bias, because
-/// the noise of honest agents' paths differs much (heavy tails).
+/// Number of standard deviations of the spread at which an agent with a large spread is
+/// quarantined. It is greater than [`FAR_BIAS`], because the noise of honest agents' paths has
+/// heavy tails.
 const FAR_SPREAD: f64 = 5.0;
+/// Number of standard deviations of the spread at which an agent with a smaller spread is
+/// quarantined or suspect.
 const FARTHER_SPREAD: f64 = 10.0;
 
 /// The limits above which an agent gets the verdict `trust`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
-    /// Minimum log ratio, and minimum number of standard deviations. A bias must reach both.
+    /// Minimum deviation of the bias as a log ratio, and as a number of standard deviations. A bias
+    /// must reach both limits.
     bias: (f64, f64),
-    /// The same two limits for the spread.
+    /// Minimum spread as a log ratio, and as a number of standard deviations. A spread must reach
+    /// both limits.
     spread: (f64, f64),
     trust: Trust,
 }
@@ -44,10 +47,10 @@ impl Kind {
     /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // These two kinds count offences, so they have no limits of size.
+            // These kinds of evidence count reports, so they have no limits of size.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
             // A bias of 15 % (0.14 as a logarithm) changes a map no more than the usual differences
-            // among twelve honest landmarks do.
+            // among twelve honest landmarks.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -63,12 +66,12 @@ impl Kind {
 /// The deviation of an agent's reports from the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ReportBias {
-    /// The median log ratio: positive if the agent reports too long round trips.
+    /// The median log ratio; positive if the agent reports too long round trips.
     pub(super) bias: f64,
     /// The median distance between the log ratios and the bias.
     pub(super) spread: f64,
-    /// The distance from the bias that two thirds of the ratios do not exceed: one standard
-    /// deviation if the ratios are normal.
+    /// The distance from the bias that two thirds of the ratios do not exceed. For normally
+    /// distributed ratios, it is about one standard deviation.
     deviation: f64,
     /// Number of ratios.
     pub(super) rows: usize,
@@ -80,30 +83,30 @@ impl ReportBias {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // The scaled median distance would be zero if half of the ratios were equal, as with
-        // coarse clocks.
+        // The deviation is not the scaled median distance, because with a coarse clock half of the
+        // ratios may be equal, and the median distance is then zero.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// Subtracts from the bias the part that the control also has. The spread does not change.
+    /// Subtracts from the bias the part that the control has too.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
         Self { bias: self.bias - shared, ..self }
     }
 
-    /// The size of the whole error. The agent with the greatest value is set aside first.
+    /// The size of the whole error.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread
     }
 }
 
-/// The typical bias and spread of the agents that are not set aside, and how much agents
-/// deviate from them.
+/// The typical bias and spread of the agents that are not set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TypicalSize {
-    /// `bias`, `spread` and `deviation` are medians; the other two are scaled MADs.
+    /// `bias`, `spread` and `deviation` are medians over the agents. `bias_deviation` and
+    /// `spread_deviation` are scaled MADs.
     bias: f64,
     bias_deviation: f64,
     pub(super) spread: f64,
@@ -120,8 +123,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations. The standard deviation combines the deviation among trusted
-    /// agents' biases with the standard error of this agent's bias.
+    /// The bias in standard deviations. The standard deviation combines the deviation of the agents'
+    /// biases with the standard error of the judged agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
@@ -142,13 +145,13 @@ impl TypicalSize {
         reached.map_or(Trust::Trusted, |limits| limits.trust)
     }
 
-    /// Whether the agent's bias is larger than its spread, so that the bias explains the finding.
+    /// Whether the agent's bias is larger than its spread.
     pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }
 }
 
-/// The median and the scaled MAD; zero if there are no values.
+/// The median and the scaled MAD of the values; zeros if there are no values.
 fn center(values: &[f64]) -> (f64, f64) {
     let center = median(values.to_vec()).unwrap_or(0.0);
     let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);

@@ -11,7 +11,8 @@ fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
 }
 
-/// Points in a square of 150 ms, with heights. Distances between carriers are longer.
+/// Hosts in a square with sides of 150 ms, with heights. A constant is added to distances between
+/// different carriers.
 struct TestNetwork {
     points: Vec<[f64; 3]>,
     carriers: Vec<usize>,
@@ -37,7 +38,8 @@ impl TestNetwork {
         (x - u).hypot(y - v) + h + k + between
     }
 
-    /// The mesh of the first `agents` agents; `lie` changes their reports.
+    /// The mesh of the first `agents` hosts. `lie` maps a prober and a true round trip to the
+    /// prober's report.
     fn mesh(&self, agents: usize, lie: impl Fn(usize, f64) -> f64) -> Mesh {
         let mut mesh = Mesh::new();
         for a in 0..agents {
@@ -48,8 +50,8 @@ impl TestNetwork {
         mesh
     }
 
-    /// The reports by the first `landmarks` agents about every point after the first `agents`;
-    /// `lie` changes them.
+    /// The reports of the first `landmarks` hosts about every host after the first `agents`. `lie`
+    /// maps a prober and a true round trip to the prober's report.
     fn sites(&self, agents: usize, landmarks: usize, lie: impl Fn(usize, f64) -> f64) -> Vec<Vec<(AgentId, Rtt)>> {
         let site = |s: usize| (0..landmarks).map(|l| (agent(l), rtt(lie(l, self.millis(l, s))))).collect();
         (agents..self.points.len()).map(site).collect()
@@ -120,7 +122,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
     let full = net.mesh(12, |agent, millis| if agent == 4 { 3.0 * millis } else { millis });
     for a in 0..12 {
         for b in (0..12).filter(|&b| b != a) {
-            // The agents that measure agent 4 (the liar) differ from the agents that it measures.
+            // Agent 4 lies. It measures agents 0 to 5, and agents 6 to 11 measure it.
             let one_way = (a == 4 && b < 6) || (b == 4 && a >= 6);
             if (a != 4 && b != 4) || one_way {
                 mesh.insert(agent(a), agent(b), full.measured(agent(a), agent(b)).unwrap());
@@ -137,8 +139,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
     let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
-    // Every path of agent 6 is off by a fifth: half of the paths are too long, the
-    // others too short.
+    // Half of the paths of agent 6 are a fifth too long, and half are a sixth too short.
     for target in (0..16).filter(|&target| target != 6) {
         let factor = if target % 2 == 0 { 1.2 } else { 1.0 / 1.2 };
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));
@@ -149,7 +150,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
-    // The last agent is honest and very near agent 0, which lies only about its partners.
+    // Agent 15 is honest and very near agent 0, which lies only about its partners.
     let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
@@ -180,7 +181,7 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
 #[test]
 fn a_round_trip_faster_than_light_quarantines_whose_pair_denies_it() {
     let net = TestNetwork::new(8, 2);
-    // This lie is so small that neither asymmetry nor the map would quarantine the agent.
+    // The lie is so small that neither asymmetry nor residuals would quarantine agent 1.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
     for a in 0..8 {
@@ -220,7 +221,7 @@ proptest! {
     ) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut mesh = Mesh::new();
-        // Round trips from a microsecond to ten minutes, and unmeasured pairs.
+        // From a microsecond to ten minutes.
         let any_rtt = |rng: &mut ChaCha8Rng| rtt(rng.random_range(-6.9..13.3_f64).exp());
         for a in 0..7 {
             for b in (0..7).filter(|&b| b != a) {
