@@ -1,10 +1,9 @@
 //! Strategies choose an agent for a task. Each strategy is a pure function.
 //!
-//! A choice depends only on the set of candidates and the seed: the order of the candidates does
-//! not matter, and the same seed chooses the same agent. The caller passes only candidates that
-//! may get the task (connected, not excluded). Load never overrides nearness: a candidate with a
-//! free slot is preferred to a full one only among the agents from which the strategy would
-//! choose anyway.
+//! A choice depends only on the set of candidates and the seed. The order of the candidates does
+//! not matter. The caller passes only candidates that may get the task (connected, not excluded).
+//! Load never overrides nearness: a candidate with a free slot is preferred to a full candidate
+//! only among the agents from which the strategy would choose anyway.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -42,7 +41,7 @@ pub struct Site<'a> {
     pub work: Option<Work>,
 }
 
-/// An agent's location, from its operator's data and its connection.
+/// An agent's location, from the operator's data and the agent's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgentLocation {
     /// The country, two capital letters (ISO 3166-1 alpha-2).
@@ -53,8 +52,7 @@ pub struct AgentLocation {
     pub address: Option<IpAddr>,
 }
 
-/// The uncertainty of a distance: the standard deviation of its logarithm. A value of 0.1
-/// is about 10 %.
+/// The uncertainty of a distance: the standard deviation of its logarithm; 0.1 is about 10 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     per_mille: u16,
@@ -67,34 +65,31 @@ impl Spread {
         Self { per_mille: u16::try_from(micros).unwrap_or(u16::MAX) }
     }
 
-    /// The standard deviation.
     pub fn ratio(self) -> f64 {
         f64::from(self.per_mille) / 1e3
     }
 }
 
-/// An agent that may get the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: AgentId,
     /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
-    /// The expected round trip, by which the agent ranks. It exceeds the prediction if the agent
-    /// may be far. `None` with the plain map, where the agent ranks by the prediction.
+    /// The expected round trip, by which agents are ranked. It exceeds the prediction if the agent
+    /// may be far. `None` with the plain map, which ranks agents by the prediction.
     pub expected: Option<Rtt>,
-    /// The measured round trip to the site; `None` if the agent did not measure it.
+    /// The measured round trip to the site; `None` if the agent did not measure the site.
     pub measured: Option<Rtt>,
-    /// The uncertainty of the prediction; `None` if the map gives none, or if the distance
-    /// was measured.
+    /// The uncertainty of the prediction; `None` if the map gives none.
     pub spread: Option<Spread>,
     /// The uncertainty of the expected round trip after learning from crawls. It includes errors
-    /// that the map's spread leaves out, and shrinks with every crawl of a similar site. `None` if
-    /// nothing was learned.
+    /// that `spread` leaves out, and shrinks with every crawl of a similar site. `None` if nothing
+    /// was learned.
     pub doubt: Option<Spread>,
+    /// Number of assigned and leased tasks.
     pub load: u32,
     /// Number of slots.
     pub capacity: u32,
-    /// The usual duration of the agent's crawls.
     pub pace: Duration,
     /// Time until a slot is free for one more task; `None` if it must be estimated from
     /// load and pace.
@@ -123,8 +118,8 @@ impl Candidate {
         }
     }
 
-    /// Sets the distances to one site: the one that the map predicts, and the one that this agent
-    /// measured, if it did.
+    /// Sets the distances to one site: the predicted distance, and this agent's measurement in
+    /// `measured`, if there is one.
     #[must_use]
     pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -136,13 +131,12 @@ impl Candidate {
         }
     }
 
-    /// The distance by which the agent ranks: the measured one if known, else the expected, else
-    /// the predicted one (the paper 2.1, step e).
+    /// The distance by which agents are ranked: the measured round trip if known, else the expected
+    /// one, else the predicted one (section 2.1 of the paper, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
     }
 
-    /// The agent's load level.
     pub fn level(&self) -> LoadLevel {
         LoadLevel::of(self.load, self.capacity)
     }
@@ -164,8 +158,7 @@ impl Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub agent: AgentId,
-    /// The agents from which the strategy chose, best first. Only the chosen agent is listed if all
-    /// were equally good.
+    /// The agents from which the strategy chose, best first. For `random`, only the chosen agent.
     pub candidates: Vec<Candidate>,
     /// The strategy that made the choice: the requested one, unless there is a `fallback`.
     pub strategy: Strategy,
@@ -176,7 +169,7 @@ pub struct Choice {
 /// Chooses an agent; `None` only if there are no candidates.
 ///
 /// If a strategy's input is unknown (a distance, a position, an address), the agent is drawn at
-/// random, and `fallback` has the cause. Fewer candidates than the strategy ranks are not an error.
+/// random, and `fallback` has the cause.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -198,27 +191,24 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: draws among all agents with a free slot, with equal probability. Also the fallback if
-/// no distance is known.
+/// `random`: draws among all agents with a free slot, with equal probability.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-topK`: draws one of the k nearest agents (the paper 2.2.3: drawing among
-/// several spreads the load). If some of these have a free slot, full agents do not take part
-/// in the draw.
+/// `gnp-topK`: draws one of the k nearest agents, to spread the load (section 2.2.3 of the paper).
+/// If some of the k agents have a free slot, full agents are left out.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the reason why the strategy
-/// cannot choose.
+/// The chosen agent and the candidates, best first; or the reason why the strategy cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// A placeholder that is never stored, because without candidates there is no choice to store.
+/// The cause if there are no candidates. It is never stored, because then there is no choice.
 const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
 /// Chooses the first of `ranked`, or fails with the cause `otherwise`.
@@ -226,8 +216,8 @@ fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
     ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
 }
 
-/// The candidates without duplicates, sorted by agent. Sorted candidates are borrowed without a
-/// copy; callers on hot paths pass sorted candidates.
+/// The candidates without duplicates, sorted by agent. Sorted candidates are not copied, so callers
+/// on hot paths pass sorted candidates.
 fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
     if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
         return Cow::Borrowed(candidates);

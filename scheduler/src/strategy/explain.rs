@@ -1,6 +1,5 @@
-//! Explains why a task has its agent or has none, in sentences for people.
-//!
-//! Nothing is computed anew: the sentences use only the inputs stored with the choice.
+//! Explains why a task has its agent or has none, in sentences for people. The sentences use only
+//! the data stored with the choice.
 
 use std::time::Duration;
 
@@ -33,7 +32,6 @@ pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     format!("{agent}, chosen before, {how}")
 }
 
-/// Explains why the batch's strategy was replaced by its fallback.
 pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     let why = match cause {
         FallbackCause::NoDistance => "no agent's distance to the site is known",
@@ -55,7 +53,7 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     why.to_owned()
 }
 
-/// Describes what was unusual about the choice; `None` if nothing was.
+/// Describes what was unusual about the choice; `None` if nothing was unusual.
 pub fn note(why: &ChoiceReasons) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
@@ -99,7 +97,6 @@ fn about(time: Duration) -> String {
     if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
-/// A candidate of a stored choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedCandidate {
     pub agent: String,
@@ -117,13 +114,13 @@ impl ExplainedCandidate {
     }
 }
 
-/// A stored choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedChoice {
     /// The name of the chosen agent.
     pub agent: String,
     /// The strategy that made the choice.
     pub strategy: Strategy,
+    /// The batch's strategy.
     pub asked: Strategy,
     pub seed: u64,
     /// The candidates, best first.
@@ -139,7 +136,7 @@ pub struct ExplainedChoice {
 /// Returns a sentence that starts with "chosen because".
 pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
-    // These causes are described instead of the strategy, which only made an earlier choice.
+    // For these causes, the strategy is not described, because it made only an earlier choice.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
@@ -169,7 +166,6 @@ pub fn because(choice: &ExplainedChoice) -> String {
     text
 }
 
-/// Describes how the strategy chose.
 fn drawn(choice: &ExplainedChoice) -> String {
     let ExplainedChoice { strategy, asked, seed, .. } = choice;
     let among = match choice.available {
@@ -237,7 +233,6 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// Why a task has no agent yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedWait {
     pub cause: WaitCause,
@@ -246,11 +241,9 @@ pub struct ExplainedWait {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum WaitDetail {
-    /// The cause needs no detail.
     #[default]
     Cause,
     Address(String),
-    /// The batch's constraints, and why no agent gets the batch's tasks.
     Constraints(Constraints, NoEligibleAgent),
 }
 
@@ -363,8 +356,8 @@ pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
-/// One line for a list of tasks: why the task ended, why it waits, or why its strategy was replaced
-/// by the fallback. Empty in the normal case.
+/// One line for a list of tasks: why the task ended, why the task waits, why the fallback replaced
+/// its strategy, or its message. Empty if there is nothing to say.
 pub fn reason(
     ended: Option<String>,
     waits_for: Option<&ExplainedWait>,

@@ -11,7 +11,6 @@ pub(super) fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64
     Candidate { predicted, measured, ..Candidate::new(AgentId::new(agent), 1) }
 }
 
-/// An agent that measured the site.
 pub(super) fn measured(agent: i64, millis: f64) -> Candidate {
     candidate(agent, None, Some(millis))
 }

@@ -1,18 +1,16 @@
-//! Learning from crawls: corrections to the round trips between agents and sites.
+//! Learns corrections to the round trips between agents and sites from crawls.
 //!
-//! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
-//! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
-//! and of the crawls' round trips. The weight of a prediction follows from its spread. The weight
-//! of a crawl follows from [`CRAWL_SPREAD`] and the crawl's age (conjugate normal means: Gelman et
-//! al., "Bayesian data analysis", 2013, 2.5). So a single crawl never replaces the prior, and the
-//! prior never loses all its weight.
+//! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair of an agent
+//! and a site is a weighted mean of the logarithms of the prior (the map's prediction or the
+//! probes' measurement) and of the crawls' round trips. The weight of a prediction is computed from
+//! its spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age
+//! (conjugate normal means: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
-//! other sites, most of all for similar ones. So two corrections are made. The mean crawl residual
-//! of an agent, shrunk towards zero by `PRIOR_RESIDUALS` residuals of zero, corrects the agent's
-//! other predictions. Then the crawl residuals of similar sites correct these predictions further
-//! (`alike`). Pages take longer than probes by a factor common to all pairs; this factor is
-//! removed first.
+//! other sites. So two corrections are made. The mean crawl residual of an agent, shrunk towards
+//! zero by `PRIOR_RESIDUALS` residuals of zero, corrects all predictions for the agent. Then the
+//! crawl residuals of similar sites correct these predictions further (`alike`). Pages take longer
+//! than probes by a factor common to all pairs. This factor is removed first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -30,25 +28,26 @@ use alike::{Alike, CorrectedResidual};
 
 pub use alike::SimilarCrawls;
 
-/// The spread of a single crawl's round trip, as a standard deviation of its logarithm. Repeated
-/// medians over a crawl's pages differ by about ten per cent, and servers vary from day to day.
+/// The spread of a single crawl's round trip, as a standard deviation of its logarithm. The median
+/// round trips of repeated crawls differ by about ten per cent.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// Spread assumed for a prediction without a spread: the 90th percentile of errors in measured
+/// The spread assumed for a prediction without a spread: the 90th percentile of errors in measured
 /// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
-/// A spread added to the map's own spread, for errors that the map cannot show. Near the best
-/// agent, where the choice is made, half of the predictions are off by more than 13 %, and a
-/// quarter by more than 40 %, while the map's spread is 9 %. Such a prediction must not outweigh a
-/// crawl. Varying this value by half changes the result less than another seed does.
+/// A spread added to the map's own spread, for errors that the map's spread does not include. For
+/// the agents that rank best, the map's spread is 9 %, but half of the predictions are off by more
+/// than 13 %, and a quarter by more than 40 %. Varying this value by half changes the result less
+/// than another seed.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
-/// Minimum spread, because no map is more certain.
+/// Minimum spread of a prior.
 const LEAST_SPREAD: f64 = 0.03;
-/// Number of residuals of zero that are added to an agent's own residuals, so that few crawls
-/// correct little.
+/// Number of residuals of zero that are added to an agent's own residuals, so that a correction by
+/// few crawls is small.
 const PRIOR_RESIDUALS: f64 = 5.0;
-/// Maximum log ratio of a residual. A factor of four indicates a broken crawl or another site.
+/// Maximum absolute log ratio of a residual. A greater ratio (a factor of four) indicates a broken
+/// crawl.
 const MOST: f64 = 1.4;
 /// Age at which a crawl has half its weight, because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -66,7 +65,6 @@ impl From<IpAddr> for Prefix {
     }
 }
 
-/// The round trip of one crawl, and the round trip that was known before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlResidual {
     pub agent: AgentId,
@@ -75,18 +73,16 @@ pub struct CrawlResidual {
     pub network: Option<Prefix>,
     /// The round trip known before the crawl.
     pub known: Rtt,
-    /// Whether probes had measured `known`; if not, the map predicted it.
+    /// Whether probes measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction. The shortest of many predictions
-    /// is usually too short, which says nothing about the agent.
+    /// Whether the agent got the site because of its prediction. Such residuals do not count for
+    /// the agent's correction, because the shortest of many predictions is usually too short.
     pub preferred: bool,
-    /// The round trip of the crawl.
     pub crawled: Rtt,
     /// The weight: 1 for a crawl now, less with age (see [`weight`]).
     pub weight: f64,
 }
 
-/// The weight of a crawl of this age.
 pub fn weight(age: Duration) -> f64 {
     0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
@@ -94,7 +90,8 @@ pub fn weight(age: Duration) -> f64 {
 /// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LearnedCorrections {
-    /// The logarithm of the ratio of a page's round trip to a probe's; common to all pairs.
+    /// The logarithm of the ratio of a page's round trip to a probe's round trip; common to all
+    /// pairs.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
     alike: Alike,
@@ -116,9 +113,9 @@ impl Sum {
 }
 
 impl LearnedCorrections {
-    /// Learns from residuals. `measured` contains the probers' measurements of these sites, which
-    /// determine how similar the sites are. The extra time of pages is learned only from pairs that
-    /// probes had measured.
+    /// Learns from residuals. `measured` contains the probers' measurements of the crawled sites,
+    /// which determine how similar the sites are. The extra time of pages is learned only from
+    /// pairs that probes measured.
     pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
         let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
@@ -137,26 +134,24 @@ impl LearnedCorrections {
         Self { bias, by_agent, alike }
     }
 
-    /// Applies the agent's correction to a prediction.
     pub fn corrected(&self, agent: AgentId, predicted: Rtt) -> Rtt {
         let of_agent = self.by_agent.get(&agent).copied().unwrap_or(0.0);
         round_trip(ln(predicted) + of_agent, predicted)
     }
 
-    /// Returns the crawls of similar sites, for a site in this network with these measurements.
-    /// Scans all crawled sites, so do not call it on a thread that serves requests.
+    /// Returns the crawls of sites similar to a site in this network with these measurements. This
+    /// method scans all crawled sites, so do not call it on a thread that serves requests.
     pub fn near(&self, network: Option<Prefix>, measured: &[(AgentId, Rtt)]) -> SimilarCrawls {
         self.alike.near(measured, network)
     }
 
-    /// Estimates the round trip that probes would have measured: the crawl's round trip, without
-    /// the extra time of pages.
+    /// Estimates the round trip that probes would measure: the crawl's round trip without the extra
+    /// time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
 }
 
-/// A crawl of a site by one agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlObservation {
     pub agent: AgentId,
@@ -167,8 +162,8 @@ pub struct CrawlObservation {
 }
 
 /// Returns a site's round trips that crawls observed, one for each agent that is not in `measured`.
-/// The map also uses these round trips to locate the site. So if an agent turned out to be farther
-/// than predicted, the predictions for its neighbours rise too.
+/// The map also uses these round trips to locate the site. So a round trip that is longer than
+/// predicted also raises the predictions for nearby agents.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -184,10 +179,10 @@ pub fn measured_by_crawls(
     by_crawls
 }
 
-/// Applies the results of crawls to the candidates of one site. A candidate that crawled the
-/// site gets a measured distance; the predictions of the others are corrected. `crawls` are
-/// crawls of this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`] of
-/// the same `residuals`.
+/// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
+/// gets a measured distance. The predictions for all other candidates are corrected. `crawls` are
+/// the crawls of this site, newest first. `near` are crawls of similar sites, from
+/// [`LearnedCorrections::near`] of the same `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,
@@ -218,7 +213,7 @@ pub fn teach(
 }
 
 /// Corrects the expected round trip by the residuals of similar sites. The expected round trip
-/// exceeds the prediction because the agent may be far; this excess shrinks with the variance.
+/// exceeds the prediction because the agent may be far. This excess shrinks with the variance.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,
@@ -233,7 +228,8 @@ fn take_over(
     one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
-/// The median, shrunk towards zero. A mean would let a few slow servers have too much effect.
+/// The median, shrunk towards zero. It is not the mean, because a few slow servers would change a
+/// mean too much.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());
@@ -277,7 +273,6 @@ mod tests {
         CrawlResidual { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
     }
 
-    /// Learns from residuals of sites without measurements.
     fn learned(residuals: &[CrawlResidual]) -> LearnedCorrections {
         LearnedCorrections::of(residuals, &HashMap::new())
     }

@@ -1,10 +1,8 @@
-//! Load levels: how full an agent is, and which candidate gets a task if some candidates are full.
+//! Load levels, and which candidate gets a task if some candidates are full.
 //!
-//! The level is defined as in paper 003 (1.4.1), with blocks of one task: waiting tasks minus free
-//! slots. A negative level means free slots; a positive level is the number of waiting tasks.
-//! Queues of different agents are compared by the time until their last task would end. This time
-//! is the number of crawls per slot, computed from the level, times the agent's *pace*, the usual
-//! duration of a crawl.
+//! The load level is defined as in paper 003 (section 1.4.1; docs/load-levels.md), with blocks of
+//! one task. Queues of different agents are compared by the time until the last task would end.
+//! This time is the number of crawls per slot, computed from the level, times the agent's pace.
 
 pub mod balance;
 pub(super) mod rank;
@@ -18,12 +16,13 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Candidate;
 
-/// How full an agent is: its assigned and leased tasks minus its slots.
+/// An agent's assigned and leased tasks minus its slots. A negative level is minus the number of
+/// free slots. A positive level is the number of waiting tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadLevel(i64);
 
 impl LoadLevel {
-    /// The level of an agent with `capacity` slots and `load` tasks, assigned or leased.
+    /// The level of an agent with `capacity` slots and `load` assigned or leased tasks.
     pub fn of(load: u32, capacity: u32) -> Self {
         Self(i64::from(load) - i64::from(capacity))
     }
@@ -33,12 +32,10 @@ impl LoadLevel {
         self.0 < 0
     }
 
-    /// Negative: minus the number of free slots. Positive: the number of waiting tasks.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// The level with `tasks` more tasks.
     pub(super) const fn plus(self, tasks: i64) -> Self {
         Self(self.0.saturating_add(tasks))
     }
@@ -50,8 +47,8 @@ impl fmt::Display for LoadLevel {
     }
 }
 
-/// Number of crawls of the fleet's mean duration that are added to an agent's own crawls, so that a
-/// single slow site does not make a new agent look slow.
+/// Number of crawls with the fleet's mean duration that are added to an agent's own crawls, so that
+/// a single slow site does not make a new agent look slow.
 const PRIOR_CRAWLS: u32 = 2;
 /// The mean duration assumed before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
@@ -64,7 +61,7 @@ pub struct PastCrawls {
 }
 
 impl PastCrawls {
-    /// The pace of an agent with these crawls. `fleet` are the crawls of all agents together.
+    /// The pace of an agent with these crawls. `fleet` are the crawls of all agents.
     pub fn pace(self, fleet: Self) -> Duration {
         let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
         (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)
@@ -80,8 +77,7 @@ impl Sum for PastCrawls {
     }
 }
 
-/// Time until the last waiting task of an agent would end: the crawls before this task in its slot,
-/// and the task's own crawl.
+/// Time until an agent's last task would end, if each crawl lasts as long as the agent's pace.
 pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
     let slots = u64::from(capacity.max(1));
     let turns = level.get().max(0).unsigned_abs().saturating_add(slots);
@@ -89,9 +85,8 @@ pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Dura
     Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
-/// Draws with equal probability among the candidates with a free slot. If all are full, draws among
-/// the candidates where the task would end first. The task waits there for a slot, unless
-/// rebalancing moves it.
+/// Draws with equal probability among the candidates with a free slot. If all candidates are full,
+/// draws among the candidates where the task would end first.
 pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
     if !open.is_empty() {
@@ -102,7 +97,7 @@ pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<
     soon.choose(rng).copied()
 }
 
-/// The first of `ranked` with a free slot; if all are full, the first of all.
+/// The first of `ranked` with a free slot; if all are full, the first of `ranked`.
 pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
     ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
 }

@@ -1,5 +1,5 @@
-//! The rules that choose one agent for one task: the strategies, the choice for anycast sites, and
-//! the next candidate of a stored choice.
+//! The rules that choose an agent for a task: the strategies, the choice for anycast sites, and the
+//! next candidate of a stored choice.
 
 pub(super) mod anycast;
 pub(super) mod balanced;

@@ -1,21 +1,20 @@
 //! Plans many sites together: which agent crawls which site, and in what order. All sites should
-//! end soon, and slots should not idle until then.
+//! end soon, and no slot should idle before.
 //!
-//! This is scheduling on unrelated machines. Sites are placed in descending order of their shortest
-//! crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each site goes
-//! to the agent where it adds least to the sum of the fourth powers of the slots' ends.
+//! The problem is scheduling on unrelated machines. Sites are placed in descending order of their
+//! shortest crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each
+//! site goes to the agent where it adds least to the sum of the fourth powers of the slots' ends.
 //!
 //! Placing each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms for scheduling
 //! independent tasks on nonidentical processors", 1977) would give a site to a far idle agent even
-//! if a near agent could crawl the site in half the time a little later. Minimising the sum of
-//! fourth powers is a compromise between minimising the sum of the loads and minimising their
-//! maximum. This compromise uses slots for far sites only if the whole plan then ends earlier
-//! (Awerbuch et al., "Load balancing in the L_p norm", 1995).
+//! if a near agent could crawl the site in half the time a little later. The sum of fourth powers
+//! is a compromise between the sum of the slots' ends and their maximum (Awerbuch et al., "Load
+//! balancing in the L_p norm", 1995).
 //!
 //! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
 //!
-//! A plan decides only sites that begin soon. All other sites are planned again when further crawls
-//! have ended, with the speeds learned from these crawls.
+//! A plan is final only for sites that begin soon. All other sites are planned again when further
+//! crawls have ended, with the speeds learned from these crawls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,19 +26,19 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// Agents are decided for the sites that begin within this time; other sites wait for the next
-/// plan. The time is longer than the delivery of an order, so that no slot idles for lack of a
-/// decision. It is short compared with a crawl.
+/// A plan is final for the sites that begin within this time. The time is longer than the delivery
+/// of an order, so that no slot idles. The time is short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
-/// An overdue crawl is predicted to continue for this share of its time so far, because sizes are
-/// skewed: the longer a crawl has taken, the larger the site probably is.
+/// A crawl that exceeds its predicted time is assumed to continue for this share of its time up to
+/// now.
+/// The longer a crawl has taken, the larger its site probably is, because site sizes are skewed.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// Time until each slot of an agent is free. Each running crawl has one slot, and waiting tasks get
-/// the slots in order.
+/// Time until each slot of an agent is free. `under_way` has the remaining time of each running
+/// crawl, and `waiting` has the time of each waiting task. Waiting tasks get the slots in order.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
-    // With more crawls than slots, the crawls that end first free no slot.
+    // With more crawls than slots, no slot is free when the first of the crawls ends.
     while free.len() > slots {
         free.pop();
     }
@@ -54,8 +53,7 @@ pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<
     free.into_iter().map(|Reverse(free)| free).collect()
 }
 
-/// The remaining time of a crawl that has run for `under_way`, and that was predicted to
-/// take `takes`.
+/// The remaining time of a crawl that has run for `under_way` and was predicted to take `takes`.
 pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
     takes.saturating_sub(under_way).max(under_way.mul_f64(OVERDUE_SHARE))
 }
@@ -74,9 +72,9 @@ pub struct Job {
 
 impl Job {
     /// The sort key of an agent's jobs, in nanoseconds, lowest first. Jobs of known size come
-    /// first, the longest of them first, so that short ones fill the gaps at the end. Jobs of
-    /// unknown size follow, the nearest first, so that most of a batch ends early. Each second of
-    /// waiting lowers the key by a second, so that every job gets its turn.
+    /// first, the longest first, so that short jobs fill the gaps at the end. Jobs of unknown size
+    /// follow, the shortest first, so that most of a batch ends early. Each second of waiting
+    /// lowers the key by a second, so that every job gets its turn.
     fn turn(&self, takes: Duration) -> i128 {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 4);
         let takes = if self.sized { -nanos(takes) } else { nanos(takes) };
@@ -84,7 +82,6 @@ impl Job {
     }
 }
 
-/// A site in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedSite {
     /// The site's index.
@@ -97,9 +94,8 @@ pub struct PlannedSite {
     pub ends: Duration,
 }
 
-/// Plans all jobs. `frees` contains, for each agent, the time until each of its slots is free. An
-/// agent without slots gets no job, and jobs that no agent may have are left out. The result is
-/// sorted by agent, then by begin.
+/// Plans all jobs. `frees` contains, for each agent, the time until each of its slots is free. Jobs
+/// that no agent with slots may have are left out. The result is sorted by agent, then by begin.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
@@ -136,8 +132,8 @@ struct PlacedJob {
     takes: Duration,
 }
 
-/// Finds the agent where one more job costs least, and the job's time there. Ties go to the agent
-/// with the shortest time, then to the first.
+/// Finds the agent where a job costs least, and the job's time there. Ties go to the agent with the
+/// shortest time, then to the first agent.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;
@@ -153,9 +149,9 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest time that a job may take at this cost, because a job adds at least the fourth power
-/// of its time, whatever the load. The result is slightly greater, because floats are not exact.
-/// With this bound, a single comparison rejects most agents.
+/// The longest time that a job with this cost may take, because a job costs at least the fourth
+/// power of its time. The result is slightly greater, because floats are not exact. This bound
+/// rejects most agents by a single comparison.
 fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }
@@ -176,7 +172,8 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Dura
 /// The times at which an agent's slots become free.
 struct Slots {
     ends: Vec<Duration>,
-    /// The slot that is free first, its time in seconds, and the fourth power of this time.
+    /// The slot that is free first, the time until then in seconds, and the fourth power of this
+    /// time.
     first: usize,
     first_s: f64,
     first_s4: f64,
@@ -195,8 +192,8 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// The amount that a job with this time adds to the sum of the fourth powers of the ends;
-    /// `None` without slots.
+    /// The cost of a job: the amount that it adds to the sum of the fourth powers of the ends.
+    /// `None` if there are no slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
@@ -238,8 +235,9 @@ mod tests {
     fn the_longest_goes_first_where_sizes_are_known_and_the_nearest_where_they_are_not() {
         let jobs = [job(&[10, 20]), job(&[40, 100]), job(&[30, 35])];
         let free = [vec![ms(0)], vec![ms(0)]];
-        // 40^4 exceeds 35^4. If the sites take 35 and 20, both end later than with 40 and 10, but
-        // the sum of the fourth powers is lower.
+        // Job 1 goes to agent 0, because the other agent would take 100. Job 2 goes to agent 1,
+        // because 35^4 is less than 70^4 - 40^4. Job 0 goes to agent 0, because 50^4 - 40^4 is less
+        // than 55^4 - 35^4.
         assert_eq!(begins(&jobs, &free), [(1, 0, ms(0)), (0, 0, ms(40)), (2, 1, ms(0))]);
         let unsized_jobs = jobs.clone().map(|job| Job { sized: false, ..job });
         assert_eq!(begins(&unsized_jobs, &free), [(0, 0, ms(0)), (1, 0, ms(10)), (2, 1, ms(0))]);
@@ -260,12 +258,11 @@ mod tests {
     #[test]
     fn one_that_idles_far_away_takes_nothing_that_a_near_one_ends_soon_enough() {
         let near_and_far = || job(&[10, 28]);
-        // By earliest end alone, the third site would go to the far agent, where it ends at 28
-        // instead of 30.
+        // The far agent gets one site, because 20^4 + 28^4 is less than 30^4.
         let jobs = [near_and_far(), near_and_far(), near_and_far()];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 1]);
-        // 30^4 is more than 20^4 + 28^4 and less than 20^4 + 29^4.
+        // The far agent gets no site, because 20^4 + 29^4 is more than 30^4.
         let jobs = [job(&[10, 29]), job(&[10, 29]), job(&[10, 29])];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 0]);
@@ -284,8 +281,8 @@ mod tests {
         assert_eq!(frees(2, &[], &[]), [ms(0), ms(0)]);
         let mut free = frees(3, &[ms(50), ms(20)], &[ms(30), ms(5)]);
         free.sort();
-        // The free slot gets the first waiting task, and the slot that is free after 20 ms
-        // gets the second.
+        // The free slot gets the first waiting task. The slot that is free after 20 ms gets the
+        // second waiting task.
         assert_eq!(free, [ms(25), ms(30), ms(50)]);
         assert_eq!(frees(1, &[ms(50), ms(20)], &[]), [ms(50)]);
         assert!(frees(0, &[], &[ms(5)]).is_empty());

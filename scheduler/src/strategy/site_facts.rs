@@ -9,7 +9,6 @@ use crate::model::AgentId;
 
 use super::{Crawl, Site, Work};
 
-/// Properties of a task's site, apart from distances.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
     pub host: String,
@@ -18,7 +17,7 @@ pub struct SiteFacts {
     pub position: Option<Position>,
     /// Pages and bytes of the last crawl; `None` if none has ended.
     pub size: Option<(u32, u64)>,
-    /// Number of pages fetched so far, by a running crawl or by one that was handed back.
+    /// Number of pages fetched so far, by a running crawl or by a crawl that was handed back.
     pub fetched: u32,
     /// The batch's request interval.
     pub interval: Duration,
@@ -33,15 +32,15 @@ impl SiteFacts {
         Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
     }
 
-    /// All work of the site, including pages that were already fetched.
+    /// All work of the site, including fetched pages. `usual` is the size assumed for a site of
+    /// unknown size.
     pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
         Work { pages, bytes, interval: self.interval }
     }
 }
 
-/// Mean pages and bytes of crawls, which are assumed for a site of unknown size; `None`
-/// without crawls.
+/// Mean pages and bytes of crawls; `None` if there are no crawls.
 pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
     let all = || crawls.values().flatten().map(|crawl| crawl.work);
     let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;

@@ -192,9 +192,9 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer agent's slots is free, so both agents have the weight 1/4.
-    // With uncertain distances, the exponent of the distance is a third, and the weights are
-    // 1/4 and 0.63.
+    // A quarter of the nearer agent's slots is free, so both agents have the weight 1/4. With
+    // uncertain distances, the ratio of the distances has the exponent 1/3, and the weights are 1/4
+    // and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
@@ -233,8 +233,7 @@ proptest! {
             for strategy in [Strategy::Hash, Strategy::Kademlia, Strategy::Domain] {
                 let before = choose(strategy, &site(host), &agents, 1).unwrap();
                 let after = choose(strategy, &site(host), &fewer, 1).unwrap();
-                // If an agent leaves, only its sites move, each to the next agent in rank. If an
-                // agent joins, it gets only the sites for which it ranks first.
+                // If an agent leaves, only its sites move, each to the next agent in rank.
                 if before.agent == gone {
                     prop_assert_eq!(before.candidates.get(1).map(|next| next.agent), Some(after.agent));
                 } else {
@@ -262,7 +261,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            // Without a known site, some strategies use their fallback.
+            // For the default site, some strategies use their fallback.
             for site in [site(&host), Site::default()] {
                 let choice = choose(strategy, &site, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());

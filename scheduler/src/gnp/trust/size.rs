@@ -123,8 +123,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations. The standard deviation combines the deviation of the agents'
-    /// biases with the standard error of the judged agent's bias.
+    /// The bias in standard deviations. The standard deviation combines the deviation of all
+    /// agents' biases with the standard error of the judged agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();

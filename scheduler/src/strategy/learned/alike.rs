@@ -1,17 +1,18 @@
 //! Learns from the crawls of one site about similar sites.
 //!
-//! Two sites that every prober measured at about the same distance are in about the same place, so
-//! the map's error for an agent's path to one site probably holds for the other. The log residuals
+//! Two sites that all probers measured at about the same distances are in about the same place, so
+//! the map's errors for an agent's paths to the two sites are probably similar. The log residuals
 //! of an agent's crawls are modelled as a Gaussian process over sites (Rasmussen and Williams,
-//! "Gaussian processes for machine learning", 2006, section 2.2). With `s²` the variance of a
-//! prediction, the covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `m` is the
-//! root mean square difference of the log round trips of the probers that measured both, `w` is
-//! [`WIDTH`] and `c` is [`LIKENESS`]. Sites of one network count as being at one place. Each agent
-//! has its own process: its crawls do not affect other agents' predictions.
+//! "Gaussian processes for machine learning", 2006, section 2.2). Each agent has its own process.
 //!
-//! An agent was chosen because its prediction was short. This selection biases a plain mean, but
-//! not the process. The process takes the predictions into account, and transfers an error only to
-//! sites with the same wrong prediction.
+//! The covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `s²` is the variance of a
+//! prediction, `m` is the root mean square difference of the log round trips of the probers that
+//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. Sites of one network count as
+//! being at one place.
+//!
+//! The process also uses residuals of agents that were chosen because their prediction was short.
+//! This selection would bias a mean over all sites, but a similar site has the same short
+//! prediction.
 
 use std::collections::HashMap;
 
@@ -23,28 +24,28 @@ use crate::model::{AgentId, Rtt, SiteId};
 
 use super::{CRAWL_SPREAD, Prefix};
 
-/// The scale of similarity, as a root mean square of log round trips: at this difference similarity
-/// is 0.6, at three times this difference 0.01. The value matches repeated measurements of one host
-/// by one prober, which differ by five per cent.
+/// The scale of similarity, as a root mean square difference of log round trips. At this difference
+/// the similarity is 0.6. Repeated measurements of one host by one prober differ as much (5 %).
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites at one place. It is below 1 because the sites'
+/// The correlation of the residuals of two sites at one place. It is below 1, because the sites'
 /// last miles differ.
 const LIKENESS: f64 = 0.9;
 /// Milliseconds added to round trips before their logarithms are taken, because differences between
 /// short round trips come from the last mile.
 const SOFTENING_MS: f64 = 5.0;
-/// Maximum number of crawls of similar sites used for a pair, the most similar first, to limit the
-/// work per pair.
+/// Maximum number of crawls of similar sites used for a pair of an agent and a site, the most
+/// similar first, to limit the work per pair.
 const MOST_CRAWLS: usize = 8;
 /// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// A site's measurements by probers. Sites are compared by these measurements.
+/// A site's measurements by probers, by which sites are compared.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
-    /// The logarithm of the round trip in milliseconds plus [`SOFTENING_MS`], by prober.
+    /// For each prober, the logarithm of the round trip in milliseconds plus [`SOFTENING_MS`];
+    /// sorted by prober.
     logs: Vec<(AgentId, f64)>,
 }
 
@@ -58,7 +59,7 @@ impl Signature {
     }
 
     /// The similarity of two sites: 1 if their measurements are equal; 0 if the measurements differ
-    /// too much, or too few probers measured both sites.
+    /// too much or too few probers measured both sites.
     fn alike(&self, other: &Self) -> f64 {
         let nearly = (FARTHEST * WIDTH).powi(2);
         let (mut mine, mut theirs) = (self.logs.iter().peekable(), other.logs.iter().peekable());
@@ -71,7 +72,7 @@ impl Signature {
                 theirs.next();
             } else {
                 squares += (log - their_log).powi(2);
-                // The sum can only grow, so further probers cannot make the sites similar.
+                // The sum only grows, so no further prober can make the sites similar.
                 if squares > most {
                     return 0.0;
                 }
@@ -85,7 +86,7 @@ impl Signature {
     }
 }
 
-/// The log residual of a crawl whose pair had a prediction.
+/// The log residual of a crawl, after the agent's mean correction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) agent: AgentId,
@@ -96,7 +97,6 @@ pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) weight: f64,
 }
 
-/// A crawled site with the residuals of its crawls.
 #[derive(Debug, Clone, PartialEq)]
 struct CrawledSite {
     signature: Signature,
@@ -123,8 +123,8 @@ struct Neighbour {
 }
 
 impl Alike {
-    /// Keeps the newest crawl of each pair, and at most the newest [`MOST_OF_AN_AGENT`]
-    /// crawls per agent.
+    /// Keeps the newest crawl of each pair of an agent and a site, and at most the newest
+    /// [`MOST_OF_AN_AGENT`] crawls per agent.
     pub(in crate::strategy) fn of(
         mut told: Vec<CorrectedResidual>,
         measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>,
@@ -155,7 +155,7 @@ impl Alike {
         Self { sites }
     }
 
-    /// Returns the crawls of similar sites, for a site with these measurements in this network.
+    /// Returns the crawls of sites similar to a site with these measurements in this network.
     pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Prefix>) -> SimilarCrawls {
         let mut near = SimilarCrawls::default();
         if self.sites.is_empty() {
@@ -180,8 +180,8 @@ impl Alike {
         near
     }
 
-    /// The expected log residual of a prediction with this spread, and the spread that remains;
-    /// `None` if the agent crawled no similar site. `near` must come from the same `Alike`.
+    /// The expected log residual of a prediction with this spread, and the remaining spread; `None`
+    /// if the agent crawled no similar site. `near` must come from the same `Alike`.
     pub(in crate::strategy) fn expects(&self, near: &SimilarCrawls, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
         let near = near.by_agent.get(&agent)?;
         let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&CrawledSite>>>()?;
@@ -196,9 +196,9 @@ impl Alike {
         let here = DVector::from_iterator(near.len(), near.iter().map(|one| variance * one.likeness));
         let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
         let gains = factor.solve(&here);
-        // Similarity by network and similarity by measurements together may not give a valid
-        // covariance. The bounds keep the result within the crawls' residuals. They also keep the
-        // part of the variance that only crawls of the site itself can remove.
+        // The results are bounded, because similarity by network and similarity by measurements
+        // together may not give a valid covariance. The residual stays within the crawls' residuals
+        // and zero. The variance keeps the part that differs between sites at one place.
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

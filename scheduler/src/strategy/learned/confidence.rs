@@ -1,17 +1,13 @@
-//! Decides how far distances can be trusted.
-//!
-//! If the uncertainty exceeds the differences between the nearest agents, distances barely rank
-//! these agents. Then load gets more weight (`gnp-balanced`). If the site has to wait anyway, a few
-//! agents measure it meanwhile.
+//! The uncertainty of distances. If it exceeds the differences between the nearest agents, load
+//! gets more weight (`gnp-balanced`), or a few agents measure a site while it waits.
 
 use std::time::Duration;
 
 use crate::strategy::Candidate;
 
 /// The usual difference between the nearest agents' distances, as a standard deviation of their
-/// logarithms: a quarter if the fifth nearest agent is twice as far as the nearest. Values from
-/// 0.2 to 0.4 were tried for confirmation (docs/method.md), and the distance that a probe saves
-/// hardly changed.
+/// logarithms. It is about a quarter if the fifth nearest agent is twice as far as the nearest. For
+/// confirmation, values from 0.2 to 0.4 give about equal results (docs/method.md).
 pub const DIFFER: f64 = 0.25;
 
 /// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance
@@ -21,8 +17,8 @@ pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether it is uncertain which agent is nearest. It is so if the distance of the agent that seems
-/// nearest is only predicted, with a spread greater than [`DIFFER`].
+/// Whether it is uncertain which agent is nearest: whether the shortest distance is only predicted,
+/// with a spread greater than [`DIFFER`].
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
@@ -30,8 +26,8 @@ pub fn unsure(candidates: &[Candidate]) -> bool {
 }
 
 /// The estimated duration of a confirmation by `agents` agents, each with `samples` samples and one
-/// request to warm up the connection. Most confirmations end sooner, because fewer agents measure
-/// most sites. A site that waits at least this long anyway loses no time by a confirmation.
+/// request to warm up the connection. A confirmation takes no extra time if the site waits at least
+/// this long for another reason.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

@@ -1,34 +1,31 @@
 //! Decides whether a crawl contradicts the known round trip to its site.
 //!
-//! A crawl's round trip is the median over its pages. It includes the server's time per page and
-//! the crawl's own load on the path, so it may differ from the probes' measurements. But if it
-//! differs from them by a large factor twice in a row, the site has moved or was measured at a bad
-//! time. The site is then measured again before its next task.
+//! A crawl's round trip is the median over the crawl's pages. It includes the server's time per
+//! page and the crawl's own load on the path, so it may differ from the probes' measurements. But
+//! if it differs by a large factor twice in a row, the measurements are probably wrong. The site is
+//! then measured again before its next task.
 
 use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// If a crawl's round trip and the known one differ by a smaller factor, the crawl is no
-/// contradiction: predictions err by up to 30 % in nine of ten cases, and pages take longer than
-/// HEAD requests.
+/// If a crawl's round trip and the known round trip differ by a smaller factor, the crawl is no
+/// contradiction. The factor is large, because predictions err by up to 30 % in nine of ten cases,
+/// and pages take longer than HEAD requests.
 const CONTRADICTED_BY: f64 = 2.0;
-/// A single crawl that differs by this factor is enough. Neither load nor slow pages change the
-/// median of a whole crawl so much, and nothing changes the probes' measurements so much.
+/// A single crawl that differs by this factor is enough, because neither load nor slow pages change
+/// the median of a whole crawl so much.
 const REFUTED_BY: f64 = 4.0;
-/// Differences up to this are no contradiction, because servers need some time per page at
-/// any distance.
+/// Smaller differences are no contradiction, because servers need some time per page.
 const SLACK: Duration = Duration::from_millis(20);
-/// Number of consecutive contradictions after which a site is measured again. A single noisy crawl
-/// is not enough.
+/// Number of consecutive contradictions after which a site is measured again.
 pub const ENOUGH: i32 = 2;
-/// Time after which a site may be measured again for this reason. If crawls continue to
-/// contradict new measurements, they see an effect that probes do not see, so measuring more
-/// often does not help.
+/// Minimum time between two measurements of a site because of contradictions. If crawls contradict
+/// even new measurements, measuring more often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// The number of contradictions for which a crawl counts: 0 if the crawl agrees, [`ENOUGH`] if this
-/// crawl alone suffices.
+/// The number of contradictions that a crawl counts as: 0 if the crawl agrees with `known`,
+/// [`ENOUGH`] if this crawl alone is enough.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

@@ -1,24 +1,22 @@
-//! Exploration: an agent other than the one that seems nearest crawls the site if the expected
-//! benefit exceeds the cost.
+//! Exploration: sometimes an agent other than the best known agent crawls a site, to learn this
+//! agent's distance.
 //!
-//! One trial shows an agent's distance. The gain is the expected improvement of the agent's
-//! lognormal prediction over the shortest known round trip (Jones, Schonlau and Welch, "Efficient
-//! global optimization of expensive black-box functions", 1998, equation 15), in each of the next
-//! [`HORIZON`] crawls. The cost is the expected extra round trip of the trial. The agent with the
-//! highest gain minus cost is tried if this difference is positive. Only some choices explore
-//! ([`one_in`]); the seed of the choice decides which.
+//! The gain of a trial is the expected improvement of the agent's lognormal prediction over the
+//! shortest known round trip (Jones, Schonlau and Welch, "Efficient global optimization of
+//! expensive black-box functions", 1998, equation 15), in each of the next [`HORIZON`] crawls. The
+//! cost is the expected extra round trip of the trial. The agent with the greatest difference of
+//! gain and cost is tried if this difference is positive. Only some choices explore ([`one_in`]).
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::strategy::Candidate;
 
-/// Number of further crawls that benefit from a nearer agent.
+/// Number of later crawls that benefit from a nearer agent.
 const HORIZON: f64 = 5.0;
 /// After `crawls` crawls of the site, one choice in this many may explore; `None` if no choice may.
-/// The first crawl may be the only one, and the second should use the result of the first. After
-/// these two crawls, much is still unknown, and a nearer agent would be used for long. After more
-/// crawls, most is known, and rare trials suffice to find a better agent.
+/// The first two crawls do not explore, because there may be no later crawls that benefit. The next
+/// two explore often, because a nearer agent found early benefits many crawls.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -27,15 +25,15 @@ const fn one_in(crawls: usize) -> Option<u32> {
     }
 }
 
-/// Minimum spread used in the computation, which divides by the spread.
+/// Minimum spread, because the computation divides by the spread.
 const LEAST_SPREAD: f64 = 0.01;
-/// The random stream of exploration. It is separate from the strategy's stream, so that exploring
+/// The random stream of exploration. It differs from the strategy's stream, so that exploration
 /// does not change the strategy's draw.
 const STREAM: u64 = 1;
 
-/// Returns the agent to try instead of `chosen`, for a site with this many crawls. `chosen` is
-/// the best of `candidates`. Returns `None` if this choice does not explore or no agent is
-/// worth a trial.
+/// Returns the agent to try instead of `chosen`, for a site after `crawls` crawls. Returns `None`
+/// if the choice does not explore or no agent is worth a trial. The seed decides whether a choice
+/// explores.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],
@@ -47,8 +45,8 @@ pub fn explored<'a>(
     if rng.random_range(0..one_in(crawls)?) > 0 {
         return None;
     }
-    // If the chosen agent's distance is only predicted, its own crawl will show the distance, so no
-    // other agent is tried.
+    // If the chosen agent's distance is only predicted, no other agent is tried, because the crawl
+    // by the chosen agent already shows an unknown distance.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()
@@ -59,7 +57,8 @@ pub fn explored<'a>(
         .map(|(_, one)| one)
 }
 
-/// The gain of trying an agent over [`HORIZON`] crawls, minus the cost, in milliseconds.
+/// The gain of a trial over [`HORIZON`] crawls minus its cost, in milliseconds. `best` is the
+/// chosen agent's round trip in milliseconds. `None` if the agent's distance or spread is unknown.
 fn worth(one: &Candidate, best: f64) -> Option<f64> {
     let mean = one.distance()?.as_millis_f64();
     let spread = one.doubt.or(one.spread)?.ratio().max(LEAST_SPREAD);

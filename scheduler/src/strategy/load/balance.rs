@@ -1,27 +1,25 @@
 //! Rebalancing: moves tasks that wait at one agent to another eligible agent.
 //!
-//! The agent is chosen when a task is located, but loads change later. No task should wait while a
-//! candidate has a free slot. So a task that is assigned but has not begun moves
+//! The agent is chosen when a task is located, but loads change later. A task that is assigned but
+//! not leased moves in three cases:
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if the task ends sooner there.
-//!    The task begins at once, so it ends sooner unless the candidate is very slow.
+//! 1. to a candidate with a free slot, if the task ends sooner there;
 //! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
-//!    would then wait there, the task must also end there in at most three quarters of its present
-//!    time. So a fast agent has its next task ready when it ends one. Long queues are levelled by
-//!    time, not by number, before any agent idles: otherwise a slow agent could end late with tasks
-//!    that no other agent may have.
-//! 3. to an agent that became available after the choice and is clearly nearer, if the task ends no
-//!    later there.
+//!    would then wait there, the time to the task's end must also fall to three quarters;
+//! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
+//!    the task ends no later there.
 //!
-//! The end of a task is predicted from the tasks before it and the agent's pace.
+//! By rule 2, a fast agent has its next task ready when a crawl ends. Long queues are levelled
+//! before any agent idles, because later a slow agent could have tasks left that no other agent may
+//! have. The end of a task is predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
 //! cannot move back until a slot is free there. After rule 2, the task would end a whole crawl
-//! later at the former agent, so loads must change by two, or paces by a third, before it moves
-//! back. Rule 3 makes the newcomer a candidate, so the rule does not apply to it again.
+//! later at the former agent, so loads must change by two, or paces by a third, before the task
+//! moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply to it
+//! again.
 //!
-//! Tasks are taken from the end of the queue that ends last, because the front of the queue will
-//! soon be leased. Each task moves to the agent where it ends first.
+//! Tasks are taken from the queue that ends last. Each task moves to the agent where it ends first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,51 +32,51 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// If at most this many tasks per slot then wait at the new agent, a task moves if it ends sooner
-/// by a whole crawl. These waiting tasks are the next tasks of the slots.
+/// If at most this many tasks per slot wait at the new agent after a move, the task moves if it
+/// ends sooner by a whole crawl.
 const AHEAD: i64 = 1;
-/// With more waiting tasks, a task moves only if the time to its end falls to at most this
-/// share. The share is well below 1 because an agent's pace is known to about 15 %, and two
-/// paces are compared.
+/// If more than [`AHEAD`] tasks per slot wait at the new agent, a task moves only if the time to
+/// its end falls to at most this share. The share is well below 1, because an agent's pace is known
+/// to about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
-/// A newcomer is clearly nearer if its distance is below this share of the present agent's
-/// distance. Nine in ten predictions err by less than a third (docs/accuracy.md), so the newcomer
-/// is then probably nearer in fact.
+/// A newcomer is clearly nearer only if its distance is at most this share of the present agent's
+/// distance, because nine in ten predictions err by less than a third (docs/accuracy.md).
 const NEARER_SHARE: f64 = 0.67;
-/// Minimum improvement by a newcomer, because a smaller improvement has no effect on a crawl.
+/// A newcomer is clearly nearer only by at least this time, because a smaller difference has no
+/// effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may get a task that waits at another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
-    /// Whether the agent became available after the choice and is clearly nearer than the
-    /// chosen agent.
+    /// Whether the agent is a newcomer that is clearly nearer than the chosen agent.
     pub nearer: bool,
 }
 
-/// A task that is assigned but has not begun.
+/// A task that is assigned but not leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovableTask {
     pub at: AgentId,
-    /// The other agents that may get the task, best first.
+    /// The agents that may get the task, best first.
     pub takers: Vec<BalanceTarget>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskMove {
+    /// The index of the task.
     pub queued: usize,
     pub to: AgentId,
     pub gain: Gain,
 }
 
-/// Returns the agents that may get a task from its chosen agent, where it waits: the other
-/// candidates, and the newcomers that would be candidates. `available` are all agents that accept
-/// work, with their distances to the site.
+/// Returns the agents that may get a task from its chosen agent: other candidates, and newcomers
+/// nearer than the farthest candidate. `available` are all agents that accept work, with their
+/// distances to the site.
 ///
-/// For `random`, every agent is a candidate. For `gnp-confirmed`, only agents as near as the best
-/// are candidates. Strategies that use only the site's name have no other candidates. Newcomers
-/// must be nearer, so only `gnp-topK` and `gnp-balanced` accept newcomers.
+/// For `random`, every available agent is a candidate. For `gnp-confirmed`, only agents about as
+/// near as the best are candidates. For `hash` and `domain`, no other agent is a candidate. Only
+/// `gnp-topK` and `gnp-balanced` accept newcomers.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -114,8 +112,8 @@ fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
     distance <= than.mul_f64(NEARER_SHARE) && distance + NEARER_BY <= than
 }
 
-/// The candidates of a task that moves to `to`: the stored ones, and for `random` only `to`. A
-/// newcomer is inserted by rank, and the last candidate is dropped.
+/// The candidates of a task that moves to `to`: the stored candidates, or for `random` only `to`. A
+/// newcomer is inserted by its distance, and the last candidate is dropped.
 pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
     let mut listed = former.candidates(available);
     if former.strategy == Strategy::Random {
@@ -130,8 +128,8 @@ pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]
     listed
 }
 
-/// Plans at most `most` moves of queued tasks. `available` are all agents that accept work; tasks
-/// that wait at other agents do not move.
+/// Plans at most `most` moves of queued tasks. `available` are all agents that accept work. Tasks
+/// of agents that are not in `available` do not move.
 pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec<TaskMove> {
     let mut states: BTreeMap<AgentId, AgentQueue> = available
         .iter()
@@ -147,8 +145,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), states.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &states) else {
-            // No move from this queue becomes possible later in this pass, because the queues of
-            // possible targets only grow.
+            // No later move makes a move from this queue possible, because the other queues only
+            // grow.
             queues.remove(&at);
             continue;
         };
@@ -162,7 +160,6 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
     moves
 }
 
-/// The state of an agent during planning.
 #[derive(Debug, Clone, Copy)]
 struct AgentQueue {
     level: LoadLevel,
@@ -176,7 +173,7 @@ impl AgentQueue {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// The gain of a task that moves from this agent to `there`; `None` if it may not move.
+    /// The gain of a task that moves from this agent to `there`; `None` if the task may not move.
     fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;

@@ -2,13 +2,12 @@
 
 use crate::strategy::Candidate;
 
-/// Number of candidates that are stored with a choice by strategies that do not rank by distance:
-/// three, as in the paper.
+/// Number of candidates stored with a choice by `hash`, `domain`, `kademlia` and `earliest-finish`.
 pub(in crate::strategy) const LISTED: usize = 3;
 
-/// Returns the `k` candidates of `ordered` with the lowest keys, lowest first; ties keep their
-/// order. Candidates without a key are skipped. Made for small `k`: a single comparison rejects
-/// most candidates.
+/// Returns the `k` candidates of `ordered` with the lowest keys, lowest first. Candidates with
+/// equal keys keep their order. Candidates without a key are skipped. For small `k`, a single
+/// comparison rejects most candidates.
 pub(in crate::strategy) fn least<K: Ord + Copy>(
     ordered: &[Candidate],
     k: usize,
@@ -35,7 +34,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_least_are_the_first_of_all_sorted(keys in prop::collection::vec(0_u32..6, 0..20), k in 0_usize..8) {
-            // The key is the load; candidates with a load of 5 have no key.
+            // The key is the load. Candidates with a load of 5 have no key.
             let of = |(agent, load): (i64, &u32)| Candidate { load: *load, ..Candidate::new(AgentId::new(agent), 1) };
             let candidates: Vec<Candidate> = (1..).zip(&keys).map(of).collect();
             let mut sorted: Vec<Candidate> = candidates.iter().filter(|one| one.load < 5).copied().collect();

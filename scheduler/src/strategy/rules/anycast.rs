@@ -1,10 +1,10 @@
-//! Sites with several locations (anycast) go to the near agent with the most free slots.
+//! Chooses, for a site with several locations (anycast), the near agent with the lowest load level.
+//! Ties are decided at random.
 //!
-//! Such a site is near many agents, and its coordinate is a compromise between its locations. The
-//! order of near agents therefore means little, and load decides. *Near* agents are the three
-//! nearest, and every agent within [`NEAR_FACTOR`] times the shortest distance or within
-//! [`NEAR_MORE`] of it, up to [`MOST_NEAR`] agents. The near agent with the lowest load level is
-//! chosen. Ties are decided at random.
+//! The coordinate of such a site is a compromise between its locations, so the order of near agents
+//! by distance means little. *Near* agents are the three nearest agents, and every agent whose
+//! distance is at most [`NEAR_FACTOR`] times the shortest distance or exceeds it by at most
+//! [`NEAR_MORE`], up to [`MOST_NEAR`] agents.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use crate::strategy::{Candidate, Choice, ordered};
 
 /// An agent is near if its distance is at most this multiple of the shortest distance.
 const NEAR_FACTOR: u32 = 2;
-/// An agent is also near if its distance exceeds the shortest distance by at most this time, which
-/// adds little per page.
+/// An agent is also near if its distance exceeds the shortest distance by at most this time,
+/// because this adds little to the time of a page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
-/// Minimum number of near agents, whatever their distance.
+/// This many nearest agents are near at any distance.
 const LEAST_NEAR: usize = 3;
 /// Maximum number of near agents. More agents do not improve the choice.
 const MOST_NEAR: usize = 10;
 
 /// Chooses an agent for a site with several locations. `strategy` is recorded with the choice.
-/// Returns `None` if no agent's distance is known; the caller then applies the strategy as usual.
+/// Returns `None` if no agent's distance is known.
 pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let mut ranked = least(&ordered(candidates), MOST_NEAR, Candidate::distance);
     ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
@@ -38,8 +38,8 @@ pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64
     Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
-/// Number of near agents in `ranked`, which is sorted by distance. A page takes about as long from
-/// each near agent as from the nearest.
+/// Number of agents in `ranked` that are near by [`NEAR_FACTOR`] or [`NEAR_MORE`]. `ranked` is
+/// sorted by distance. Returns `None` if the first distance is unknown.
 pub(in crate::strategy) fn near(ranked: &[Candidate]) -> Option<usize> {
     let nearest = ranked.first()?.distance()?.as_duration();
     let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);

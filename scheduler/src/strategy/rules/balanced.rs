@@ -1,16 +1,13 @@
 //! `gnp-balanced`: draws one of the nearest agents, with weights for free slots and nearness.
 //!
 //! An agent's weight is the free share of its slots, times the shortest distance divided by the
-//! agent's own distance. Equally near agents thus get work in proportion to these shares. Of two
-//! equally free agents, one at a third of the distance gets three times as many sites, if the
-//! distances are measured.
+//! agent's own distance.
 //!
-//! The less certain the distances are, the more load decides: the logarithm of the ratio is shrunk
-//! towards zero by its variance relative to the variance of [`DIFFER`] (a conjugate normal mean:
-//! Gelman et al., "Bayesian data analysis", 2013, 2.5).
+//! If distances are uncertain, free slots have more influence: the logarithm of the ratio of the
+//! distances is shrunk towards zero by its variance relative to the variance of [`DIFFER`] (a
+//! conjugate normal mean: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
 //!
-//! While any of the [`NEAREST`] agents has a free slot, full agents have weight 0. If all are full,
-//! the task goes to the agent where it ends first.
+//! If all of the [`NEAREST`] agents are full, the task goes to the agent where it ends first.
 
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -22,9 +19,8 @@ use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Ranked};
 
 /// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth nearest
-/// agent is about twice as far as the nearest. With more agents in the draw, many sites would
-/// go far away only because of a free slot, although a near slot becomes free with the next
-/// crawl that ends.
+/// agent is about twice as far as the nearest. With more agents in the draw, many sites would go to
+/// a far agent with a free slot, although a near slot becomes free soon.
 const NEAREST: usize = 5;
 
 /// Draws one of the nearest agents of `ordered`.

@@ -1,7 +1,6 @@
-//! The strategies that use the site's name: `hash`, `kademlia` and `domain`. They ignore load and
-//! network, except that `kademlia` skips full agents. `domain` prefers agents in the country of
-//! the host's public suffix. An agent's key is derived from its number, so it is the same on
-//! every scheduler.
+//! The strategies that use the site's name: `hash`, `kademlia` and `domain`. They ignore distances,
+//! and all except `kademlia` ignore load. An agent's key is derived from the agent's number, so
+//! that it is the same on every scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -17,15 +16,14 @@ use crate::strategy::{Candidate, NOBODY, Ranked, Site, first};
 
 /// `hash`: chooses the agent with the highest hash of site name and agent number (rendezvous
 /// hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). If an
-/// agent leaves, only its sites move; a new agent gets an equal share.
+/// agent leaves, only its sites move. A new agent gets an equal share of all sites.
 pub(in crate::strategy) fn hash(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     first(rendezvous(site.host, ordered, |_| true), NOBODY)
 }
 
-/// `domain`: all sites of a suffix go to one agent (the paper 1, "by the suffix of the
-/// domain name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. If the suffix
-/// belongs to a country with agents, one of these agents is chosen. Suffixes differ much in
-/// size, so loads are uneven.
+/// `domain`: chooses one agent for all sites of a public suffix, such as `.edu.cn` (section 1 of
+/// the paper, "by the suffix of the domain name"), by rendezvous hashing of the suffix. If the
+/// suffix belongs to a country with agents, one of these agents is chosen.
 pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);
@@ -34,10 +32,10 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     first(if compatriots.is_empty() { rendezvous(suffix, ordered, |_| true) } else { compatriots }, NOBODY)
 }
 
-/// `kademlia`: chooses the agent whose key has the smallest XOR distance to the site's key. Both
-/// keys are numbers of 160 bits (papers 000, 1.2, and 003, 1.1). As in the papers, a full agent's
-/// work goes to its neighbours: of the three nearest agents, the first with a free slot is chosen,
-/// or the nearest if all are full.
+/// `kademlia`: chooses the agent whose key has the smallest XOR distance to the site's key. Keys
+/// are numbers of 160 bits (paper 000, section 1.2; paper 003, section 1.1: docs/load-levels.md).
+/// Of the three nearest agents, the first with a free slot is chosen, or the nearest if all are
+/// full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let digest = digest(site.host);
     let key = (word(&digest, 0), word(&digest, 8), high(word(&digest, 16)));
@@ -52,7 +50,7 @@ pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> R
     Ok((agent, ranked))
 }
 
-/// The candidates with the highest hashes for this name, among those that `may` accepts.
+/// The candidates with the highest hashes for a name, among the candidates that `may` accepts.
 fn rendezvous(name: &str, ordered: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
     let key = word(&digest(name), 0);
     let height = |candidate: &Candidate| spread(key ^ spread(candidate.agent.get().cast_unsigned()));
@@ -72,18 +70,17 @@ fn high(word: u64) -> u32 {
     u32::try_from(word >> 32).unwrap_or(u32::MAX)
 }
 
-/// The public suffix of the host's name (public suffix list).
+/// The public suffix of a host's name (public suffix list); `None` if the host is an address.
 fn suffix(host: &str) -> Option<&str> {
     let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
     if is_address { None } else { psl::suffix_str(host) }
 }
 
-/// The country of a suffix, from its last label: every top-level label of two letters is
-/// a country's.
+/// The country of a suffix: its last label in capitals, if the label has two letters.
 fn country(suffix: &str) -> Option<[u8; 2]> {
     let last = suffix.rsplit('.').next()?.to_ascii_uppercase();
     let country: [u8; 2] =
         last.as_bytes().try_into().ok().filter(|two: &[u8; 2]| two.iter().all(u8::is_ascii_uppercase))?;
-    // The label of the United Kingdom is the only one that differs from the country's code.
+    // Only the label of the United Kingdom differs from the country's code (ISO 3166-1).
     Some(if country == *b"UK" { *b"GB" } else { country })
 }

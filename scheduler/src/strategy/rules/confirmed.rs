@@ -1,9 +1,9 @@
-//! `gnp-confirmed`: chooses the agent with the shortest measured distance. Landmarks and confirmers
-//! have measured the site before.
+//! `gnp-confirmed`: chooses the agent with the shortest measured distance, after landmarks and
+//! confirmers measured the site.
 //!
-//! The agent is not drawn. A draw would spread load, but this strategy is for batches where
-//! distance matters most. If the best agent is full, the next agent with a free slot gets the task
-//! if it is about as near. Otherwise the task waits for the best agent.
+//! The agent is not drawn, because this strategy is for batches where distance matters more than
+//! load. If the best agent is full, the next agent that is about as near and has a free slot gets
+//! the task. If there is none, the task waits for the best agent.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -15,9 +15,9 @@ use crate::strategy::{Candidate, Choice, nearest, random};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
-/// If some agents have no distance and no agent has a predicted distance, no confirmers could be
-/// selected. Then the choice is that of `gnp-top1` over measured distances, with a fallback. If no
-/// candidate measured the site, the choice is that of `gnp-top3`, with a fallback.
+/// If not all agents measured the site and no agent has a predicted distance, there was no map to
+/// select confirmers. Then `gnp-top1` over measured distances is recorded as the fallback. If no
+/// candidate measured the site, `gnp-top3` is the fallback.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut measured: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();

@@ -1,9 +1,8 @@
 //! `earliest-finish`: chooses the agent that is predicted to end the crawl first. The prediction
 //! includes the wait for a slot.
 //!
-//! This rule chooses for a single site; [`crate::strategy::schedule`] plans many sites together. An
-//! agent with an unknown distance is treated as if it were as far as the farthest agent, because
-//! nothing shows that it is nearer.
+//! This rule chooses for a single site. [`crate::strategy::schedule`] plans many sites together. An
+//! agent with an unknown distance is treated as if it were as far as the farthest agent.
 
 use crate::model::{AgentId, Rtt};
 
@@ -11,7 +10,7 @@ use crate::model::FallbackCause::NoDistance;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::{Candidate, Ranked, Site, first};
 
-/// Chooses the agent where the crawl ends first, and the nearest of several such agents.
+/// Chooses the agent where the crawl ends first. Ties go to the nearest agent.
 pub(in crate::strategy) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let farthest = ordered.iter().filter_map(Candidate::distance).max().ok_or(NoDistance)?;
     let work = site.work.unwrap_or_default();
@@ -19,7 +18,7 @@ pub(in crate::strategy) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     let ends = |candidate: &Candidate| -> (u64, Rtt, AgentId) {
         let distance = candidate.distance().unwrap_or(farthest);
         let ends = candidate.waits().as_secs_f64() + work.takes_s(distance, candidate.speed);
-        // Floats that are not negative have the same order as their bits.
+        // Non-negative floats have the same order as their bits.
         (ends.to_bits(), distance, candidate.agent)
     };
     first(least(ordered, LISTED, |candidate| Some(ends(candidate))), NoDistance)

@@ -1,8 +1,8 @@
-//! The next candidate gets a task that its agent handed back, or that its agent lost before the
-//! crawl began.
+//! Chooses the next candidate for a task that its agent handed back, or that its agent lost before
+//! the crawl began.
 //!
-//! A stored choice lists its candidates. A new choice would draw again and could choose an agent
-//! that was never among the nearest. So the task goes to the best of the remaining candidates.
+//! The task goes to the best of the remaining stored candidates, because a new choice could draw an
+//! agent that is not among the nearest.
 
 use std::time::Duration;
 
@@ -11,18 +11,16 @@ use crate::model::{AgentId, Fallback, Rtt, Strategy};
 use crate::strategy::load::first_with_room;
 use crate::strategy::{Candidate, Choice};
 
-/// A choice as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedChoice {
     pub agent: AgentId,
     pub strategy: Strategy,
-    /// Why `strategy` is not the batch's own; `None` if it is.
+    /// Why `strategy` is not the batch's own strategy; `None` if it is.
     pub fallback: Option<Fallback>,
     /// The candidates, best first, with their round trips at the time of the choice.
     pub listed: Vec<RecordedCandidate>,
 }
 
-/// A candidate of a stored choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedCandidate {
     pub agent: AgentId,
@@ -31,8 +29,8 @@ pub struct RecordedCandidate {
 }
 
 impl RecordedChoice {
-    /// The stored candidates with their present loads, from `now`. Candidates that are not in `now`
-    /// count as full.
+    /// The stored candidates with their present loads, from `now`. Stored candidates that are not
+    /// in `now` count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &RecordedCandidate| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
@@ -51,10 +49,9 @@ impl RecordedChoice {
     }
 }
 
-/// Chooses the best available other candidate of a former choice. Candidates with a free slot have
-/// priority. Returns `None` if no other candidate is available; the caller then makes a new
-/// choice. Also returns `None` if the strategy allows only one agent for the site and this agent
-/// is available.
+/// Chooses the best available candidate of a former choice, except its agent. Candidates with a
+/// free slot have priority. Returns `None` if no such candidate is available, or if the strategy
+/// allows only one agent for the site (`hash`, `domain`) and this agent is available.
 pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {

@@ -1,25 +1,24 @@
-//! Improves a plan: moves a site to another slot, or swaps two sites, if that lowers the sum of the
-//! fourth powers of the slots' ends.
+//! Improves a plan: moves a site to another slot (jump), or swaps two sites, if this lowers the
+//! cost, which is the sum of the fourth powers of the slots' ends (Schuurman and Vredeveld,
+//! "Performance guarantees of local search for multiprocessor scheduling", 2007).
 //!
-//! The first plan places one site after another and never revises a placement. Some sites in the
-//! slots that end last would be better at other agents. Moves (jumps) and swaps find better places
-//! for these sites (Schuurman and Vredeveld, "Performance guarantees of local search for
-//! multiprocessor scheduling", 2007).
+//! The first plan places one site after another and never revises a placement.
 
 use std::time::Duration;
 
 use super::{affordable, fourth_power};
 
-/// Maximum number of placements tried. For thirty agents and two hundred sites, this suffices for
-/// several rounds over all sites, until nothing improves. For five hundred sites and a thousand
-/// agents, it ends the search within the first round, so that planning takes hardly longer.
+/// Maximum number of placements tried, to limit the time of planning. For thirty agents and two
+/// hundred sites, the search ends before this limit. For a thousand agents and five hundred sites,
+/// the limit ends the search within the first round.
 const MOST_LOOKS: usize = 150_000;
 /// Minimum gain, as a share of the affected slots' cost. Smaller gains may be rounding errors.
 const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
 pub(super) struct SlotAssignment<'a> {
-    /// The time of each site at each agent; `None` if the agent may not have the site.
+    /// For each site, the time of its crawl at each agent; `None` if the agent may not have the
+    /// site.
     pub(super) takes: &'a [&'a [Option<Duration>]],
     /// The agent and slot of each site; `None` if no agent may have the site.
     pub(super) of: Vec<Option<(usize, usize)>>,
@@ -52,12 +51,12 @@ impl<'a> SlotAssignment<'a> {
         }
     }
 
-    /// The time of a site at an agent, in seconds.
+    /// The time of a site's crawl at an agent, in seconds.
     fn takes(&self, site: usize, agent: usize) -> Option<f64> {
         self.takes[site][agent].map(|takes| takes.as_secs_f64())
     }
 
-    /// Moves a site to the slot where it costs least, if the total cost falls.
+    /// Moves a site to the slot where it costs least, if this lowers the total cost.
     fn jump(&mut self, site: usize) -> bool {
         let Some((agent, slot)) = self.of[site] else { return false };
         let Some(takes) = self.takes(site, agent) else { return false };
@@ -68,7 +67,7 @@ impl<'a> SlotAssignment<'a> {
         let mut longest = affordable(best.0);
         for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
             let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
-            // All slots of an agent suit a site equally, so only the slot that ends first matters.
+            // Of an agent's slots, the slot that ends first gives the lowest cost.
             let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
                 continue;
             };
@@ -86,7 +85,7 @@ impl<'a> SlotAssignment<'a> {
         true
     }
 
-    /// Swaps a site with the first of `others` for which the total cost falls.
+    /// Swaps a site with the first of `others` for which this lowers the total cost.
     fn swap(&mut self, site: usize, others: &[usize]) -> bool {
         let Some((agent, slot)) = self.of[site] else { return false };
         let Some(takes) = self.takes(site, agent) else { return false };

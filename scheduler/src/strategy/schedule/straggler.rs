@@ -1,13 +1,12 @@
-//! Stragglers: running crawls that are preempted because another agent would end them sooner.
+//! Finds stragglers: running crawls that are preempted because another agent would end them sooner.
 //!
-//! Stragglers are moved only to idle slots, and the caller has checked that no site waits for these
+//! Stragglers are moved only to idle slots. The caller has checked that no site waits for these
 //! slots. A crawl resumes where it stopped, so only the remaining work is compared. The remaining
-//! time at the present agent follows from the speed that the agent reported, or else from the
-//! prediction. The time at another agent is predicted. A crawl may be slower than predicted because
-//! of its agent or because of its site. Which of the two is the cause is unknown, so half of the
-//! factor, on the logarithmic scale, is attributed to the site.
+//! time at the present agent is computed from the speed that the agent reported, or else from the
+//! prediction. The time at another agent is predicted.
 //!
-//! A handover takes time and estimates have errors, so a crawl is moved only if the gain is clear.
+//! A crawl may be slower than predicted because of its agent or because of its site. The cause is
+//! unknown, so half of the factor, on the logarithmic scale, is attributed to the site.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,25 +16,22 @@ use crate::model::AgentId;
 use super::work::{HELD_BACK, OPENING_TRIPS, PreparedWork};
 use crate::strategy::{Candidate, Work, schedule};
 
-/// No lease is preempted within this time of its grant. The first seconds (connection, robots.txt,
-/// sitemaps) do not show the crawl's speed, and moving a crawl that ends soon gains little.
+/// No lease is preempted within this time after its grant, because the first seconds (connection,
+/// robots.txt, sitemaps) do not show the crawl's speed.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Maximum number of preemptions at once. All preemptions depend on estimates, so the results of
-/// the first should be known before more follow.
+/// Maximum number of preemptions at once, because preemptions depend on uncertain estimates.
 const MOST_AT_ONCE: usize = 4;
 /// The duration of a handover: the aborted request, two passes of the scheduler, and the delivery
 /// of two orders. The site's interval and the round trips before the first page are added.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// A crawl is preempted if its time at the other agent is less than this share of its remaining
-/// time. Estimates of sizes, speeds and distances err by about ten per cent each (`accuracy.md`,
-/// `method.md`), so their combined error is rarely large enough to suggest a saving of 30 % where
-/// there is none.
+/// A crawl is preempted if its time at another agent is less than this share of its remaining time.
+/// The share is well below 1, because estimates of sizes, speeds and distances err by about ten per
+/// cent each (`accuracy.md`, `method.md`).
 const SHARE: f64 = 0.7;
 
-/// A running crawl.
 #[derive(Debug, Clone)]
 pub struct UnderWay {
-    /// How long the lease has lasted so far.
+    /// Time since the lease was granted.
     pub took: Duration,
     /// The predicted duration of the crawl.
     pub takes: Duration,
@@ -45,12 +41,14 @@ pub struct UnderWay {
     pub most_pages: u32,
     /// All work of the site, including fetched pages; typical work if the site's size is unknown.
     pub work: Work,
+    /// Whether the site's size is known.
     pub sized: bool,
     /// Number of fetched pages and the time for them, from the agent's last report;
     /// `None` if unknown.
     pub fetched: Option<(u32, Duration)>,
+    /// The present agent.
     pub here: Candidate,
-    /// The agents that may get the crawl: not the agents that its batch excludes, nor those where a
+    /// The agents that may get the crawl, except agents that its batch excludes and agents where a
     /// crawl of the site crashed.
     pub elsewhere: Vec<Candidate>,
 }
@@ -106,7 +104,7 @@ struct RemainingWork {
     here_s: f64,
     /// The remaining pages, estimated from the remaining time and the speed so far.
     pages: f64,
-    /// The factor by which a page is assumed to take longer than predicted at any other agent.
+    /// The factor by which a page is assumed to take longer than predicted at other agents.
     slower: f64,
     /// The part of the site's work that does not depend on the agent.
     counted: PreparedWork,
@@ -123,8 +121,8 @@ impl UnderWay {
                 // The crawl may reach its page limit before all pages of the site are fetched.
                 let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
                 let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
-                // If politeness limits the time per page, this time does not show the
-                // agent's speed.
+                // If the request interval determines the time per page, this time does not show
+                // the speed.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
                 (page_s, schedule::remaining(left, self.took.saturating_sub(took)), slower)
@@ -139,14 +137,14 @@ impl UnderWay {
     }
 
     /// The agent with an idle slot where the remaining work would end first, and the seconds until
-    /// then. Ties go to the first agent.
+    /// this end. Ties go to the agent with the smallest identifier.
     fn first_end(&self, rest: &RemainingWork, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
         let interval_s = self.work.interval.as_secs_f64();
         let mut first: Option<(f64, AgentId)> = None;
         for one in self.elsewhere.iter().filter(|one| one.agent != self.here.agent) {
             let Some(there_s) = rest.there_s(interval_s, one) else { continue };
             let sooner = first.is_none_or(|(least, agent)| (there_s, one.agent) < (least, agent));
-            // The lookup comes last because few agents pass the comparison.
+            // The lookup comes last, because few agents pass the comparison.
             if sooner && free.get(&one.agent).is_some_and(|slots| *slots > 0) {
                 first = Some((there_s, one.agent));
             }
@@ -156,7 +154,7 @@ impl UnderWay {
 }
 
 impl RemainingWork {
-    /// The seconds that an agent would need, including the handover; `None` if its
+    /// The seconds that another agent would need, including the handover; `None` if the agent's
     /// distance is unknown.
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
@@ -182,7 +180,7 @@ mod tests {
         measured(number, f64::from(millis))
     }
 
-    /// A crawl of 1,000 pages, each of one round trip, at an agent 200 ms away. It takes 200 s.
+    /// A crawl of 1,000 pages at an agent 200 ms away. Each page takes one round trip.
     fn far() -> UnderWay {
         let work = Work { pages: 1000, bytes: 1_000_000, interval: Duration::ZERO };
         let (here, elsewhere, most_pages) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)], u32::MAX);
@@ -211,8 +209,8 @@ mod tests {
     fn what_another_ends_clearly_sooner_is_asked_for_and_nothing_else() {
         let moved = moves(&[far()], &idle(&[(2, 1), (3, 1)]));
         assert_eq!(to(&moved), [(0, 2)]);
-        // 180 s remain for 900 pages. The other agent is at a tenth of the distance, so it needs 18
-        // s plus the handover.
+        // 180 s remain for 900 pages. Agent 2 is at a tenth of the distance, so it needs 18 s plus
+        // the handover.
         assert_eq!(moved[0].here, secs(180));
         assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 18.0)).abs() < 0.01, "{:?}", moved[0].there);
         assert_eq!(to(&moves(&[far()], &idle(&[(3, 1)]))), [(0, 3)], "half as far is worth it");
@@ -237,8 +235,8 @@ mod tests {
         let work = Work { interval: secs(1), ..far().work };
         let polite = UnderWay { work, takes: secs(1000), fetched: Some((20, secs(20))), ..far() };
         assert!(moves(&[polite], &idle(&[(2, 1)])).is_empty());
-        // The crawl is nine times slower than predicted, and the other agent is as near, so the
-        // crawl is assumed to be three times slower than predicted there.
+        // `slow(9)` is nine times slower than predicted, so at agent 2, which is as near, it is
+        // assumed to be three times slower than predicted.
         let slow = |times: u64| UnderWay {
             took: secs(100),
             fetched: Some((u32::try_from(500 / times).expect("small"), secs(100))),
@@ -250,8 +248,7 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
-        // The agent is so far that it requests at half the rate of the answers, and its crawl is as
-        // slow as predicted.
+        // Answers take more than a second, so the interval is twice this time, as predicted.
         let late = UnderWay {
             here: agent(1, 1200),
             took: secs(96),
@@ -274,7 +271,6 @@ mod tests {
         assert!(moves(&many, &idle(&[(1, 9), (2, 0)])).is_empty(), "it has it, and the others have no slot");
     }
 
-    /// Generates crawls of all kinds.
     fn crawls() -> impl Strategy<Value = Vec<UnderWay>> {
         let near = prop_oneof![Just(0_u32), 1_u32..1000];
         let fetched = prop::option::of((0_u32..5000, 0_u64..5000));

@@ -1,11 +1,11 @@
-//! The duration of a crawl: the round trips for its pages, plus the transfer of its bytes if the
-//! agent's rate is known.
+//! Predicts the duration of a crawl.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
-//! doubled each round: RFC 6928), plus its bytes divided by the agent's rate, but at least the
-//! request interval. If answers take a second or more, the agent assumes trouble and requests at
-//! half the rate of the answers. An agent's [`Speed`] is learned from its crawls: a factor on the
-//! round trips (which includes losses and slow servers), and the rate.
+//! doubled each round: RFC 6928), plus its bytes divided by the agent's rate, if the rate is known.
+//! A page takes at least the request interval.
+//!
+//! An agent's [`Speed`] is learned from its crawls. It has the rate, and a factor on the round
+//! trips that includes losses and slow servers.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,20 +17,19 @@ use crate::strategy::{Candidate, schedule};
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: for the connection, its first request, and robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// The agent's rules of politeness. If the first byte takes [`LATE_S`] or longer, the time between
-/// requests is at least [`LATE_TIMES`] times as long.
+/// If the first byte takes this many seconds or longer, the agent sends requests less often.
 const LATE_S: f64 = 1.0;
+/// The time between requests is then at least this multiple of the time to the first byte.
 const LATE_TIMES: f64 = 2.0;
-/// A crawl whose pages took less than this many intervals each was slowed down by politeness, so it
-/// does not show the agent's speed.
+/// If the pages of a crawl took less than this many request intervals each, the interval determined
+/// their time, so the crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior, as a number of crawls, so that a single lucky or unlucky crawl has
-/// little effect.
+/// The weight of the prior, as a number of crawls. The prior limits the effect of a single unusual
+/// crawl.
 const PRIOR_CRAWLS: f64 = 4.0;
-/// Maximum predicted time in seconds. Differences beyond it do not matter.
+/// Maximum predicted time in seconds.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of factors. An agent that is ten times slower than its round trips allow is
-/// broken, not far.
+/// The valid range of factors.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
 /// The size of a crawl, and the interval between its requests.
@@ -38,18 +37,16 @@ const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 pub struct Work {
     pub pages: u32,
     pub bytes: u64,
-    /// The request interval.
     pub interval: Duration,
 }
 
 impl Default for Work {
-    /// A small site at the default interval, which is assumed before any site was crawled.
+    /// A small site with the default interval. It is assumed before any site was crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
 }
 
-/// The speed of an agent's crawls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
     /// A factor on the round trips of pages.
@@ -58,17 +55,16 @@ pub struct Speed {
     byte_s: f64,
 }
 
-/// Equality is reflexive, because all values are finite.
+/// `Eq` is valid, because all values are finite.
 impl Eq for Speed {}
 
 impl Default for Speed {
-    /// As fast as round trips allow.
     fn default() -> Self {
         Self { factor: 1.0, byte_s: 0.0 }
     }
 }
 
-/// A past crawl with its duration.
+/// A past crawl.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawl {
     pub work: Work,
@@ -80,14 +76,14 @@ pub struct Crawl {
 }
 
 impl Work {
-    /// The time that an agent at this distance needs. For many agents, compute [`Work::counted`]
-    /// once instead.
+    /// The time that an agent at this distance needs. For many agents, call [`Work::counted`] once
+    /// and then [`PreparedWork::takes`].
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         self.counted().takes(distance, speed)
     }
 
     /// The remaining work after `fetched` pages. If the size is unknown (not `sized`) or exceeded,
-    /// the crawl is assumed to continue like an overdue one: for a share of its pages so far.
+    /// at least a share (`OVERDUE_SHARE`) of the fetched pages is assumed to remain.
     pub fn left(&self, fetched: u32, sized: bool) -> Self {
         let pages = self.pages.max(1);
         let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
@@ -111,7 +107,6 @@ impl Work {
     }
 
     fn page_bytes(&self) -> f64 {
-        // Sizes above 2^52 lose their last digits, which do not matter here.
         let bytes = Duration::from_micros(self.bytes).as_secs_f64() * 1e6;
         bytes / f64::from(self.pages.max(1))
     }
@@ -122,7 +117,7 @@ impl Work {
     }
 }
 
-/// Work with precomputed values that are the same for all agents.
+/// Values of [`Work`] that are the same for all agents.
 #[derive(Debug, Clone, Copy)]
 pub struct PreparedWork {
     pages: f64,
@@ -132,17 +127,15 @@ pub struct PreparedWork {
 }
 
 impl PreparedWork {
-    /// The time that an agent at this distance needs.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         seconds(self.takes_s(distance, speed))
     }
 
-    /// The time that an agent at this distance needs, in seconds.
     pub(in crate::strategy) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
-    /// The time for one page at an agent, in seconds, without the wait before the next request.
+    /// The time of one page, in seconds, without the wait before the next request.
     pub(in crate::strategy) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.page_at_s(distance.as_duration().as_secs_f64(), speed)
     }
@@ -168,14 +161,12 @@ impl PreparedWork {
 }
 
 impl Speed {
-    /// Builds a speed from a factor and a rate in bytes per second, both limited to their
-    /// valid range.
+    /// Limits the factor to its valid range. An invalid rate is ignored.
     pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
         let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
         Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
     }
 
-    /// The factor on the round trips of pages.
     pub const fn factor(self) -> f64 {
         self.factor
     }
@@ -186,8 +177,8 @@ impl Speed {
     }
 
     /// The speed learned from these crawls, with `self` as the prior. The factor and the time per
-    /// byte fit the relative times best (least squares), together with `PRIOR_CRAWLS` crawls that
-    /// match the prior.
+    /// byte are a least-squares fit to the relative times of the crawls, and of `PRIOR_CRAWLS`
+    /// crawls that match the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
@@ -196,7 +187,7 @@ impl Speed {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
-            // Times are divided by those that the prior predicts, so that long and short crawls
+            // Times are divided by the times that the prior predicts, so that long and short crawls
             // have equal weight.
             let believed = self.factor * trips + self.byte_s * bytes;
             sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
@@ -233,15 +224,13 @@ impl RegressionSums {
         self.zy += weight * z * y;
     }
 
-    /// The factor and the time per byte, shrunk towards `prior` as if by [`PRIOR_CRAWLS`]
-    /// more crawls.
+    /// The speed, shrunk towards `prior` as if by [`PRIOR_CRAWLS`] more crawls.
     fn solve(&self, prior: Speed) -> Speed {
         if self.weight <= 0.0 {
             return prior;
         }
         let per_crawl = PRIOR_CRAWLS / self.weight;
-        // Each unknown is regularised by the mean square of its column, so that units
-        // do not matter.
+        // Each unknown is regularised by the mean square of its column, so units do not matter.
         let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
         let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
         let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);
@@ -258,8 +247,8 @@ impl RegressionSums {
     }
 }
 
-/// Converts with a precision of a nanosecond. Planning five hundred sites for a thousand agents
-/// calls this function half a million times, and took 50 % longer with `Duration`'s conversion.
+/// Converts seconds with a precision of a nanosecond. It is faster than `Duration`'s conversion.
+/// Planning five hundred sites for a thousand agents calls this function half a million times.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -272,12 +261,10 @@ fn seconds(seconds: f64) -> Duration {
 /// Age at which a crawl has half its weight, because networks change over days, not minutes.
 const HALF_LIFE: Duration = Duration::from_secs(86_400);
 
-/// The weight of a crawl of this age.
 pub fn crawl_weight(age: Duration) -> f64 {
     0.5_f64.powf(age.div_duration_f64(HALF_LIFE))
 }
 
-/// The speed of each agent, learned from its crawls.
 pub fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
     crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
 }
@@ -307,7 +294,7 @@ mod tests {
         let opening = OPENING_TRIPS * 0.1;
         let takes = |work: Work| work.takes(rtt(100.0), Speed::default()).as_secs_f64() - opening;
         assert!((takes(work(10, 1000, 0)) - 1.0).abs() < 1e-6);
-        // 43,800 bytes are the first window plus a second one of twice its size.
+        // 43,800 bytes are a first window of 14,600 bytes plus a second window of twice this size.
         assert!((takes(work(10, 43_800, 0)) - 2.0).abs() < 1e-6);
         assert!((takes(work(10, 43_800, 500)) - 5.0).abs() < 1e-6, "the interval is longer");
         let slow = Speed::new(1.0, Some(43_800.0));
@@ -326,7 +313,7 @@ mod tests {
         let sizes = [2_000_u64, 8_000, 20_000, 50_000];
         let crawls: Vec<Crawl> =
             (0..200).map(|i| crawl(10, sizes[i % 4], 10.0 + 17.0 * f64::from(u8::try_from(i % 7).unwrap()))).collect();
-        // If the prior is the truth, the estimate stays the same.
+        // If the prior is the truth, the estimate equals the prior.
         let kept = truth.learned(&crawls);
         assert!((kept.factor - 2.0).abs() < 1e-6 && (kept.bytes_per_s().unwrap() - 1e5).abs() < 1.0, "{kept:?}");
         let learned = Speed::default().learned(&crawls);
@@ -336,7 +323,6 @@ mod tests {
         }
         let lucky = Crawl { took: crawls[0].took / 10, ..crawls[0] };
         let after = truth.learned(&[lucky]);
-        // A crawl in a tenth of the time lowers the factor by about three tenths.
         assert!(after.factor > 1.3, "{after:?}");
     }
 
@@ -344,7 +330,7 @@ mod tests {
     fn a_crawl_that_politeness_held_back_teaches_nothing() {
         let held = Crawl { work: work(10, 1000, 1000), rtt: rtt(10.0), took: Duration::from_secs(10), weight: 1.0 };
         assert_eq!(Speed::default().learned(&[held; 50]), Speed::default());
-        // At a distance of two seconds, the agent sends one request every four seconds.
+        // If answers take two seconds, the agent sends one request every four seconds.
         let far = Crawl { rtt: rtt(2000.0), took: Duration::from_secs(40), ..held };
         assert_eq!(Speed::default().learned(&[far; 50]), Speed::default());
     }

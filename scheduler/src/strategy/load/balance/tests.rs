@@ -49,15 +49,14 @@ fn nothing_leaves_an_agent_with_a_free_slot_and_nothing_that_is_gone_gives() {
 #[test]
 fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
     let queue: Vec<MovableTask> = (0..9).map(|_| waits(1, &[2])).collect();
-    // Agent 1 has three tasks waiting per slot, agent 2 none. One task moves, and is
-    // agent 2's next.
+    // Three tasks wait at agent 1, and none at agent 2. One task moves, and is agent 2's next task.
     assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Gain::EndsSooner)]);
     // Both queues are long. Tasks move until the times differ by less than a quarter.
     let long = [agent(1, 101, 1), agent(2, 51, 1)];
     let queue_of_100: Vec<MovableTask> = (0..100).map(|_| waits(1, &[2])).collect();
     let moves = plan(&long, &queue_of_100, 100).len();
     assert!((8..=20).contains(&moves), "{moves} moves leave {} and {}", 101 - moves, 51 + moves);
-    // Two tasks wait at one agent and one at the other, so a move gains nothing.
+    // Two tasks wait at agent 1, and one task waits at agent 2, so a move gains nothing.
     assert_eq!(plan(&[agent(1, 3, 1), agent(2, 2, 1)], &queue[..2], 10), []);
     assert_eq!(plan(&[agent(1, 2, 1), agent(2, 1, 1)], &queue[..1], 10), []);
 }
@@ -67,7 +66,7 @@ fn what_ends_sooner_where_it_waits_stays_there() {
     let slow = |load| Candidate { pace: Duration::from_secs(4), ..agent(2, load, 1) };
     assert_eq!(plan(&[agent(1, 3, 1), slow(0)], &[waits(1, &[2])], 10), [], "in three seconds here, in four there");
     assert_eq!(moved(&plan(&[agent(1, 5, 1), slow(0)], &[waits(1, &[2])], 10)), [(0, 2, Gain::BeginsAtOnce)]);
-    // The slow agent's queue ends last, so its task moves first, although fewer tasks wait there.
+    // The queue of the slow agent ends last, so its task moves first, although it has fewer tasks.
     let agents = [agent(1, 5, 1), slow(3), agent(3, 0, 1)];
     assert_eq!(moved(&plan(&agents, &[waits(1, &[3]), waits(2, &[3])], 1)), [(1, 3, Gain::BeginsAtOnce)]);
 }
