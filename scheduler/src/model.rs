@@ -1,7 +1,5 @@
-//! Basic types of the whole project: identifiers, round trips and states.
-//!
-//! No IO and no clock. Each kind of identifier is a separate type. Outside `gnp`, a round trip is
-//! an [`Rtt`], never a plain number.
+//! Basic types of the whole project: identifiers, round trips and states. They use no IO and no
+//! clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +13,7 @@ pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_l
 pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 
-// Macros must be declared before the modules that use them.
+// Declared before the modules, because they use the macro.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -27,8 +25,7 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word used in the store, on the command line and in reports. A value's word
-            /// never changes.
+            /// The word in the store, on the command line and in reports. It never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -67,12 +64,10 @@ macro_rules! identifier {
         pub struct $name(i64);
 
         impl $name {
-            /// Wraps a stored identifier.
             pub const fn new(raw: i64) -> Self {
                 Self(raw)
             }
 
-            /// The stored identifier.
             pub const fn get(self) -> i64 {
                 self.0
             }
@@ -87,7 +82,7 @@ macro_rules! identifier {
 }
 
 identifier!(
-    /// An agent. Landmarks are agents, and have no identifier type of their own.
+    /// Also identifies landmarks, because these are agents.
     AgentId
 );
 identifier!(SiteId);
@@ -109,7 +104,7 @@ identifier!(
     OrderId
 );
 identifier!(
-    /// The fencing token of a lease, which rises with each grant of a task.
+    /// The fencing token of a lease. It rises with each grant of a task.
     LeaseToken
 );
 identifier!(
@@ -118,11 +113,11 @@ identifier!(
     Incarnation
 );
 identifier!(
-    /// One running scheduler process.
+    /// A running scheduler process.
     SchedulerId
 );
 identifier!(
-    /// The number of a role's term, which rises whenever a scheduler becomes leader.
+    /// The number of a role's term. It rises whenever a scheduler becomes leader.
     TermNumber
 );
 identifier!(
@@ -140,10 +135,8 @@ pub struct Rtt(Duration);
 pub struct RttOutOfRange;
 
 impl Rtt {
-    /// The longest valid round trip: ten minutes.
     pub const MAX: Duration = Duration::from_secs(600);
 
-    /// Checks a value from the network or the database.
     pub fn try_new(value: Duration) -> Result<Self, RttOutOfRange> {
         if value.is_zero() || value > Self::MAX {
             return Err(RttOutOfRange);
@@ -176,7 +169,6 @@ impl Rtt {
         i64::try_from(self.0.as_micros().max(1)).unwrap_or(i64::MAX)
     }
 
-    /// The round trip in milliseconds, for `gnp` and for display.
     pub fn as_millis_f64(self) -> f64 {
         self.0.as_secs_f64() * 1e3
     }
@@ -194,8 +186,8 @@ impl fmt::Display for Rtt {
 pub enum Strategy {
     /// Any agent, with equal probability.
     Random,
-    /// The agent with the highest hash for the site's name: always the same agent while it is
-    /// available. If the fleet changes, few sites get another agent.
+    /// The agent with the highest hash for the site's name. If the fleet changes, few sites get
+    /// another agent.
     Hash,
     /// The agent whose identifier has the smallest XOR distance to the site's key, as in
     /// distributed hash tables.
@@ -207,12 +199,12 @@ pub enum Strategy {
     Geographic,
     /// The agent whose address has the longest common prefix with the site's address.
     Prefix,
-    /// One of the K nearest agents at random (the paper 2.2.3).
+    /// One of the K nearest agents at random (section 2.2.3 of the paper).
     GnpTop(TopK),
     /// One of the nearest agents, drawn with weights for free slots and nearness.
     GnpBalanced,
-    /// The nearest agent by measurement. The few agents that may be nearest measure the site
-    /// first.
+    /// The nearest agent by measurement, after the few agents that may be nearest measured the
+    /// site.
     GnpConfirmed,
     /// The agent that is predicted to end the crawl first, including the wait for a slot.
     EarliestFinish,
@@ -223,7 +215,7 @@ pub enum Strategy {
 pub struct TopK(u8);
 
 impl TopK {
-    /// Two digits keep the names short. A draw among more agents would include distant ones.
+    /// Maximum K. A draw among more agents would include distant agents.
     pub const MOST: u8 = 99;
 
     /// `None` for 0 and above [`Self::MOST`].
@@ -236,7 +228,6 @@ impl TopK {
     }
 }
 
-/// A name that belongs to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownStrategy {
     #[error("unknown strategy '{name}': the strategies are {known}{question}")]
@@ -254,13 +245,10 @@ pub enum UnknownStrategy {
 const GNP_TOP: &str = "gnp-top";
 
 impl Strategy {
-    /// The nearest agent.
     pub const GNP_TOP1: Self = Self::GnpTop(TopK(1));
-    /// One of the three nearest agents at random, as in the paper.
     pub const GNP_TOP3: Self = Self::GnpTop(TopK(3));
 
-    /// The strategies that are shown in lists. Of `gnp-topK`, these are the two that the
-    /// paper uses.
+    /// The strategies shown in lists. Of `gnp-topK`, only `gnp-top1` and `gnp-top3` are listed.
     pub const ALL: &'static [Self] = &[
         Self::Random,
         Self::Hash,
@@ -305,8 +293,8 @@ impl Strategy {
         }
     }
 
-    /// Whether the strategy gives some sites to an agent that may be nearer than the agent that
-    /// seems nearest. The paper's strategies never do.
+    /// Whether the strategy gives some sites to an agent that may be nearer than the best known
+    /// agent. The strategies of the paper do not.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
@@ -317,7 +305,7 @@ impl Strategy {
         matches!(self, Self::GNP_TOP1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
 
-    /// Whether the strategy weighs the agents' loads, so that it needs them.
+    /// Whether the strategy ranks agents by their loads too.
     pub const fn needs_load(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
@@ -329,13 +317,12 @@ impl Strategy {
     }
 
     /// Whether sites must be measured before an agent is chosen, because the strategy needs their
-    /// distances or the addresses to which probers resolve their names.
+    /// distances, or their addresses as resolved by probers.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }
 }
 
-/// The default strategy is `gnp-top3`.
 impl Default for Strategy {
     fn default() -> Self {
         Self::GNP_TOP3
@@ -357,7 +344,7 @@ impl FromStr for Strategy {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if let Some(k) = name.strip_prefix(GNP_TOP) {
-            // Only the digits that are printed: `gnp-top03` is no other name of `gnp-top3`.
+            // `gnp-top03` and `gnp-top+3` are refused, so that each strategy has only one name.
             let plain = !k.starts_with('0') && k.bytes().all(|byte| byte.is_ascii_digit());
             let top = k.parse().ok().filter(|_| plain).and_then(TopK::new).map(Self::GnpTop);
             return top.ok_or_else(|| UnknownStrategy::TopK { name: name.to_owned() });

@@ -60,6 +60,7 @@ pub enum FitError {
     #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
     TooManyDimensions {
         dimensions: usize,
+        /// Minimum number of landmarks: the number of dimensions plus one.
         needed: usize,
         there: usize,
     },

@@ -60,6 +60,7 @@ pub enum LocateError {
     #[error("hosts are placed in at most {most} dimensions, the embedding has {dimensions}")]
     TooManyDimensions {
         dimensions: usize,
+        /// Maximum number of dimensions.
         most: usize,
     },
     #[error("place the host")]

@@ -1,27 +1,27 @@
-//! The maximum number of concurrent crawls at one address, which all sites at the address share.
+//! The budget of an address: the maximum number of concurrent crawls of all sites at the address.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The network whose sites share the budget: a single IPv4 address, or an IPv6 /64 network, which
-/// usually belongs to one customer.
+/// The network whose sites share a budget: a single IPv4 address, or an IPv6 /64 network, because
+/// such a network usually belongs to one customer.
 pub fn shared_network(address: IpAddr) -> IpNet {
     let address = address.to_canonical();
     let bits = if address.is_ipv4() { 32 } else { 64 };
     IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
 }
 
-/// Maximum concurrent crawls at an address with `sites` sites: the square root of `sites`,
-/// rounded up, at least 1 and at most `cap`. A host with more sites has more capacity, but not
-/// in proportion.
+/// Maximum concurrent crawls at an address with `sites` sites: the square root of `sites`, rounded
+/// up, at least 1 and at most `cap`. The root is used, because a host with more sites has more
+/// capacity, but not in proportion.
 pub fn permitted_crawls(sites: u32, cap: u32) -> u32 {
     let root = sites.isqrt();
     let up = if root * root < sites { root + 1 } else { root };
     up.clamp(1, cap.max(1))
 }
 
-/// Maximum number of sites to count at one address. Further sites do not raise the budget.
+/// Maximum number of sites to count at one address, because further sites do not raise the budget.
 pub fn most_counted(cap: u32) -> i64 {
     i64::from(cap) * i64::from(cap)
 }

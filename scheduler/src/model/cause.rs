@@ -1,18 +1,16 @@
-//! Causes: why a task waits, why its agent was chosen, and why a strategy fell back.
+//! Causes: why a task waits, why its agent was chosen, and why a fallback replaced a strategy.
 //!
-//! The store, the wire and comparisons use the words of these types. [`crate::strategy::explain`]
-//! turns the words into sentences for display, which are never stored.
+//! The store and the wire use the words of these types. [`crate::strategy::explain`] turns causes
+//! into sentences for display, which are never stored.
 
 use serde::{Deserialize, Serialize};
 
 words!(
-    /// A stage of the work before an agent is chosen. A stage can be stopped for the whole fleet.
+    /// A stage of the work before a task has an agent. A stage can be stopped for the whole fleet.
     Stage {
-        /// Measuring sites.
         Measuring = "measuring",
         /// Locating measured sites on the map.
         Locating = "locating",
-        /// Choosing agents.
         Choosing = "choosing",
     }
 );
@@ -20,42 +18,38 @@ words!(
 words!(
     /// Why a task has no agent yet.
     WaitCause {
-        /// The site is queued to be measured.
         Queued = "queued",
-        /// The site is being measured.
         Measurements = "measurements",
         /// The choice of an agent is pending.
         Choice = "choice",
         /// The slot that is planned for the task is not free yet.
         Planned = "planned",
-        /// No agent is connected.
         NoAgent = "no-agent",
         /// Agents are connected, but none accepts work.
         NoneAcceptsWork = "none-accepts-work",
         /// No landmarks are chosen, and the fleet is too large to work without them.
         NoLandmarks = "no-landmarks",
-        /// No landmark is connected.
         LandmarksAway = "landmarks-away",
         /// Every prober is quarantined.
         AllQuarantined = "all-quarantined",
         /// No map has been fitted yet.
         NoMap = "no-map",
-        /// Confirmers are measuring the site, to find out which of them is nearest.
+        /// Confirmers are measuring the site.
         Confirming = "confirming",
         /// The site's address permits no further crawl at present.
         Address = "address",
-        /// The site asked for a pause that has not ended.
+        /// The site asked for a pause, which has not ended.
         Pause = "pause",
         /// The circuit of the site is open until an operator reopens the site.
         Breaker = "breaker",
-        /// No agent meets the constraints of the batch.
+        /// No agent may crawl the site for the batch.
         Unmet = "unmet",
     }
 );
 
 impl WaitCause {
-    /// Whether the batch should report the cause. Causes that every task passes through are
-    /// not reported.
+    /// Whether reports of the batch should show the cause. Causes that every task has for a while
+    /// are not shown.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }
@@ -82,7 +76,7 @@ words!(
 );
 
 words!(
-    /// Why a strategy was replaced by its fallback.
+    /// Why a fallback replaced a strategy.
     FallbackCause {
         /// No agent's distance to the site is known.
         NoDistance = "no-distance",
@@ -146,9 +140,9 @@ words!(
 );
 
 words!(
-    /// The gain of a waiting task that moves to another agent.
+    /// The gain of moving a waiting task to another agent.
     Gain {
-        /// The task begins at once; the previous agent had no free slot.
+        /// The task begins at once. The previous agent had no free slot.
         BeginsAtOnce = "begins-at-once",
         EndsSooner = "ends-sooner",
         /// The new agent joined after the choice and is nearer.
@@ -156,7 +150,7 @@ words!(
     }
 );
 
-/// Why a strategy was replaced by its fallback, with details from a prober or an alarm.
+/// Why a fallback replaced a strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     pub cause: FallbackCause,
@@ -171,11 +165,11 @@ impl From<FallbackCause> for Fallback {
     }
 }
 
-/// Why a site has no measured distance, with the newest details from a prober.
+/// Why a site has no measured distance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmeasured {
     pub cause: UnmeasuredCause,
-    /// Details from a prober; empty if there are none.
+    /// The newest details from a prober; empty if there are none.
     pub said: String,
 }
 
@@ -185,7 +179,7 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// An agent that was chosen before, and how the task was separated from it.
+/// The agent chosen for a task before, and how the task was separated from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
     /// The agent's name at that time.
@@ -197,38 +191,37 @@ pub struct FormerAgent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum ChoiceCause {
-    /// The strategy chose the agent.
     Strategy {
         /// Number of candidates without a free slot, if the chosen agent had a free slot.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
-        /// Number of candidates; 0 if all had a free slot.
+        /// Number of all candidates; 0 if `full` is 0.
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },
-    /// The agent may be nearer than the agent that seems nearest.
+    /// The agent may be nearer than the best known agent.
     Explores,
     /// The site probably has several locations, so the near agent with the most free slots was
     /// chosen.
     Spread {
         /// The confidence that the site has several locations, from 0 to 1.
         confidence: f64,
-        /// The number of near agents.
+        /// Number of near agents.
         near: u32,
     },
     /// The agent is the best of the candidates that remained from the previous choice.
     NextCandidate,
     /// The task waited at another agent and was moved by rebalancing.
     Rebalanced {
-        /// The other agent's name at the time of the move.
+        /// The previous agent's name at the time of the move.
         from: String,
         gain: Gain,
     },
-    /// The crawl was preempted: another agent was crawling the site and was asked to hand it back.
+    /// The crawl was preempted at another agent.
     TakenBack {
-        /// The other agent's name at the time of the preemption.
+        /// The previous agent's name at the time of the preemption.
         from: String,
-        /// The predicted remaining time at the other agent, in milliseconds.
+        /// The predicted remaining time at the previous agent, in milliseconds.
         remaining_ms: u64,
         /// The predicted time at the new agent, in milliseconds; `None` without a prediction.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,7 +241,6 @@ impl Default for ChoiceCause {
 }
 
 impl ChoiceCause {
-    /// The word in the store.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Strategy { .. } => "strategy",
@@ -261,15 +253,15 @@ impl ChoiceCause {
     }
 }
 
-/// Why a task has its agent. Stored with the choice.
+/// Why a task has its agent. This value is stored with the choice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceReasons {
     #[serde(flatten)]
     pub cause: ChoiceCause,
-    /// How the task was separated from its previous agent; `None` if it had none.
+    /// The task's previous agent; `None` if it had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parted: Option<FormerAgent>,
-    /// Why the batch's strategy was replaced by its fallback; `None` if it was not.
+    /// Why a fallback replaced the batch's strategy; `None` if the strategy was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }

@@ -13,12 +13,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 
-/// Maximum number of values in a list, and of tags of an agent. The number is limited because every
-/// pass of the scheduler compares all values for every agent.
+/// Maximum number of values in a list of constraints, and of tags of an agent. It is small, because
+/// the scheduler often compares all values with every agent.
 pub const MAX_VALUES: usize = 16;
-/// Maximum length of a tag in bytes, because tables display tags.
+/// Maximum length of a tag in bytes. Tags are short, because tables display them.
 const MAX_TAG: usize = 32;
-/// Maximum quota, because the numbers on the wire and the sums in the store are signed.
+/// Maximum quota. Numbers on the wire and sums in the store are signed.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// What happens to a task that no agent may crawl.
@@ -32,7 +32,6 @@ pub enum UnmetAction {
 }
 
 impl UnmetAction {
-    /// The word on the command line and in the store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -46,13 +45,12 @@ impl UnmetAction {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
-    /// Countries (ISO 3166-1 alpha-2). The agent must be in one of them.
+    /// Countries (ISO 3166-1 alpha-2); the agent must be in one of them.
     pub countries: Vec<String>,
     pub carriers: Vec<String>,
     pub tags: Vec<String>,
     /// Maximum bytes that one agent may fetch for the batch within 24 hours; at least 1.
     pub bytes_per_day: Option<u64>,
-    /// What happens to tasks that no agent may crawl.
     pub unmet: UnmetAction,
 }
 
@@ -118,7 +116,7 @@ impl ConstraintsRequest {
         })
     }
 
-    /// The constraints of a new batch: these values, with defaults for absent ones.
+    /// The constraints of a new batch: the requested values, and defaults for absent values.
     pub fn whole(&self) -> Constraints {
         Constraints {
             countries: self.countries.clone(),
@@ -129,7 +127,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// Merges two requests: values absent here are taken from the other request.
+    /// Merges two requests: values absent in `self` are taken from `other`.
     #[must_use]
     pub fn before(self, other: Self) -> Self {
         let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
@@ -142,7 +140,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// The requested values that differ from these constraints.
+    /// The requested values that differ from the constraints `has`.
     pub fn differences(&self, has: &Constraints) -> Vec<PolicyDifference> {
         let mut found = Vec::new();
         let lists = [
@@ -224,7 +222,6 @@ fn is_among(value: &str, list: &[String]) -> bool {
     list.iter().any(|one| alike(one, value))
 }
 
-/// The properties of an agent that constraints test.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentTraits {
     /// ISO 3166-1 alpha-2; empty if unknown.
@@ -265,7 +262,6 @@ pub enum Exclusion {
     Quota,
 }
 
-/// An unknown exclusion name from the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown exclusion '{0}'")]
 pub struct UnknownExclusion(String);
@@ -309,7 +305,7 @@ impl FromStr for Exclusion {
     }
 }
 
-/// Number of agents that a batch excludes, by the first constraint that they do not meet.
+/// Number of agents that a batch excludes, by the first constraint that each does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExcludedAgents {
     pub fleet: usize,
@@ -331,7 +327,7 @@ pub struct NoEligibleAgent {
 }
 
 impl NoEligibleAgent {
-    /// The cause for a fleet of `fleet` agents with these exclusions.
+    /// The cause for a fleet of `fleet` agents, of which some are excluded by `exclusions`.
     pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
         let mut excluded = ExcludedAgents { fleet, by: BTreeMap::new() };
         for exclusion in exclusions {
@@ -343,7 +339,7 @@ impl NoEligibleAgent {
 }
 
 impl Constraints {
-    /// Why an agent may not crawl for the batch, regardless of its quota; `None` if it may.
+    /// Why an agent may not crawl for the batch, apart from its quota; `None` if it may.
     pub fn excludes(&self, agent: &AgentTraits) -> Option<Exclusion> {
         if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
             return Some(Exclusion::Country);
@@ -361,8 +357,8 @@ impl Constraints {
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
-    /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Only fetched
-    /// bytes count here, because the assigned tasks are themselves the unfinished ones.
+    /// Why an agent may not begin its assigned tasks; `None` if it may. Only fetched bytes count,
+    /// not the expected bytes of the assigned tasks.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }
@@ -373,7 +369,7 @@ impl Constraints {
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
-    /// One warning for each value that no agent has, because it may be misspelled.
+    /// One warning for each value that no agent has, because the value may be misspelled.
     pub fn unheard_of(&self, fleet: &[AgentTraits]) -> Vec<String> {
         let missing = |values: &[String], has: &dyn Fn(&AgentTraits, &str) -> bool| -> Vec<String> {
             values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
@@ -447,7 +443,7 @@ mod tests {
         }
         assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
-        // Even a small quota allows one site. Huge fetched or expected sizes do not overflow.
+        // Even a small quota allows one site. Huge sizes do not overflow.
         let huge = QuotaUse { fetched: 0, under_way: 0, expected: u64::MAX };
         assert_eq!(constraints.refuses(&anyone, huge), None);
         assert!(constraints.refuses(&anyone, QuotaUse { under_way: u32::MAX, ..huge }).is_some());

@@ -1,5 +1,5 @@
-//! The contact URL, by which a site's owner can reach the operator. Every request contains it in
-//! its user agent, so an operator must set one.
+//! The contact URL, by which a site's owner can reach the operator. Every request has it in the
+//! user agent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,11 @@ use url::Url;
 /// Maximum length of a contact URL in bytes, because every request contains the URL.
 const MAX_LENGTH: usize = 200;
 
-/// An http or https URL with a host, or a mailto address. ASCII only, because it is part of an HTTP
-/// header.
+/// An http or https URL with a host, or a mailto address. It is ASCII only, because it is part of
+/// an HTTP header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContactUrl(String);
 
-/// An invalid contact URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a contact URL: give an http or https URL, or mailto:name@host, of at most {MAX_LENGTH} bytes")]
 pub struct InvalidContact(String);

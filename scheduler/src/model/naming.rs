@@ -1,35 +1,30 @@
 //! Checks agent names, batch names and one-line texts, and generates agent names.
 //!
-//! Any terminal displays an accepted text as it is: the text has no invisible characters, and no
-//! characters that change the reading direction.
+//! An accepted text has no invisible characters, except joiners, and no characters that change the
+//! reading direction, so that terminals display it as it is.
 
 use any_ascii::any_ascii;
 
-/// Maximum length of an agent's name. Names are ASCII only, because the agent uses its name
-/// in file names.
+/// Maximum length of an agent's name in bytes. Names are ASCII only, because they are used in file
+/// names.
 pub const MAX_AGENT: usize = 63;
 /// Maximum length of a batch's name in characters.
 pub const MAX_BATCH: usize = 100;
 /// Maximum length of a one-line text in characters.
 pub const MAX_TEXT: usize = 100;
-/// Maximum length of a generated name. It leaves room for a number within [`MAX_AGENT`].
+/// Maximum length of a generated name. It is less than [`MAX_AGENT`], because a number may follow.
 const LONGEST_FORMED: usize = 56;
 
-/// Why a text is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     #[error("missing")]
     Missing,
-    /// Too long to display in a table.
     #[error("longer than {MAX_TEXT} characters")]
     TooLong,
-    /// The text contains a character that terminals do not show.
     #[error("contains U+{0:04X}, which terminals do not show")]
     NotShown(u32),
-    /// Not a valid agent name.
     #[error("'{0}' is not 1 to {MAX_AGENT} letters, digits, '.', '_' and '-'")]
     Agent(String),
-    /// Not a valid batch name.
     #[error("'{0}' is not 1 to {MAX_BATCH} letters, digits, '.', '_' and '-'")]
     Batch(String),
     /// Neither the city nor the carrier has a letter with an ASCII spelling.
@@ -45,7 +40,7 @@ pub fn agent(text: &str) -> Result<&str, BadName> {
 }
 
 /// Checks a batch's name: letters and digits of any script, `.`, `_` and `-`. Rejects combining
-/// accents, because the same letter as a single character would make a different name.
+/// accents, so that names that look equal are equal.
 pub fn batch(text: &str) -> Result<&str, BadName> {
     let allowed = |character: char| character.is_alphanumeric() || matches!(character, '.' | '_' | '-');
     let name = !text.is_empty() && text.chars().count() <= MAX_BATCH && text.chars().all(allowed);
@@ -67,8 +62,8 @@ pub fn one_line(text: &str) -> Result<&str, BadName> {
     }
 }
 
-/// Whether a terminal shows the character without changing the order of the text. Joiners are
-/// accepted, because some scripts need them.
+/// Whether a terminal shows the character without changing the order of the text. Joiners (U+200C,
+/// U+200D) are accepted, because some scripts need them.
 pub fn is_shown(character: char) -> bool {
     let turns =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -91,8 +86,8 @@ pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     if name.is_empty() { Err(BadName::Unreadable(shown(city), shown(carrier))) } else { Ok(name.to_owned()) }
 }
 
-/// Returns `base` itself (number 1), or `base` with the lowest free number from `next` on. Stores
-/// the next number to try in `next`, so that a later search for the same base continues there.
+/// Returns `base` with the first free number from `next` on; number 1 means `base` alone. Stores
+/// the following number in `next`, so that the next search for `base` continues there.
 pub fn first_free(base: &str, next: &mut u64, taken: impl Fn(&str) -> bool) -> String {
     loop {
         let name = if *next == 1 { base.to_owned() } else { format!("{base}-{next}") };

@@ -1,7 +1,4 @@
 //! Finds the known names that a mistyped name may mean.
-//!
-//! The store supplies the names to compare, because there may be too many names to compare
-//! all of them.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +11,11 @@ const LONGEST: usize = 253;
 const LONGEST_EDITED: usize = 40;
 /// A name is near if it differs by at most one edit per this many characters.
 const CHARACTERS_PER_EDIT: usize = 3;
-/// The characters that an edit may insert: those of lower-case host names, and the `_` of
-/// agents' names.
+/// The characters that an edit may insert: the characters of lower-case host names and agent names.
 const INSERTED: &str = "abcdefghijklmnopqrstuvwxyz0123456789-._";
 
-/// Returns at most three known names that are nearest to `asked`. Names that begin with `asked`
-/// come first, then names that differ by the fewest edits. ASCII case and a leading `www.` do not
-/// count as edits.
+/// Returns the three known names nearest to `asked`, or fewer. Names that begin with `asked` come
+/// first, then names with the fewest edits. ASCII case and a leading `www.` do not count as edits.
 pub fn nearest(asked: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let length = asked.chars().count();
     if length == 0 || length > LONGEST {
@@ -44,8 +39,8 @@ pub fn question(mut near: Vec<String>) -> String {
     format!("; did you mean {meant}?")
 }
 
-/// Likely spellings of the name that `asked` means: in other ASCII case, with and without `www.`,
-/// and every name that is one edit away. If `asked` is long, edits are left out.
+/// Likely spellings of a mistyped name, to look up in the store: in other ASCII case, with and
+/// without `www.`, and every name that is one edit away. Long names have no edits listed.
 pub fn respelled(asked: &str) -> Vec<String> {
     let mut spelled = vec![asked.to_ascii_lowercase(), asked.to_ascii_uppercase(), capitalised(asked)];
     spelled.push(asked.strip_prefix("www.").map_or_else(|| format!("www.{asked}"), str::to_owned));

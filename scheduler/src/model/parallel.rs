@@ -10,7 +10,7 @@ pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl 
     in_order_while(count, threads, |piece| Some(work(piece)))
 }
 
-/// Like `in_order`, but a thread stops after an index for which `work` returns `None`.
+/// Like `in_order`, but a thread stops when `work` returns `None`. Other threads continue.
 pub(crate) fn in_order_while<T: Send>(
     count: usize,
     threads: NonZeroUsize,

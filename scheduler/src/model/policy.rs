@@ -1,8 +1,7 @@
 //! The crawl policy of a batch: the limits and other settings of its crawls.
 //!
-//! A policy has a value for every field. A request has values for some fields, each within
-//! its bounds. A macro generates both from one list of fields; [`PolicyRequest::checked`]
-//! checks the bounds.
+//! [`CrawlPolicy`] has a value for every field. [`PolicyRequest`] may leave values out. The macro
+//! `policy` generates both types from one list of fields.
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -16,26 +15,21 @@ use crate::model::size;
 
 /// Maximum number of pages and of links, which is the maximum of the store's signed columns.
 const MOST: u32 = i32::MAX.unsigned_abs();
-/// Maximum duration of one crawl.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum recrawl interval. Shorter rounds would cost too much: each round measures the site,
-/// chooses an agent and is stored.
+/// Minimum recrawl interval. Each round measures the site, chooses an agent and is stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// Maximum recrawl interval. For a longer interval, an operator can submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Maximum number of patterns in a list, and maximum length of a pattern in bytes. Both are limited
-/// because an agent compares each link with each pattern.
+/// Maximum number of patterns in a list, because an agent compares each link with each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// Maximum lengths of a user-agent name and of its version, in bytes. Both are limited because
-/// every request contains them.
+/// Maximum length of a user-agent name, because every request contains it.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// Generates both structs and the code for each field from one list of fields: help, parser, type
-/// and default. Fields after `or nothing` are optional in a policy too.
+/// Generates [`CrawlPolicy`], [`PolicyRequest`] and the code for each field from one list of fields:
+/// help, parser, type and default. Fields after `or nothing` are optional in a policy too.
 macro_rules! policy {
     (
         $(
@@ -84,7 +78,7 @@ macro_rules! policy {
         }
 
         impl PolicyRequest {
-            /// Merges two requests: values absent here are taken from the other request.
+            /// Merges two requests: values absent in `self` are taken from `other`.
             #[must_use]
             pub fn before(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }
@@ -97,7 +91,7 @@ macro_rules! policy {
                 }
             }
 
-            /// The requested values that differ from the policy.
+            /// The requested values that differ from the policy `has`.
             pub fn differences(&self, has: &CrawlPolicy) -> Vec<PolicyDifference> {
                 let found = [
                     $(differ(stringify!($field), Some(&has.$field), self.$field.as_ref()),)*
@@ -186,7 +180,6 @@ mod millis {
     }
 }
 
-/// A value out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct OutOfBounds {
@@ -216,8 +209,8 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 }
 
 impl CrawlPolicy {
-    /// Checks that the values fit together: the request interval of large sites must not exceed
-    /// that of small sites.
+    /// Checks that the request interval of large sites does not exceed the request interval of
+    /// small sites.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {
@@ -229,8 +222,8 @@ impl CrawlPolicy {
 }
 
 impl PolicyRequest {
-    /// Completes a request: absent values are taken from `otherwise`. A shortest interval that was
-    /// not requested never exceeds the request interval.
+    /// Completes a request: absent values are taken from `otherwise`. If no shortest interval was
+    /// requested, the shortest interval never exceeds the request interval.
     pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
         let mut policy = self.clone().laid_over(otherwise.clone());
         if self.shortest_interval.is_none() {
@@ -239,7 +232,8 @@ impl PolicyRequest {
         policy
     }
 
-    /// Checks the bounds of each value, and sorts the pattern lists, whose order has no meaning.
+    /// Checks the bounds of each value, and sorts the pattern lists, because their order has no
+    /// meaning.
     pub fn checked(mut self) -> Result<Self, OutOfBounds> {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;
@@ -268,8 +262,8 @@ impl PolicyRequest {
     }
 }
 
-/// The shortest interval if none was requested. If a longer request interval was requested, large
-/// sites are crawled more slowly too.
+/// The shortest interval if none was requested. It is the request interval, unless `otherwise` has
+/// a shorter interval for large sites.
 fn shortest_of(otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
     let as_usual = otherwise.shortest_interval < otherwise.request_interval;
     if as_usual { otherwise.shortest_interval.min(request_interval) } else { request_interval }
@@ -306,8 +300,8 @@ fn time(
     }
 }
 
-/// Formats a duration as a whole number of the largest possible unit, as people type it.
-/// `humantime` would write 365 days as months, days, hours and minutes.
+/// Formats a duration as a whole number of the largest possible unit, such as `365d`. `humantime`
+/// would write 365 days as months, days, hours and minutes.
 pub fn in_largest_unit(duration: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
     let millis = duration.as_millis();
@@ -333,8 +327,8 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a user-agent name is a product token that robots.txt can name (RFC 9309, 2.2.1),
-/// with an optional version. Agents refuse other names.
+/// Checks that a user-agent name is a product token that robots.txt can name (RFC 9309, section
+/// 2.2.1), with an optional version. Agents refuse other names.
 fn check_user_agent(name: &str) -> Result<(), String> {
     let (token, version) = name.split_once('/').map_or((name, None), |(token, version)| (token, Some(version)));
     let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');

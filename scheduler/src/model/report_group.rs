@@ -1,10 +1,9 @@
 //! The properties by which a report can group its rows.
 
 words!(
-    /// The property by which a report groups its rows: one row for each value, or
-    /// combination of values.
+    /// A property by which a report groups its rows. The report has one row for each value, or for
+    /// each combination of values of several properties.
     ReportGroup {
-        /// The agent.
         Agent = "agent",
         /// The agent's city.
         City = "city",

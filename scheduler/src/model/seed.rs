@@ -15,8 +15,7 @@ mod tests {
 
     #[test]
     fn it_is_the_published_generator() {
-        // The first outputs of splitmix64 with seed 0. Each output is `spread` of the
-        // preceding state.
+        // The first outputs of splitmix64 with the seed 0.
         let step = 0x9e37_79b9_7f4a_7c15_u64;
         let drawn = [0, step, step.wrapping_mul(2)].map(spread);
         assert_eq!(drawn, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);

@@ -1,12 +1,11 @@
 //! Service states: whether an agent accepts work, and why not.
 
-/// Whether an agent accepts work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceState {
     Ready,
-    /// The agent finishes its leases and gets no new ones.
+    /// The agent finishes its leases and gets no new leases.
     Draining,
-    /// The agent gets no new leases, and has none left.
+    /// The agent has no leases left and gets no new leases.
     Drained,
     /// The agent gets no leases until a problem that it reported is over.
     Paused,
@@ -17,7 +16,6 @@ pub enum ServiceState {
     NeverConnected,
 }
 
-/// The facts from which an agent's service state follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct ServiceFacts {
@@ -34,8 +32,8 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
-    /// Several states may apply at once. States caused by the operator take precedence, then states
-    /// that prevent work.
+    /// If several states apply, states caused by the operator have priority, then states that
+    /// prevent work.
     pub const fn state(self) -> ServiceState {
         match self {
             Self { removed: true, .. } => ServiceState::Removed,

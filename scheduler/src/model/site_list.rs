@@ -2,17 +2,16 @@
 //!
 //! A name has one canonical spelling: a bare lower-case host (punycode for international names,
 //! brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default port. A
-//! bare host is crawled by https, or else by http; a scheme fixes the choice. A bare `host:port`
-//! means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a canonical
-//! spelling returns it unchanged.
+//! bare host is crawled by https, or else by http. A bare `host:port` means `http://host:port`, or
+//! `https://host` if the port is 443. Invariant: parsing a canonical spelling returns it unchanged.
 //!
-//! A line of a list contains a name; or a rank and a name (as in lists of the most visited sites);
-//! or a name, a latitude and a longitude. Commas separate the columns. A first line with column
-//! names, among them `site`, `latitude` and `longitude`, sets the order of columns.
+//! A line of a list contains a name, or a rank and a name, or a name, a latitude and a longitude.
+//! Commas separate the columns. A first line with column names, among them `site`, `latitude` and
+//! `longitude`, sets the order of the columns.
 //!
 //! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
 //! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
-//! number. Hosts may be IP addresses, because the agent's guard decides to which addresses the
+//! number. Hosts may be IP addresses, because each agent's guard decides to which addresses the
 //! agent connects.
 
 use std::collections::{HashMap, HashSet};
@@ -32,17 +31,16 @@ use line::Columns;
 const MAX_HOST: usize = 253;
 /// Maximum length of a label in DNS, in bytes.
 const MAX_LABEL: usize = 63;
-/// Maximum length of a text that is parsed as a URL. A longer text is not a URL.
+/// Maximum length of a name's text in bytes.
 const MAX_TEXT: usize = 4096;
 /// Maximum number of characters shown of a rejected line.
 const SHOWN: usize = 80;
-/// Maximum number of invalid lines that are reported one by one. These suffice to show what is
-/// wrong with the list.
+/// Maximum number of invalid lines that are reported one by one.
 const COMPLAINTS: usize = 20;
 /// Number of bytes at the start of a file that are searched for a zero byte, which shows that the
 /// file is binary.
 const BEGINNING: usize = 8192;
-/// The byte-order mark of UTF-8, which Windows editors write at the start of files.
+/// The byte-order mark of UTF-8, which some editors write at the start of files.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 /// The two byte-order marks of UTF-16.
 const UTF16_MARKS: [&[u8]; 2] = [&[0xFF, 0xFE], &[0xFE, 0xFF]];
@@ -51,13 +49,11 @@ const UTF16_MARKS: [&[u8]; 2] = [&[0xFF, 0xFE], &[0xFE, 0xFF]];
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteName(String);
 
-/// An invalid site name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' names no site: {reason}")]
 pub struct InvalidName {
     /// The text, shortened, with control characters escaped.
     pub text: String,
-    /// The reason, for display.
     pub reason: String,
 }
 
@@ -66,23 +62,23 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites in the order of the list, without duplicates.
     pub sites: Vec<SiteName>,
-    /// The positions of the sites, where the list gives one.
+    /// The positions of the sites for which the list has one.
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,
-    /// The first lines without a valid site name.
+    /// The first invalid lines.
     pub rejected: Vec<Rejected>,
+    /// Number of further invalid lines.
     pub unsaid: usize,
 }
 
-/// A line without a valid site name.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The line's number, from 1.
     pub line: usize,
     /// The line, shortened, with control characters escaped.
     pub text: String,
-    /// The reason, for display.
     pub reason: String,
 }
 
@@ -140,13 +136,12 @@ pub fn parse(bytes: &[u8]) -> SiteList {
 }
 
 impl SiteName {
-    /// The canonical spelling.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Splits off the scheme, if the name has one. The second part is the host; with a scheme, it
-    /// may include a port.
+    /// Splits the name into the scheme, if it has one, and the host. With a scheme, the host may
+    /// include a port.
     fn split(&self) -> (Option<&str>, &str) {
         match self.0.split_once("://") {
             Some((scheme, authority)) => (Some(scheme), authority),
@@ -154,9 +149,8 @@ impl SiteName {
         }
     }
 
-    /// Whether the site may be crawled at `origin`. The origin's host must be the site's own,
-    /// or have the same registrable domain (public suffix list). An IP address has no
-    /// registrable domain.
+    /// Whether the site may be crawled at `origin`. The origin's host must be the site's own host,
+    /// or have the same registrable domain (public suffix list).
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;
@@ -235,7 +229,6 @@ fn canonical(text: &str) -> Result<String, String> {
     })
 }
 
-/// The schemes that agents crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -279,7 +272,6 @@ fn check_characters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits at `://`. A text without `://` has no scheme; a colon in such a text precedes a port.
 fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     // A `://` after the authority belongs to the path or query.
     let authority_end = text.find(['/', '?', '#']).unwrap_or(text.len());
@@ -299,7 +291,7 @@ fn has_port(authority: &str) -> bool {
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), String> {
-    // An IPv6 address without brackets has no port.
+    // The colons of an IPv6 address without brackets do not separate a port.
     if authority.parse::<Ipv6Addr>().is_ok() {
         return Ok((authority, None));
     }
@@ -328,7 +320,8 @@ fn canonical_host(text: &str) -> Result<String, String> {
         return Ok(Host::<String>::Ipv6(address).to_string());
     }
     match Host::parse(text).map_err(host_problem)? {
-        // Browsers read `12345` and `1.2` as IP addresses, but in a site list these are mistakes.
+        // The URL standard reads `12345` and `1.2` as IP addresses, but in a site list these are
+        // mistakes.
         Host::Ipv4(address) if text.trim_end_matches('.').parse::<Ipv4Addr>() != Ok(address) => {
             Err("neither a name nor a complete IPv4 address".to_owned())
         }

@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write them: `64MB`, `1.5 GiB`, `1000000`.
+//! Parses and formats numbers of bytes as people write them: `64MB`, `1.5 GiB`, `1000000`.
 
 use serde::{Deserialize, Deserializer};
 
@@ -23,13 +23,12 @@ const UNITS: [(&str, u64); 17] = [
     ("pib", 1 << 50),
 ];
 
-/// A text that is not a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a number of bytes: give one such as 64MB, 1.5GiB or 1000000")]
 pub struct BadSize;
 
 /// Parses a number of bytes. Units are powers of 1000 (kB, MB, GB, TB, PB) or 1024 (KiB, MiB, ...),
-/// in any case. A fraction must result in whole bytes.
+/// in upper or lower case. A fraction must result in whole bytes.
 pub fn parse(text: &str) -> Result<u64, BadSize> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -46,13 +45,12 @@ pub fn parse(text: &str) -> Result<u64, BadSize> {
     u64::try_from(scaled / parts).map_err(|_| BadSize)
 }
 
-/// Formats a number of bytes for people, in a suitable unit: `64.0 MB`.
+/// Formats a number of bytes for people, such as `64.0 MB`.
 pub fn readable(bytes: u64) -> String {
     const SUFFIXES: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {
         return format!("{bytes} B");
     }
-    // The conversion is exact up to 2^53, and only one decimal is shown.
     let mut scaled = bytes as f64 / 1e3;
     let mut unit = 0;
     while scaled >= 999.95 && unit + 1 < SUFFIXES.len() {
@@ -62,7 +60,7 @@ pub fn readable(bytes: u64) -> String {
     format!("{scaled:.1} {}", SUFFIXES[unit])
 }
 
-/// Deserializes a size in bytes, written in the file as a number or as a text with a unit.
+/// Deserializes a size in bytes from a number or from a text with a unit.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a number of bytes nor a size such as '64MB'")]

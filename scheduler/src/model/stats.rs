@@ -5,7 +5,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
 }
 
-/// Converts a count to `f64`, exactly below 2^53.
+/// Converts a count to `f64`; exact up to 2^53.
 pub fn count(of: usize) -> f64 {
     of as f64
 }
@@ -16,7 +16,8 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// A quantile of a sorted list, interpolated linearly between neighbours.
+/// A quantile of a sorted list, interpolated linearly between neighbours. `share` is from 0 to 1.
+/// `None` for an empty list.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share * count(last);

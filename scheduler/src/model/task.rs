@@ -12,7 +12,6 @@ words!(
         Assigned = "assigned",
         /// The agent is crawling the site.
         Leased = "leased",
-        /// The crawl succeeded.
         Done = "done",
         Failed = "failed",
         Cancelled = "cancelled",
@@ -28,7 +27,7 @@ words!(
         Robots = "robots",
         /// Requests to the site failed repeatedly.
         Breaker = "breaker",
-        /// The crawl is forbidden; the agent did not report the reason.
+        /// The crawl is forbidden, and the agent did not report the reason.
         Blocked = "blocked",
         /// The site's name does not resolve.
         NameNotFound = "name-not-found",
@@ -36,9 +35,7 @@ words!(
         ConnectionRefused = "connection-refused",
         /// Connecting failed for another reason.
         NoConnection = "no-connection",
-        /// The site did not answer in time.
         TimedOut = "timed-out",
-        /// TLS failed.
         Tls = "tls",
         /// The start page redirects to another site or in a loop.
         Redirect = "redirect",
@@ -48,23 +45,20 @@ words!(
         Status5xx = "status-5xx",
         /// The answer was not HTTP or was truncated.
         BrokenAnswer = "broken-answer",
-        /// The site returned no page; the agent did not report the reason.
+        /// The site returned no page, and the agent did not report the reason.
         Unreachable = "unreachable",
         /// The crawls of the site crashed or lost their agents too often.
         Poison = "poison",
         /// No agent meets the batch's constraints.
         NoAgent = "no-agent",
-        /// The operator cancelled the task.
         Cancelled = "cancelled",
         /// Another task of the batch covers the same site.
         SameSite = "same-site",
-        /// Any other reason.
         Other = "other",
     }
 );
 
 impl ReasonKind {
-    /// Describes the failure, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Guard => "the guard refused the address",

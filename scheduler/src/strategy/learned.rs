@@ -181,8 +181,8 @@ pub fn measured_by_crawls(
 
 /// Applies the results of crawls to the candidates of one site. A candidate that crawled the site
 /// gets a measured distance. The predictions for all other candidates are corrected. `crawls` are
-/// the crawls of this site, newest first. `near` are crawls of similar sites, from
-/// [`LearnedCorrections::near`] of the same `residuals`.
+/// the crawls of this site. `near` are crawls of similar sites, from [`LearnedCorrections::near`]
+/// of the same `residuals`.
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,

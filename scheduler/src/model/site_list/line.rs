@@ -20,15 +20,16 @@ impl Columns {
     }
 }
 
-/// The site of a non-empty line, and its position if the line has one.
+/// The site of a non-empty line, and its position if the line has one. `columns` is `None` if the
+/// list has no header.
 pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, Option<Position>), InvalidName> {
     let rejected = |reason: String| InvalidName { text: shown(line), reason };
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let columns = match columns {
         Some(columns) => columns,
-        // A comma in a path is part of the URL, and paths are dropped.
+        // If the first field has a path, the comma may be part of the path. Paths are dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
-        // The first field must be the rank, because a number is not a valid site name.
+        // A number in the first field is a rank, because a number is not a valid site name.
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
         None => {
@@ -69,8 +70,8 @@ pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
     Ok(without_comment(text).trim())
 }
 
-/// Removes a comment, which begins with a `#` at the start of the line or after white space. In
-/// `a.cn/#top`, the `#` is part of the URL.
+/// Removes a comment, which begins with a `#` at the start of the line or after white space. A `#`
+/// as in `a.cn/#top` is part of the URL.
 fn without_comment(line: &str) -> &str {
     let mut before = ' ';
     for (at, character) in line.char_indices() {
