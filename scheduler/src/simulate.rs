@@ -1,9 +1,9 @@
 //! Simulation: runs the scheduler's map and strategies on a matrix of measured round trips.
 //!
-//! For each seed, a [`Draw`] makes some nodes of a [`Matrix`] agents and all others sites.
-//! Landmarks are elected from the agents' mesh alone, and only the landmarks measure the sites.
-//! [`run`] compares the map's predictions, and the agents that each strategy chooses, with the true
-//! round trips. All results depend only on the matrix and the [`Settings`].
+//! For each seed, a [`Draw`] makes some nodes of a [`Matrix`] agents and all other nodes sites.
+//! Landmarks are elected from the agents' mesh, and only landmarks and confirmers measure sites.
+//! [`run`] compares the map's predictions and the strategies' choices with the true round trips. A
+//! compared strategy is a *contender*. All results depend only on the matrix and the [`Settings`].
 
 mod crawls;
 mod distribution;
@@ -35,13 +35,11 @@ pub use settings::{Election, Settings, SettingsError, judged};
 
 use std::path::{Path, PathBuf};
 
-/// The reason why a file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file cannot be opened or read.
     #[error("read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    /// The file's content is invalid. The text names the file, the place in it, and the problem.
+    /// The content of the file is invalid.
     #[error("{0}")]
     Nonsense(String),
 }
@@ -51,8 +49,7 @@ impl FileError {
         |source| Self::Read { file: file.to_owned(), source }
     }
 
-    /// Builds an error about a place in the file. `place` begins with the character that separates
-    /// it from the file's name.
+    /// `place` is the place in the file, such as ", line 3". It follows the file's name directly.
     fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
         Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
     }

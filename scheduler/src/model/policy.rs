@@ -28,8 +28,8 @@ const MAX_PATTERN_BYTES: usize = 200;
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// Generates [`CrawlPolicy`], [`PolicyRequest`] and the code for each field from one list of fields:
-/// help, parser, type and default. Fields after `or nothing` are optional in a policy too.
+/// Generates [`CrawlPolicy`], [`PolicyRequest`] and the code for each field from one list of
+/// fields: help, parser, type and default. Fields after `or nothing` are optional in a policy too.
 macro_rules! policy {
     (
         $(

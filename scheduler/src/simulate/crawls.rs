@@ -1,9 +1,8 @@
-//! Repeated crawls of the same sites, which show how much strategies learn from crawls
-//! without probes.
+//! Simulates repeated crawls of the same sites, which show how much strategies learn from crawls.
 //!
 //! Each strategy that uses distances has its own history. In every crawl, the strategy chooses an
 //! agent for each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]).
-//! Some strategies explore another agent now and then. A crawl observes the true round trip between
+//! Some strategies sometimes explore another agent. A crawl observes the true round trip between
 //! its agent and its site.
 
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// The time between two crawls of a site. A crawl that is a week old has half the weight.
+/// The time between two crawls of a site.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
 /// Simulates all crawls for every contender, and records the true round trips.
@@ -23,7 +22,7 @@ pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &m
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
     for strategy in context.strategies() {
-        // `gnp-confirmed` does not learn: its distances come from probes.
+        // `gnp-confirmed` does not learn, because its distances come from probes.
         let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
         let history = if learns { play(context, sites, &fresh, *strategy) } else { Vec::new() };
         for (index, judged) in judged.iter_mut().enumerate() {
@@ -32,7 +31,8 @@ pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &m
     }
 }
 
-/// Simulates one contender's crawls. Returns the true round trip of each crawl, per site.
+/// Simulates one contender's crawls. Returns, for each site, the true round trip of each crawl in
+/// milliseconds. `fresh` are the candidates of each site before any crawl.
 fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];
@@ -84,8 +84,7 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// The agent that gets a site: the strategy's choice, or another agent to explore. The flag is true
-/// if the agent is explored.
+/// The agent that gets a site, and whether the agent is explored instead of the strategy's choice.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

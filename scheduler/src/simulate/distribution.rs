@@ -4,21 +4,20 @@ use super::score::{nearest, relative_error};
 use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
-/// Steps of a distribution. More steps would not be visible on a screen, and would make the
-/// page larger.
+/// Steps of a distribution. More steps would not be visible, and would make the page larger.
 const STEPS: usize = 200;
 
 /// Distributions over the sites of all seeds. Each is a list of quantiles in steps of 0.5 %, from
-/// the smallest to the greatest value. Without data, the list is empty.
+/// the smallest to the greatest value; empty without data.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distributions {
     /// The true round trips to the nearest agents, in milliseconds.
     pub nearest: Vec<f64>,
-    /// For each contender, in the order requested, the true round trips to the chosen agents, in
-    /// milliseconds. If the contender draws among several agents with equal probability, each of
-    /// them enters with an equal share.
+    /// For each contender, in the order of the settings, the true round trips to the chosen agents,
+    /// in milliseconds. If a contender draws among several agents with equal probability, each of
+    /// these agents has an equal share.
     pub taken: Vec<Vec<f64>>,
-    /// The relative error of predictions, over pairs of a site and a non-landmark agent.
+    /// The relative errors of predictions, over pairs of a site and a non-landmark agent.
     pub errors: Vec<f64>,
 }
 

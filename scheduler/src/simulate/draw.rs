@@ -1,7 +1,7 @@
 //! A draw: some nodes of a matrix become agents, and all others become sites.
 //!
-//! The true round trip of a pair is the geometric mean of both directions, or the only known
-//! direction. The agents' mesh keeps the two directions separate, as a real mesh does.
+//! The true round trip of a pair is the geometric mean of the two directions, or the only known
+//! direction. The agents' mesh has the two directions separately.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -11,8 +11,7 @@ use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};
 use crate::model::{AgentId, Rtt};
 
-/// The agents and sites of one seed. The agent with the number `i` (from 0) has the
-/// identifier `i + 1`.
+/// The agents and sites of one seed. The agent with the index `i` has the identifier `i + 1`.
 #[derive(Debug, Clone)]
 pub struct Draw<'a> {
     matrix: &'a Matrix,
@@ -21,7 +20,6 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws `agents` nodes as agents. All other nodes become sites.
     pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, SettingsError> {
         if agents == 0 {
             return Err(SettingsError::zero("agents"));
@@ -38,7 +36,7 @@ impl<'a> Draw<'a> {
         Ok(Self { matrix, agents: nodes, sites })
     }
 
-    /// Builds a draw with given nodes as agents and sites, for a known fleet.
+    /// Builds a draw with given nodes as agents and sites. Nodes are row numbers in the matrix.
     pub fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
         Self { matrix, agents, sites }
     }
@@ -65,14 +63,14 @@ impl<'a> Draw<'a> {
         AgentId::new(i64::try_from(agent).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    /// The number of the agent with this identifier; `None` if no agent of this draw has it.
+    /// The index of the agent with this identifier; `None` if no agent of this draw has it.
     pub fn agent_of(&self, id: AgentId) -> Option<usize> {
         let number = usize::try_from(id.get().checked_sub(1)?).ok()?;
         (number < self.agents.len()).then_some(number)
     }
 
-    /// The true round trip between a site and an agent, in milliseconds; `None` if the matrix does
-    /// not contain it.
+    /// The true round trip between a site and an agent, in milliseconds; `None` if it is not in the
+    /// matrix.
     pub fn truth(&self, site: usize, agent: usize) -> Option<f64> {
         pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
     }
@@ -90,14 +88,14 @@ impl<'a> Draw<'a> {
         mesh
     }
 
-    /// The agents as nominees of an election. They have no cities or carriers, because a
-    /// matrix has none.
+    /// The agents as nominees, without cities and carriers, because a matrix has none.
     pub fn nominees(&self) -> Vec<Nominee> {
         let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// The measurements of a site by these agents: the true round trips, where known.
+    /// The measurements of a site by `probers`. They equal the true round trips, where these are
+    /// known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;
@@ -107,7 +105,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The geometric mean of both directions, or the only known direction.
+/// The true round trip of a pair, in milliseconds.
 fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
     match (matrix.millis(a, b), matrix.millis(b, a)) {
         (Some(there), Some(back)) => Some((there * back).sqrt()),

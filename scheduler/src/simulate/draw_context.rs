@@ -1,5 +1,5 @@
-//! One draw of agents and sites: the data about a site that each contender may use, the contender's
-//! choice, and the true round trip to the chosen agent.
+//! One draw of agents and sites: computes each contender's choice for a site, and the true round
+//! trip to the chosen agent.
 
 use super::map::Map;
 use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};
@@ -8,7 +8,7 @@ use crate::model::{AgentId, Rtt, Strategy, seed, stats};
 use crate::strategy::learned::{CrawlObservation, LearnedCorrections, measured_by_crawls};
 use crate::strategy::{AgentLocation, Candidate, Site, choose};
 
-/// A draw with the data that are the same for all of its sites.
+/// A draw, and the data that are the same for all of its sites.
 pub(super) struct DrawContext<'a> {
     pub(super) draw: Draw<'a>,
     pub(super) landmarks: Vec<AgentId>,
@@ -59,12 +59,12 @@ impl DrawContext<'_> {
         let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
-        // Loads are ignored: an agent is chosen as if there were no other sites.
+        // The load is 0: an agent is chosen as if there were no other sites.
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
-    /// Ranks the agents as the strategies do, the nearest first. If no distance is known, an agent
-    /// is drawn at random and gets rank 1.
+    /// Ranks the agents by distance, the nearest first. If no distance is known, an agent is drawn
+    /// at random and gets rank 1.
     fn rank(&self, agents: &mut [JudgedAgent], candidates: &[Candidate], seed: u64) {
         let mut nearest: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.distance().is_some()).collect();
@@ -81,7 +81,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// The choice of a strategy; `probes` is the number of measurements made for the choice.
+    /// The choice of a strategy. `probes` is the number of measurements made for the choice.
     fn taken(
         &self,
         strategy: Strategy,
@@ -92,14 +92,13 @@ impl DrawContext<'_> {
     ) -> Option<ContenderChoice> {
         let node = self.draw.site_node(site);
         let told = self.told(node);
-        // A node without a name gets a name made from its row number in the matrix.
         let host = told.and_then(|node| node.name.clone()).unwrap_or_else(|| format!("{node}.node.invalid"));
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
         // If agents are drawn with equal probability, the choice is judged by the mean over all
-        // agents that could be drawn, because only chance decides among them. But a fallback is
-        // judged by the drawn agent, which has rank 1.
+        // agents that could be drawn, so that chance has no influence. But the fallback to `random`
+        // is judged by the drawn agent.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -111,7 +110,7 @@ impl DrawContext<'_> {
         Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site, with the corrections that were learned from crawls.
+    /// The candidates for a site. The site's crawls also locate it on the map.
     pub(super) fn candidates(
         &self,
         site: usize,
@@ -137,17 +136,15 @@ impl DrawContext<'_> {
         self.settings.nodes.get(node)
     }
 
-    /// The strategies to compare.
     pub(super) fn strategies(&self) -> &[Strategy] {
         &self.settings.strategies
     }
 
-    /// The number of crawls of each site.
     pub(super) fn crawls(&self) -> usize {
         self.settings.crawls
     }
 
-    /// The seed of the random numbers for one crawl of a site. Each crawl has its own seed.
+    /// The seed for one crawl of a site.
     pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
         let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
@@ -179,13 +176,11 @@ impl DrawContext<'_> {
     }
 }
 
-/// The node's location, as the strategies use it.
 fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
-/// The seed of the random numbers for one site. Neighbouring sites and seeds have unrelated
-/// random numbers.
+/// The seed for one site. Neighbouring sites and seeds get unrelated random numbers.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

@@ -1,11 +1,10 @@
-//! Writes all judged pairs as comma-separated rows. The figures of the report can be recomputed
-//! from these rows.
+//! Writes all pairs of a site and an agent as comma-separated rows. The figures of the report can
+//! be recomputed from these rows.
 //!
 //! `site` and `agent` are row numbers in the matrix, from 0. A pair without a known round trip has
-//! no row. `predicted_ms` is the distance that the map assumed: a landmark's measurement, or the
-//! prediction for another agent. It is empty if there is no prediction. `rank` is 1 for the agent
-//! that is chosen first. It is empty if the agent's distance is unknown and another agent was
-//! chosen first.
+//! no row. `predicted_ms` is a landmark's measurement, or the map's prediction for other agents. It
+//! is empty if there is no prediction. `rank` is the agent's rank by distance, from 1. It is empty
+//! if the agent's distance is unknown.
 
 use std::io::Write;
 
@@ -13,7 +12,6 @@ use super::SeedResult;
 
 const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
 
-/// Writes the header and a row for each pair.
 pub fn dump(judged: &[SeedResult], out: impl Write) -> Result<(), csv::Error> {
     let mut rows = csv::Writer::from_writer(out);
     rows.write_record(HEADER)?;

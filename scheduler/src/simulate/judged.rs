@@ -1,12 +1,10 @@
 //! The results of one seed: the drawn agents, the map's predictions for every site, and the
 //! contenders' choices.
 
-/// The results of one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedResult {
     pub seed: u64,
-    /// Whether a map could be fitted to the landmarks' mesh. Without a map, agents are chosen by
-    /// measured distances.
+    /// Whether a map could be fitted. Without a map, agents are chosen by measured distances.
     pub mapped: bool,
     /// All sites, in the order of the matrix.
     pub sites: Vec<JudgedSite>,
@@ -21,8 +19,8 @@ pub struct JudgedSite {
     pub located: bool,
     /// Number of landmarks that measured the site.
     pub measurements: usize,
-    /// The agents whose true round trip to the site is known. Only these are candidates, because
-    /// only these can be judged.
+    /// The agents with a known true round trip to the site. Only these agents are candidates,
+    /// because a choice is judged by the true round trip.
     pub agents: Vec<JudgedAgent>,
     /// The choices of the contenders, in the order of the settings; empty without candidates.
     pub taken: Vec<ContenderChoice>,
@@ -42,8 +40,8 @@ pub struct JudgedAgent {
     /// The estimated round trip in milliseconds: a landmark's measurement, or the prediction for
     /// another agent; `None` if the map has no prediction.
     pub predicted: Option<f64>,
-    /// 1 for the agent that is chosen first; `None` if the agent's distance is unknown and another
-    /// agent is chosen first.
+    /// The agent's rank by distance, from 1; `None` if the agent's distance is unknown. If no
+    /// distance is known, a randomly drawn agent has rank 1.
     pub rank: Option<usize>,
 }
 
@@ -52,14 +50,14 @@ pub struct JudgedAgent {
 pub struct ContenderChoice {
     /// The chosen agent's row number in the matrix, from 0.
     pub node: usize,
-    /// The true round trip to the chosen agent, in milliseconds. If agents were drawn with equal
-    /// probability, the mean over all that could be drawn.
+    /// The true round trip to the chosen agent, in milliseconds. If agents are drawn with equal
+    /// probability, the mean over all agents that could be drawn.
     pub truth: f64,
     /// Number of measurements made for the choice, by landmarks and by confirmers.
     pub probes: usize,
-    /// The true round trips to all agents that could be drawn, in milliseconds. Without a draw,
-    /// only the round trip to the chosen agent.
+    /// The true round trips to all agents that could be drawn, in milliseconds; without a draw, the
+    /// round trip to the chosen agent.
     pub among: Vec<f64>,
-    /// Whether the contender lacked its input, so that an agent was drawn at random instead.
+    /// Whether the choice was made by a fallback, because the contender lacked its input.
     pub fell_back: bool,
 }

@@ -1,4 +1,4 @@
-//! Elects the landmarks of a draw, by the scheduler's method, or by other methods for comparison.
+//! Elects the landmarks of a draw, by the scheduler's method or by other methods for comparison.
 
 use std::cmp::Ordering;
 
@@ -10,11 +10,10 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Minimum number of other agents that must have measured a landmark. In a smaller fleet, all other
-/// agents must have measured it.
+/// Minimum number of other agents that must have measured a landmark; in smaller fleets, all other
+/// agents.
 const REACHED_BY: usize = 2;
 
-/// Elects `count` landmarks from the agents' mesh alone.
 pub(super) fn landmarks(
     draw: &Draw<'_>,
     mesh: &Mesh,
@@ -44,9 +43,9 @@ pub(super) fn landmarks(
     Ok(farthest(mesh, eligible, count))
 }
 
-/// Chooses the agent farthest from any other, then repeatedly the agent farthest from its
-/// nearest chosen agent. Unmeasured distances are ignored. If an agent has no measured distance,
-/// zero is used.
+/// Chooses the agent with the greatest distance to any agent, then repeatedly the agent with the
+/// greatest distance to its nearest chosen agent. Unmeasured distances are ignored. An agent
+/// without a measured distance counts as near.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();
@@ -85,7 +84,7 @@ mod tests {
     fn the_farthest_are_the_ends_and_the_middle() {
         let matrix = matrix();
         for seed in 0..6 {
-            // The seed decides which node becomes the site. The election must not depend on it.
+            // The seed decides which node becomes the site.
             let draw = Draw::new(&matrix, 5, seed).unwrap();
             let elected = landmarks(&draw, &draw.mesh(), Election::Farthest, 3, seed).unwrap();
             let nodes: BTreeSet<usize> =

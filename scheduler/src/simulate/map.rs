@@ -1,14 +1,12 @@
-//! The map of one draw, in any tier. It is fitted, and locates sites, as in the scheduler.
+//! The map of one draw, in any tier. Fits maps and locates sites as the scheduler does.
 
 use super::Settings;
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace, Tier};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-/// Minimum number of other landmarks with which a landmark must share a round trip, as in
-/// the scheduler.
+/// Minimum number of landmarks to which a landmark must have a distance, as in the scheduler.
 const FEWEST_PARTNERS: usize = 2;
 
-/// A fitted map.
 #[derive(Debug)]
 pub(super) enum Map {
     /// One point per host.
@@ -18,8 +16,8 @@ pub(super) enum Map {
 }
 
 impl Map {
-    /// Fits a map to the landmarks that share enough round trips. Returns `None` if there are too
-    /// few of these, or if the mesh does not connect them. The scheduler has no map then either.
+    /// Fits a map to the landmarks with enough distances. Returns `None` if there are too few such
+    /// landmarks, or if the mesh does not connect them. In these cases the scheduler has no map.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],
@@ -47,8 +45,7 @@ impl Map {
         }
     }
 
-    /// Locates a site from the landmarks' measurements; `None` if there are too few, as in
-    /// the scheduler.
+    /// Locates a site from measurements. Returns `None` if there are too few, as in the scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),
@@ -64,7 +61,7 @@ impl Map {
     }
 }
 
-/// The landmarks that share a round trip with at least [`FEWEST_PARTNERS`] other landmarks.
+/// The landmarks with a distance to at least [`FEWEST_PARTNERS`] landmarks.
 fn fittable(mesh: &Mesh, landmarks: &[AgentId]) -> Vec<AgentId> {
     let partners = |agent: AgentId| landmarks.iter().filter(|&&other| mesh.distance(agent, other).is_some()).count();
     landmarks.iter().copied().filter(|&agent| partners(agent) >= FEWEST_PARTNERS).collect()

@@ -2,7 +2,7 @@
 //! or gzip, without a header.
 //!
 //! Rows are sources, columns are destinations, `nan` means not measured, and the diagonal is 0.
-//! Every error names the file and, if possible, the row and the column (counted from 1).
+//! Every error names the file and, if possible, the row and the column, counted from 1.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -15,7 +15,6 @@ use super::FileError;
 /// The first two bytes of any gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// A square matrix of round trips.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     nodes: usize,
@@ -24,7 +23,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Reads a file. Its first bytes show whether it is compressed by gzip.
+    /// Reads a plain or gzip file.
     pub fn read(file: &Path) -> Result<Self, FileError> {
         let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
@@ -37,7 +36,7 @@ impl Matrix {
         Self::parse(file, &bytes)
     }
 
-    /// Parses the uncompressed text of `file`.
+    /// Parses uncompressed text. `file` is the name for errors.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =
@@ -96,7 +95,7 @@ impl Matrix {
     }
 }
 
-/// Parses one value. An error is the rest of a sentence, such as "is not a number".
+/// Parses one value. An error is a text that follows the value, such as "is not a number".
 fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
     if text.is_empty() {
         return Err("is empty: write nan for what was not measured");

@@ -1,9 +1,8 @@
-//! Reads data about the nodes, other than round trips, from a file: comma-separated text with a
-//! header, then one line per node in the order of the matrix.
+//! Reads data about the nodes of a matrix, other than round trips, from a file: comma-separated
+//! text with a header, then one line per node in the order of the matrix.
 //!
-//! The columns are `name`, `latitude`, `longitude`, `country` and `address`. Every column is
-//! optional, and the order is free. An empty value means unknown. Every error names the file and
-//! the line; the header is line 1.
+//! The columns are `name`, `latitude`, `longitude`, `country` and `address`, in any order. Every
+//! column is optional. An empty value means unknown. Every error names the file and the line.
 
 use std::fs;
 use std::net::IpAddr;
@@ -13,10 +12,9 @@ use super::FileError;
 use crate::gnp::Position;
 use crate::model::Strategy;
 
-/// Maximum length of a name in the domain name system.
+/// Maximum length of a name in DNS, in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// One node's data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     pub name: Option<String>,
@@ -26,14 +24,12 @@ pub struct Node {
     pub address: Option<IpAddr>,
 }
 
-/// All known columns.
 const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
 
 pub fn read(file: &Path) -> Result<Vec<Node>, FileError> {
     parse(file, &fs::read(file).map_err(FileError::read(file))?)
 }
 
-/// Parses the text of `file`.
 pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut rows = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(bytes);
@@ -58,8 +54,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line number of a record. If blank lines precede the record, the reader reports the number of
-/// the first blank line instead.
+/// The line number of a record. If blank lines precede the record, `position` has the number of the
+/// first blank line instead.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -67,7 +63,6 @@ pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     position.line().saturating_add(u64::try_from(lines).unwrap_or(u64::MAX))
 }
 
-/// The columns that a header names.
 fn columns(header: &csv::StringRecord) -> Result<Vec<&'static str>, String> {
     if header.is_empty() {
         return Err("the file is empty".to_owned());
@@ -121,8 +116,7 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// The input that a strategy needs, but that neither the matrix nor any node provides; `None` if
-/// the strategy can be judged.
+/// The input that a strategy needs and no node has; `None` if the strategy can be judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),

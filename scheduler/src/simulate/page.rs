@@ -1,5 +1,5 @@
-//! The page of a simulation: the settings, a table of all strategies, and plots. The page is a
-//! single file without scripts, readable on light and dark screens. It depends only on the results.
+//! The HTML page of a simulation: the settings, a table of all strategies, and plots. The page is a
+//! single file without scripts, and depends only on the results.
 
 use maud::{Markup, html};
 
@@ -8,11 +8,10 @@ use crate::model::Strategy;
 use crate::model::stats::count;
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
-/// Maximum relative error drawn. The text states the share of larger errors.
+/// Maximum relative error drawn. The caption states the share of larger errors.
 const WORST_DRAWN: f64 = 1.0;
 const NEAREST: &str = "nearest agent";
 
-/// The data that the page shows.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
     pub matrix: &'a str,
@@ -20,7 +19,6 @@ pub struct Page<'a> {
     pub nodes: Option<&'a str>,
     pub settings: &'a Settings,
     pub report: &'a Report,
-    /// The distributions of round trips and errors.
     pub distributions: &'a Distributions,
 }
 
@@ -83,13 +81,12 @@ fn score_table(page: &Page<'_>) -> Markup {
     } }
 }
 
-/// The reason why a strategy was not judged.
 fn why(left: &LeftOut) -> String {
     left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
-/// Draws a sorted list of quantiles as a curve: the height at a value is the percentage of
-/// values up to it.
+/// Draws a sorted list of quantiles as a curve. The height at a value is the percentage of the
+/// values that do not exceed it. Returns `None` if there are no data.
 fn curve(name: &str, class: &str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();

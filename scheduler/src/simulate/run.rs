@@ -18,14 +18,12 @@ use crate::model::parallel::in_order_while;
 pub enum SimulateError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// No landmarks could be elected among the agents drawn with this seed.
     #[error("seed {seed}: elect the landmarks")]
     Elect {
         seed: u64,
         #[source]
         source: ElectError,
     },
-    /// No map could be fitted for this seed.
     #[error("seed {seed}: fit the map")]
     Fit {
         seed: u64,
@@ -34,14 +32,13 @@ pub enum SimulateError {
     },
 }
 
-/// Runs a simulation and summarises it. `site_done` is called after each of
+/// Runs a simulation and summarises it. `site_done` is called after each of the
 /// [`Settings::sites_in_all`] sites.
 pub fn run(matrix: &Matrix, settings: &Settings, site_done: &(dyn Fn() + Sync)) -> Result<Report, SimulateError> {
     Ok(Report::of(matrix.nodes(), settings, &judge(matrix, settings, site_done)?))
 }
 
-/// Runs a simulation and returns the results of all seeds, in order, for [`Report::of`]
-/// and for a dump.
+/// Runs a simulation and returns the results of all seeds, in order.
 pub fn judge(
     matrix: &Matrix,
     settings: &Settings,
@@ -49,8 +46,8 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order. After a seed fails, no further seed begins, but seeds under way run to
-    // their end. So the error returned is always that of the lowest failed seed.
+    // Seeds begin in order. After a seed fails, no further seed begins, but running seeds continue.
+    // So the returned error is always the error of the lowest failed seed.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;
@@ -64,7 +61,7 @@ pub fn judge(
     in_order_while(seeds, settings.threads, play_seed).into_iter().collect()
 }
 
-/// Simulates one seed; `site_done` is called after each site.
+/// Simulates one seed.
 fn play(
     matrix: &Matrix,
     settings: &Settings,
@@ -75,7 +72,7 @@ fn play(
     play_drawing(draw, settings, seed, site_done)
 }
 
-/// Runs one seed with the agents and sites of a given draw.
+/// Simulates one seed with a given draw.
 pub fn play_drawing(
     draw: Draw<'_>,
     settings: &Settings,

@@ -1,8 +1,7 @@
 //! Computes the figures of a simulation from the judged seeds.
 //!
 //! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the results
-//! of `gnp-confirmed`, because the dump has no confirmers, and, for strategies that draw, the
-//! spread of load.
+//! of `gnp-confirmed`, because the dump has no confirmers, and `load_cv` of strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use crate::gnp::Tier;
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
-/// The results of a simulation, serialised in this form. A figure without data is null.
+/// The results of a simulation. A figure without data is serialised as null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Number of nodes in the matrix.
@@ -23,40 +22,36 @@ pub struct Report {
     pub agents: usize,
     /// Number of landmarks in each seed.
     pub landmarks: usize,
-    /// Number of dimensions of the plain map, without the height.
+    /// Number of dimensions of the plain map.
     pub dims: usize,
     pub seeds: u64,
-    /// The quality of the predicted distances.
     pub estimate: Estimate,
     /// The mean over sites of the true round trip to the nearest agent, in milliseconds.
     pub oracle_rtt_ms: Option<f64>,
     /// The mean over sites of the mean true round trip to an agent, in milliseconds.
     pub random_rtt_ms: Option<f64>,
-    /// The contenders' results, in the order requested.
+    /// The contenders' results, in the order of the settings.
     pub strategies: Vec<ContenderScore>,
     pub first_seed: u64,
     pub tier: &'static str,
-    /// The ingredients that were left out of the map.
+    /// The ingredients left out of the map.
     pub without: Vec<&'static str>,
-    /// The method by which landmarks were chosen.
     pub election: &'static str,
     /// Number of judged sites, in all seeds together.
     pub sites: usize,
-    /// Number of judged sites that the map could not locate, because too few landmarks
-    /// measured them.
+    /// Number of judged sites without a place on the map.
     pub sites_without_estimate: usize,
-    /// Number of judged sites that no landmark measured, so that an agent was drawn at random.
+    /// Number of judged sites that no landmark measured.
     pub sites_unmeasured: usize,
     /// Number of sites without a known round trip to any agent. They are left out of all figures.
     pub sites_unknown: usize,
-    /// Number of pairs from which the relative errors are computed. A pair is a site and a
-    /// non-landmark agent.
+    /// Number of pairs of a site and a non-landmark agent from which relative errors are computed.
     pub pairs: usize,
-    /// Number of such pairs with a known round trip but without a prediction.
+    /// Number of pairs of a site and a non-landmark agent with a known round trip but without a
+    /// prediction.
     pub pairs_without_estimate: usize,
-    /// Number of seeds without a map, because the landmarks' mesh did not suffice to fit one.
+    /// Number of seeds for which no map could be fitted.
     pub seeds_without_map: usize,
-    /// The strategies that were not judged.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -80,33 +75,32 @@ pub struct Estimate {
     pub acc70: Option<f64>,
     /// One minus the mean of the smallest 80 % of the relative errors.
     pub acc80: Option<f64>,
-    /// The share of sites whose agent of rank 1 is truly the nearest, or equally near.
+    /// The share of sites whose agent of rank 1 is truly the nearest agent, or as near.
     pub top1_hit: Option<f64>,
-    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the nearest, or
-    /// equally near.
+    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the nearest agent, or as
+    /// near.
     pub top3_hit: Option<f64>,
 }
 
-/// The results of a contender.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
     pub name: String,
     /// The mean over sites of the true round trip to the chosen agent, in milliseconds. If agents
-    /// are drawn with equal probability, the mean over all that could be drawn is used.
+    /// are drawn with equal probability, the mean over all agents that could be drawn is used.
     pub mean_rtt_ms: Option<f64>,
-    /// `mean_rtt_ms` divided by the oracle's mean round trip.
+    /// `mean_rtt_ms` divided by [`Report::oracle_rtt_ms`].
     pub stretch: Option<f64>,
     /// Number of measurements by landmarks and confirmers, as a mean over sites.
     pub probes_per_site: Option<f64>,
-    /// For each crawl, the true round trip to the chosen agent minus the one to the nearest agent,
-    /// in milliseconds: the mean over sites, then the median over seeds. Empty if sites are crawled
-    /// only once, and for strategies that ignore distances.
+    /// For each crawl, the true round trip to the chosen agent minus the true round trip to the
+    /// nearest agent, in milliseconds: the mean over sites, then the median over seeds. Empty if
+    /// sites are crawled only once or the strategy does not learn.
     pub excess_ms: Vec<f64>,
-    /// The standard deviation of the number of sites per agent, divided by its mean, as a mean over
-    /// seeds. 0 if all agents got the same number of sites.
+    /// The coefficient of variation of the number of sites per agent (standard deviation divided by
+    /// mean), as a mean over seeds.
     pub load_cv: Option<f64>,
-    /// Number of sites, in all seeds together, for which the strategy lacked its input, so that an
-    /// agent was drawn at random.
+    /// Number of sites, in all seeds together, for which the strategy used its fallback, because it
+    /// lacked its input.
     pub fallbacks: usize,
 }
 
@@ -115,8 +109,8 @@ impl Report {
         self.first_seed.saturating_add(self.seeds.saturating_sub(1))
     }
 
-    /// Describes the map in words. The number of dimensions is left out for the refined map, which
-    /// always uses several.
+    /// Describes the map in words. The number of dimensions is left out for the refined map,
+    /// because `dims` does not apply to it.
     pub fn map(&self) -> String {
         match self.without.as_slice() {
             [] if self.tier != Tier::Refined.name() => format!("{}, {} dimensions", self.tier, self.dims),
@@ -125,7 +119,6 @@ impl Report {
         }
     }
 
-    /// Summarises the judged seeds.
     pub fn of(nodes: usize, settings: &Settings, judged: &[SeedResult]) -> Self {
         let sites: Vec<&JudgedSite> =
             judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()).collect();
@@ -195,8 +188,7 @@ fn contender_score(
     }
 }
 
-/// The excess of a contender's round trips over the shortest ones in one crawl: the mean over
-/// sites, then the median over seeds.
+/// The value of [`ContenderScore::excess_ms`] for one crawl.
 fn excess(index: usize, crawl: usize, judged: &[SeedResult]) -> Option<f64> {
     let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
     let of_seed = |seed: &SeedResult| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());
@@ -222,8 +214,8 @@ fn hit(site: &JudgedSite, first: usize) -> f64 {
     if hits { 1.0 } else { 0.0 }
 }
 
-/// The standard deviation of the number of sites per agent in one seed, divided by the mean. Agents
-/// without sites are included.
+/// The coefficient of variation of the number of sites per agent in one seed, including agents
+/// without sites.
 fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     let mut got: BTreeMap<usize, usize> = BTreeMap::new();
     for taken in seed.sites.iter().filter_map(|site| site.taken.get(index)) {
@@ -285,7 +277,7 @@ mod tests {
         assert!(close(confirmed.probes_per_site, 4.0) && close(confirmed.load_cv, 1.0), "{confirmed:?}");
         assert_eq!((report.pairs, report.sites, report.sites_without_estimate), (2, 2, 0));
         // The nearest agents are at 10 and 15 ms. The excesses are 0 and 15 ms in the first crawl,
-        // 2 and -3 ms in the second.
+        // and 2 and -3 ms in the second crawl.
         assert_eq!(confirmed.excess_ms, [7.5, -0.5]);
     }
 

@@ -1,4 +1,4 @@
-//! The settings of a simulation, checked before it runs.
+//! The settings of a simulation, and their check.
 
 use std::num::NonZeroUsize;
 
@@ -7,19 +7,17 @@ use super::{Draw, Matrix};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
-/// The agents to draw, the map to fit, the strategies to judge, and further settings. A report
-/// depends only on these settings and the matrix.
+/// A report depends only on these settings and the matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of agents drawn for each seed.
     pub agents: usize,
-    /// Number of landmarks elected among the agents.
     pub landmarks: usize,
     /// Number of dimensions of the plain map; `None` for the default, which depends on the number
     /// of landmarks.
     pub dims: Option<usize>,
     pub first_seed: u64,
-    /// Number of seeds, counted upwards from the first.
+    /// Number of seeds, counted upwards from `first_seed`.
     pub seeds: u64,
     /// Number of randomly drawn sites to evaluate for each seed; `None` for all sites.
     pub sites: Option<usize>,
@@ -27,16 +25,15 @@ pub struct Settings {
     pub tier: Tier,
     /// The ingredients to leave out of the map, by the names of their switches.
     pub without: Vec<&'static str>,
-    /// The method by which landmarks are chosen.
     pub election: Election,
     /// Number of agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
-    /// Number of crawls of each site. Each crawl uses what was learned from the earlier crawls.
+    /// Number of crawls of each site. Each crawl uses the corrections learned from earlier crawls.
     pub crawls: usize,
     /// Data about the nodes other than round trips, in the order of the matrix; empty if there are
     /// no data.
     pub nodes: Vec<Node>,
-    /// Number of seeds that run at the same time. The report does not depend on it.
+    /// Number of seeds that run at the same time. The report does not depend on this number.
     pub threads: NonZeroUsize,
 }
 
@@ -61,7 +58,7 @@ impl Default for Settings {
     }
 }
 
-/// Invalid settings. Every message names the setting.
+/// Every message names the invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("{0}")]
@@ -69,7 +66,7 @@ pub enum SettingsError {
     /// The matrix is too small for these settings.
     #[error("{0}")]
     Matrix(String),
-    /// The file about the nodes does not describe as many nodes as the matrix has.
+    /// The numbers of nodes in the nodes' file and in the matrix differ.
     #[error("{0}")]
     Nodes(String),
 }
@@ -135,7 +132,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Number of dimensions of the plain map.
     pub fn dimensions(&self) -> usize {
         self.dims.unwrap_or_else(|| gnp::default_dimensions(self.landmarks))
     }
@@ -150,7 +146,7 @@ impl Settings {
         self.without.iter().fold(RefinedSwitches::default(), less)
     }
 
-    /// Number of sites to judge in all seeds together, for a matrix with this many nodes.
+    /// Number of sites to judge in all seeds together, for a matrix with `nodes` nodes.
     pub fn sites_in_all(&self, nodes: usize) -> u64 {
         let each = nodes.saturating_sub(self.agents);
         let each = u64::try_from(self.sites.map_or(each, |most| each.min(most))).unwrap_or(u64::MAX);
@@ -158,7 +154,7 @@ impl Settings {
     }
 }
 
-/// The names of the ingredients that can be left out of this kind of map.
+/// The names of the ingredients that can be left out of a map of this tier.
 pub const fn ingredients(tier: Tier) -> &'static [&'static str] {
     match tier {
         Tier::Gnp => &[],
@@ -167,7 +163,7 @@ pub const fn ingredients(tier: Tier) -> &'static [&'static str] {
     }
 }
 
-/// The strategies that can be judged. A matrix alone lacks the input of some strategies.
+/// The strategies that can be judged with these data about the nodes.
 pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
     Strategy::ALL.iter().copied().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
@@ -175,14 +171,14 @@ pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
 words!(
     /// The method by which landmarks are chosen among the agents, from the agents' mesh alone.
     Election {
-        /// As in the scheduler: k-medoids, improved with agents held out as sites.
+        /// The method of the scheduler: k-medoids, improved with agents held out as sites.
         Improved = "improved",
         /// K-medoids without the improvement.
         KMedoids = "kmedoids",
         /// Agents drawn by the seed.
         Random = "random",
-        /// Repeatedly the agent farthest from those already chosen. This is known to be a mistake,
-        /// and serves for comparison.
+        /// Repeatedly the agent farthest from the chosen agents. This method is bad, and is used
+        /// only for comparison.
         Farthest = "farthest",
     }
 );

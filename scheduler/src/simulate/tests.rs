@@ -1,5 +1,5 @@
-//! Tests complete simulations on synthetic matrices, on the paper's layout, and on measured
-//! matrices if these are present.
+//! Tests complete simulations on synthetic matrices, on the layout of the paper's experiment, and
+//! on measured matrices if the files exist.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -47,7 +47,6 @@ fn judged(matrix: &Matrix, settings: &Settings) -> Vec<SeedResult> {
     judge(matrix, settings, &nothing_watched).unwrap()
 }
 
-/// One row of a dump.
 #[derive(Debug)]
 struct DumpRow {
     landmark: bool,
@@ -131,7 +130,7 @@ fn best_of_all(site: &[DumpRow]) -> f64 {
 fn every_figure_can_be_recomputed_from_the_dump() {
     let matrix = plane(40, |_, _| false);
     for &tier in Tier::ALL {
-        // Building the refined map is slow in a debug build.
+        // Only one seed, because fitting the refined map is slow in a debug build.
         let seeds = if tier == Tier::Refined { 1 } else { 3 };
         let settings = Settings { tier, seeds, ..small() };
         let judged = judged(&matrix, &settings);
@@ -168,8 +167,7 @@ fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
         let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
         assert_eq!(first.len(), 1);
         if !site.located && site.measurements > 0 {
-            // Without a place on the map, the agent that is nearest by measurement is chosen, as in
-            // the scheduler.
+            // If the site is not located, the agent with the shortest measurement ranks first.
             let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
             assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));
             fell_back += 1;
@@ -300,8 +298,8 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
     let geographic = score_of(&report, Strategy::Geographic);
-    // In this matrix, nearness on the globe is nearness on the network, and nine of ten sites
-    // have a position.
+    // In this matrix, agents near on the globe are near on the network. Nine of ten sites have a
+    // position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
     let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
@@ -356,7 +354,7 @@ fn score_of(report: &Report, strategy: Strategy) -> &ContenderScore {
     report.strategies.iter().find(|score| score.name == strategy.to_string()).unwrap()
 }
 
-/// Reads a measured matrix. If the file is absent, prints a line and returns `None`.
+/// Reads a measured matrix. If the file does not exist, prints a line and returns `None`.
 fn measured(name: &str) -> Option<Matrix> {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(name);
     if !file.exists() {
@@ -386,8 +384,8 @@ struct LayoutHost {
     access: f64,
 }
 
-/// Builds a matrix by the rule in the committed layout. The seed draws the sites.
-/// Agents come first.
+/// Builds a matrix from the layout in `paper.toml`, agents first, and returns it with the number of
+/// agents. The seed draws the sites.
 fn paper(seed: u64) -> (Matrix, usize) {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
@@ -441,9 +439,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // The result is not compared with random choices. A quarter of the sites is on a carrier with
-    // only one agent, so even the mean round trip to the three truly nearest agents is 0.61 to 0.67
-    // of the mean to a random agent, whatever the map.
+    // The result is compared with the three truly nearest agents, not with a random agent, because
+    // the ratio of these two depends on the layout, not on the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);
