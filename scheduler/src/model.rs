@@ -13,7 +13,7 @@ pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_l
 pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 
-// Declared before the modules, because they use the macro.
+// A macro must be declared before the modules that use it.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$doc])*

@@ -45,8 +45,8 @@ const LAST_ROUND: usize = 11;
 const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// The result of another start replaces the result of the former embedding's start if its cost is
-/// lower by more than this share. When an unchanged network is measured again, the median agent
-/// moves by 1.7 ms with the former embedding as a start, and by 6 ms without it (docs/accuracy.md).
+/// lower by more than this share. After a repeated measurement of a network, the median agent moves
+/// by 1.7 ms if the former embedding is a start, and by 6 ms otherwise (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -50,7 +50,8 @@ impl Position {
         Ok(Self { latitude, longitude })
     }
 
-    /// Builds a position from optional parts; `None` if both are absent, an error if only one is.
+    /// Builds a position from optional parts. Returns `None` if both parts are absent, and an error
+    /// if only one part is present.
     pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
         match (latitude, longitude) {
             (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),

@@ -25,7 +25,7 @@ use host::{Ground, Host, Point};
 /// and predict equally well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Solver {
-    /// Nelder and Mead's simplex: the specified method and the default.
+    /// Nelder and Mead's simplex: the default, and the method of Ng and Zhang.
     Simplex,
     /// Levenberg and Marquardt's method with analytic derivatives. It is about ten times as fast,
     /// and is used to locate many hosts at once.

@@ -31,8 +31,8 @@ impl Mesh {
         self.rows.get(&prober)?.get(&target).copied()
     }
 
-    /// The distance of a pair: the geometric mean of the measurements in the two directions. If
-    /// only one direction was measured, this measurement.
+    /// The distance of a pair: the geometric mean of the measurements in the two directions, or the
+    /// measurement in the only measured direction.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
             (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),

@@ -25,7 +25,7 @@ pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }
 
-/// The log error `ln(g / d)`, computed after `softening` milliseconds are added to both distances.
+/// The log error `ln((g + s) / (d + s))` for a computed `g`, a measured `d` and the softening `s`.
 pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
@@ -80,7 +80,7 @@ pub(super) fn rms_relative_error(host: &[f64], anchors: &[Anchor<'_>]) -> f64 {
     root_mean(squares)
 }
 
-/// The root of the mean of these squares; 0 if there are none.
+/// The root of the mean of `squares`; 0 if there are none.
 pub(super) fn root_mean(squares: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = squares.fold((0.0, 0.0), |(count, sum), square| (count + 1.0, sum + square));
     if count > 0.0 { (sum / count).sqrt() } else { 0.0 }

@@ -97,13 +97,13 @@ impl Refined {
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
     }
 
-    /// The agents for which the map can predict: the landmarks, then the others.
+    /// The agents for which the map can predict: the landmarks, then all other agents.
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
 
-    /// Predicts the distances from one site to all agents from the site's measurements. These may
-    /// come from any located agent, not only from landmarks.
+    /// Predicts the distances from one site to all agents from the site's measurements. Any located
+    /// agent, not only a landmark, may have measured the site.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -168,7 +168,7 @@ mod tests {
         let hosts = hosts(18, 4);
         let (sites, agents) = hosts.split_at(1);
         let map = map_of(agents, 7, &RefinedSwitches::default());
-        // The heights are large: the map is only some hundred milliseconds wide.
+        // The heights exceed the width of the map, which is some hundred milliseconds.
         for height in [500.0, 2_400.0, 8_000.0] {
             let mut site = sites[0].clone();
             site[3] = height;

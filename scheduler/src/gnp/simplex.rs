@@ -102,7 +102,7 @@ where
     let failed = |error: argmin::core::Error| SimplexError(error.to_string());
     let solver = NelderMead::new(corners).with_sd_tolerance(start_cost * stop.tolerance).map_err(failed)?;
     let executor = Executor::new(Problem(cost, PhantomData), solver).configure(|state| state.max_iters(stop.steps));
-    // Reading the clock at each step would cost as much as the step.
+    // The timer is off, because reading the clock at each step costs as much as the step.
     let state = executor.timer(false).run().map_err(failed)?.state;
     Ok(state.best_param.filter(|_| state.best_cost < start_cost).map(|point| (point, state.best_cost)))
 }

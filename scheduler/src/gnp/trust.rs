@@ -47,8 +47,8 @@ pub const FEWEST_SITES: usize = 8;
 /// it reports less than 1/4.5 of the expected round trips. Honest agents report down to a third,
 /// because agents measure only sites that are probably near.
 const TOO_NEAR: f64 = -1.5;
-/// Minimum number of impossible round trips for a quarantine by light, because a single one may be
-/// due to another agent's wrong position.
+/// Minimum number of impossible round trips for a quarantine by light, because a single impossible
+/// round trip may be due to another agent's wrong position.
 const FEWEST_IMPOSSIBLE: usize = 2;
 /// The share of an agent's pairs that must be impossible for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
@@ -115,7 +115,7 @@ pub struct TrustEvidence<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
     findings: BTreeMap<AgentId, Finding>,
-    /// For each agent, the kinds of evidence of which there was enough to judge it.
+    /// For each agent, the kinds of evidence that sufficed to judge it.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
@@ -294,7 +294,7 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The errors of a landmark's measurements of sites, relative to the locations that the other
-    /// landmarks give the sites, minus the error that also the control has.
+    /// landmarks give the sites, minus the error that the control has too.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

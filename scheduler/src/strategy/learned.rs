@@ -41,7 +41,7 @@ pub const UNKNOWN_SPREAD: f64 = 0.3;
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
-/// Minimum spread of a prior.
+/// Minimum spread of a prior, because no map is more precise.
 const LEAST_SPREAD: f64 = 0.03;
 /// Number of residuals of zero that are added to an agent's own residuals, so that a correction by
 /// few crawls is small.

@@ -1,5 +1,5 @@
 //! Plans many sites together: which agent crawls which site, and in what order. All sites should
-//! end soon, and no slot should idle before.
+//! end soon, and no slot should idle until the last site ends.
 //!
 //! The problem is scheduling on unrelated machines. Sites are placed in descending order of their
 //! shortest crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each
@@ -29,9 +29,9 @@ pub(super) mod work;
 /// A plan is final for the sites that begin within this time. The time is longer than the delivery
 /// of an order, so that no slot idles. The time is short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
-/// A crawl that exceeds its predicted time is assumed to continue for this share of its time up to
-/// now.
-/// The longer a crawl has taken, the larger its site probably is, because site sizes are skewed.
+/// If a crawl exceeds its predicted time, its remaining time is assumed to be this share of the
+/// time that it has taken. The longer a crawl has taken, the larger its site probably is, because
+/// site sizes are skewed.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
 /// Time until each slot of an agent is free. `under_way` has the remaining time of each running

@@ -1,4 +1,4 @@
-//! Locates one host by the Levenberg-Marquardt method, for many hosts at once.
+//! Locates one host by the Levenberg-Marquardt method. It is used where many hosts are located.
 //!
 //! Sources: Levenberg, "A method for the solution of certain non-linear problems in least squares",
 //! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.

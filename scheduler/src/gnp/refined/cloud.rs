@@ -22,12 +22,12 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// The mean of the exponential part of a point's height, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// For this many points, one far point is added. Its distance to every agent is mostly its height,
-/// as for a host behind a slow link. Without far points, no point would explain round trips of
-/// seconds from all landmarks, and such a host would be placed at the edge of the map.
+/// One far point is added for each group of this many points. The distance of a far point to every
+/// agent is mostly the point's height, as for a host behind a slow link. Without far points, a host
+/// to which all landmarks measure seconds would be placed at the edge of the map.
 const ONE_FAR_IN: usize = 30;
 /// Least and greatest height added to a far point, as shares of the scale; drawn log-uniformly.
-/// Neighbouring heights differ by less than the precision of measurements.
+/// With 100 far points, neighbouring heights differ by about 5 %, the error of measurements.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
 /// Far points have their own random stream, so that they do not change the other points.
 const FAR_STREAM: u64 = 1;
@@ -97,8 +97,8 @@ impl UncorrectedPoints {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }
 
-    /// Returns the points drawn around the agents that `keeps` accepts, corrected with these
-    /// weights. `weights` has one row per near agent and one column per predicted agent.
+    /// Returns the points drawn around the agents that `keeps` accepts, corrected with `weights`.
+    /// `weights` has one row per agent in the kernel and one column per predicted agent.
     fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
         let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
         let agents = self.logs.first().map_or(0, Vec::len);

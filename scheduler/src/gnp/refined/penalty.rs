@@ -5,8 +5,8 @@
 //! Campbell 1971). The nearest landmark's distance is measured and has no such error.
 //!
 //! The best penalty depends on the network, so it is chosen with agents held out as sites. The
-//! landmarks are the present ones, then sets of agents drawn at random. More sets make the result
-//! depend less on chance.
+//! held-out agents are located by the present landmarks, and by sets of agents drawn at random as
+//! landmarks. More sets make the result depend less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;

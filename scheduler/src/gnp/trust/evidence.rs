@@ -28,8 +28,8 @@ pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
 }
 
 /// Returns a reason, as text for the operator, if several of the agent's reports are shorter than
-/// light needs. A report does not count if also the report of the pair's other agent is too short,
-/// because then probably a position is wrong, not a measurement.
+/// light needs. If both agents of a pair report too short round trips, the pair does not count,
+/// because then a position is probably wrong, not a measurement.
 pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();
