@@ -49,12 +49,17 @@ pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
+/// The first process of the Postgres that has this data directory; `None` if it does not run.
+pub fn postmaster(cluster: &Path) -> Option<Pid> {
+    let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
+    Some(Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?))
+}
+
 /// The memory in bytes of the Postgres with the data directory `cluster`: the sum of the
 /// proportional set sizes of its processes, so that shared buffers count once. `None` if /proc does
 /// not report the sizes.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
-    let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
-    let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
+    let postmaster = postmaster(cluster)?;
     let pids = children(postmaster).into_iter().chain([postmaster]);
     let shares =
         pids.filter_map(|pid| field_kib(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"));

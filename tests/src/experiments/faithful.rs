@@ -78,6 +78,11 @@ struct JsonOutput<'a> {
     figure3: &'a [alone::SingleSites],
 }
 
+/// The agents at the places of the paper's landmarks: the first agent of each city and carrier.
+pub fn landmarks_by_hand(layout: &str, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
+    network::landmarks(&Settings::committed()?, layout, scenario)
+}
+
 /// Simulates the unfinished cells, and prints all cells. A missed target is no error.
 pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
     let (began, mut settings) = (Instant::now(), Settings::committed()?);

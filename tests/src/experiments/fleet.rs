@@ -33,7 +33,7 @@ const SLOTS: u32 = 4;
 /// agents send 480, which two processors can serve.
 const REQUEST_INTERVAL: &str = "250ms";
 /// More sites than the largest fleet crawls during the longest run with default arguments.
-const SITES: usize = 2000;
+const SITES: usize = 5000;
 const BATCH: &str = "fleet";
 /// The scheduler's configuration. Agents measure each other more slowly than by default, because
 /// they all share one machine.
@@ -49,7 +49,7 @@ pub struct FleetArgs {
     #[arg(long, value_name = "SECONDS", default_value = "5")]
     period: NonZeroU16,
     /// Further measured periods with all agents
-    #[arg(long, value_name = "N", default_value_t = 24)]
+    #[arg(long, value_name = "N", default_value_t = 18)]
     steady: u16,
     /// How agents are chosen
     #[arg(long, default_value = "random")]

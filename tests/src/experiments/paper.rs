@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::figures::{figure2, figure3};
 use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
-use self::stage::{LabResult, SITE_INTERVAL, SurveyedCluster};
+use self::stage::{LabResult, SITE_INTERVAL, SurveyedCluster, System};
 use self::tables::Tables;
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
@@ -26,6 +26,7 @@ use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, 
 use crate::experiments::sweep::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 
 mod figures;
+pub mod matrices;
 mod page;
 mod simulated;
 pub mod stage;
@@ -50,12 +51,27 @@ pub struct PaperArgs {
     /// One seed, and only the base cells
     #[arg(long)]
     quick: bool,
+    /// Run the published system, with random, gnp-top1 and gnp-top3 only: map = "gnp", draws = "static",
+    /// 20 samples of a site, and on the paper's layout the paper's landmarks
+    #[arg(long)]
+    published: bool,
     /// Only Tables 1 and 2, which need no lab
     #[arg(long)]
     tables: bool,
     /// Only this layout
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
+}
+
+impl PaperArgs {
+    fn system(&self) -> System {
+        if self.published { System::Published } else { System::Landfall }
+    }
+
+    /// The folder of finished cells and of the page.
+    fn folder(&self) -> &'static str {
+        if self.published { "paper-published" } else { "paper" }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -103,7 +119,7 @@ struct JsonOutput<'a> {
 
 /// Runs the unfinished cells, and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
-    let settings = Settings::committed()?;
+    let mut settings = Settings::committed()?;
     let (mut layouts, missing) = settings.available_layouts(&args.matrices.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
     if let Some(only) = &args.layout {
@@ -117,13 +133,16 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         print!("{}", Tables::of(&settings, &layouts, table_seeds)?.lines());
         return Ok(());
     }
+    if args.published {
+        settings.strategies.retain(|strategy| matches!(strategy, Strategy::Random | Strategy::GnpTop(_)));
+    }
     let Binaries { landfall, agent } = Binaries::find()?;
-    let mut store = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
+    let mut store = args.run.open(args.folder(), EXPERIMENTS, &[&landfall, &agent])?;
     let plans = plan(&settings, &layouts, args.quick)?;
     announce(&plans, &store);
     for plan in &plans {
         tokio::select! {
-            done = run_plan(&settings, plan, &mut store) => done?,
+            done = run_plan(&settings, args.system(), plan, &mut store) => done?,
             () = interrupted() => bail!("interrupted; finished cells are stored, and the next run continues from there"),
         }
     }
@@ -172,14 +191,19 @@ fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     );
 }
 
-async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellStore<LabResult>) -> anyhow::Result<()> {
+async fn run_plan(
+    settings: &Settings,
+    system: System,
+    plan: &LayoutPlan<'_>,
+    store: &mut CellStore<LabResult>,
+) -> anyhow::Result<()> {
     if plan.cells.iter().all(|one| store.find(&one.cell).is_some()) {
         return Ok(());
     }
     let LayoutPlan { layout, seed, cells } = plan;
     let began = Instant::now();
-    let mut simulator = Simulator::new(settings);
-    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed, SITE_INTERVAL)
+    let mut simulator = Simulator::new(settings, system);
+    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed, SITE_INTERVAL, system)
         .await
         .with_context(|| format!("survey {} with seed {seed}", layout.name))?;
     eprintln!("{} seed {seed}: surveyed in {:.0} s", layout.name, began.elapsed().as_secs_f64());
@@ -202,25 +226,28 @@ async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellSt
     surveyed.end().await
 }
 
-fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
-    let (ratios, (busy, most)) = (SimulationRatios::of(simulated, result), busy(&result.per_agent));
+fn line(cell: &Cell, result: &LabResult, simulated: Option<SimulatedMedians>) -> String {
+    let (busy, most) = busy(&result.per_agent);
+    let simulated = simulated.map_or(String::new(), |simulated| {
+        let ratios = SimulationRatios::of(simulated, result);
+        format!(
+            "; simulated {:.3} and {:.3} of that, {} agents, {} sites at most",
+            ratios.growth, ratios.makespan, simulated.busy, simulated.most
+        )
+    });
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
     let rate = format!("{per_site_rps}{}", if per_site_rps.is_unthrottled() { "" } else { "/s" });
     let machine = result.machine;
     let void = result.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
     format!(
-        "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s; simulated {:.3} and {:.3} of that; \
-         {busy} agents, {most} sites at most (simulated {} and {}); \
+        "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s, \
+         {busy} agents, {most} sites at most{simulated}; \
          {:.0} requests/s, {:.0} % idle, late {:.1} ms, lease {:.1} ms, outcome {:.1} ms, request {:.2} ms, begun {:.0} ms{void}",
         cell.layout,
         cell.seed,
         cell.strategy,
         result.growth.mb_per_min,
         result.makespan_s,
-        ratios.growth,
-        ratios.makespan,
-        simulated.busy,
-        simulated.most,
         machine.requests_per_s,
         machine.idle * 100.0,
         machine.late_ms,
@@ -239,12 +266,12 @@ fn print(
     tables: &Tables,
 ) -> anyhow::Result<()> {
     let (mut finished, mut ratios, mut lines) = (Vec::new(), Vec::new(), Vec::new());
-    let mut simulator = Simulator::new(settings);
+    let mut simulator = Simulator::new(settings, args.system());
     for (layout, planned) in plans.iter().flat_map(|plan| plan.cells.iter().map(|one| (plan.layout, one))) {
         let Some(result) = store.find(&planned.cell) else { continue };
         let simulated = simulator.simulate(layout, planned, result)?;
         lines.push(line(&planned.cell, result, simulated));
-        ratios.push(SimulationRatios::of(simulated, result));
+        ratios.push(simulated.map(|simulated| SimulationRatios::of(simulated, result)));
         finished.push(FinishedCell { cell: planned.cell.clone(), result: result.clone() });
     }
     let rows: Vec<Row> = finished.iter().map(FinishedCell::row).collect();
@@ -252,7 +279,7 @@ fn print(
     let groups = grid::groups(&rows);
     let mut verdict = grid::verdict(&groups, LEAST_SHARE);
     verdict.extend(agreement(&finished, &ratios));
-    let file = kept::default_file("paper", "report.html")?;
+    let file = kept::default_file(args.folder(), "report.html")?;
     let page = page::page(&page::Page {
         base: settings.base,
         finished: &finished,

@@ -1,18 +1,21 @@
-//! Changes the published map step by step into Landfall's map, and evaluates each step on matrices
-//! of measured round trips.
+//! Changes the published map step by step into Landfall's map, and evaluates each step on the
+//! paper's layout and on matrices of measured round trips.
 //!
 //! No row has a target, because the table only shows the contribution of each step. Confirmation is
 //! a strategy, not a part of the map, so it is a column. Rebalancing and learning are not parts of
 //! the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::thread;
 
 use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::model::Strategy;
-use landfall_scheduler::simulate::{Report, Settings, run as simulate};
+use landfall_scheduler::simulate::{Report, Settings};
 
-use super::{Line, PLANETLAB, SEATTLE, matrix};
+use super::Line;
+use crate::experiments::paper::matrices::MatrixSource;
+use crate::experiments::sweep::{self, DATA};
 
 /// Number of sites per seed, as in the paper.
 const SITES: usize = 203;
@@ -43,14 +46,13 @@ const STEPS: [Step; 8] = [
 const STRATEGIES: [Strategy; 3] = [Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
 
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    let mut lines = Vec::new();
-    for name in [PLANETLAB, SEATTLE] {
-        let Some(matrix) = matrix(name)? else {
-            lines.push(Line::skipped(name));
-            continue;
-        };
+    let settings = sweep::settings::Settings::committed()?;
+    let (layouts, missing) = settings.available_layouts(Path::new(DATA))?;
+    let mut lines: Vec<Line> = missing.into_iter().map(|reason| Line::plain(reason, "")).collect();
+    for layout in &layouts {
+        let source = MatrixSource::of(&settings, layout, settings.table_seeds)?;
         for step in &STEPS {
-            let settings = Settings {
+            let asked = Settings {
                 tier: step.tier,
                 without: step.without.to_vec(),
                 sites: Some(SITES),
@@ -58,8 +60,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
                 threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
                 ..Settings::default()
             };
-            let report = simulate(&matrix, &settings, &|| ())?;
-            lines.push(Line::plain(format!("{name}, {}", step.name), figures(&report)));
+            let report = source.simulate(&asked)?;
+            lines.push(Line::plain(format!("{}, {}", layout.name, step.name), figures(&report)));
         }
     }
     Ok(lines)

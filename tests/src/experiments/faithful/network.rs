@@ -45,7 +45,7 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn new(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
-        let by_hand = landmarks(settings, form, &scenario)?;
+        let by_hand = landmarks(settings, &form.name, &scenario)?;
         let samples = |stream| {
             let mut rng = stream_of(seed, stream);
             move |link: &Link| samples(link, settings, &mut rng)
@@ -172,11 +172,11 @@ fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result
 }
 
 /// The indices of the agents that are the paper's landmarks.
-fn landmarks(settings: &Settings, form: &LayoutForm, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
+pub(super) fn landmarks(settings: &Settings, layout: &str, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
     let agent = |place: &super::settings::LandmarkPlace| {
         let found = scenario.agents.iter().position(|agent| agent.city == place.city && agent.carrier == place.carrier);
         found.with_context(|| {
-            format!("layout {}: no agent for the landmark in {} on {}", form.name, place.city, place.carrier)
+            format!("layout {layout}: no agent for the landmark in {} on {}", place.city, place.carrier)
         })
     };
     settings.landmarks.iter().map(agent).collect()
@@ -221,7 +221,7 @@ mod tests {
             let twin = (1..30).find(twins).unwrap();
             let differ = (0..20).filter(|&site| scenario.paths[0][site].rtt_ms < scenario.paths[twin][site].rtt_ms);
             assert!((1..20).contains(&differ.count()), "neither of two twins is always the nearer");
-            let landmarks = landmarks(&settings, form, &scenario).unwrap();
+            let landmarks = landmarks(&settings, &form.name, &scenario).unwrap();
             let kinds: std::collections::BTreeSet<_> =
                 landmarks.iter().map(|&one| (&scenario.agents[one].city, &scenario.agents[one].carrier)).collect();
             assert_eq!(kinds.len(), 9);
@@ -233,7 +233,7 @@ mod tests {
         let settings = Settings { sites: 10, dimensions: 3, ..Settings::committed().unwrap() };
         let form = &settings.layouts[0];
         let scenario = scenario(&settings, form, 1).unwrap();
-        let by_hand = landmarks(&settings, form, &scenario).unwrap();
+        let by_hand = landmarks(&settings, &form.name, &scenario).unwrap();
         let measured = LayoutMeasurements::taken(&scenario, Landmarks::ByHand(&by_hand), |link| link.rtt_ms).unwrap();
         let published = published(&settings, &scenario, &measured, 1).unwrap();
         let (mut chosen_ms, mut mean_ms) = (0.0, 0.0);
@@ -275,7 +275,7 @@ mod tests {
         let mut form = settings.layouts[1].clone();
         form.agents.as_mut().unwrap().pop();
         let scenario = scenario(&settings, &form, 1).unwrap();
-        let error = landmarks(&settings, &form, &scenario).unwrap_err().to_string();
+        let error = landmarks(&settings, &form.name, &scenario).unwrap_err().to_string();
         assert_eq!(error, "layout named: no agent for the landmark in Harbin on CERNET");
     }
 }

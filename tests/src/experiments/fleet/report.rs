@@ -196,6 +196,17 @@ impl Report {
                 verdict(deviation <= MOST_DEVIATION)
             ));
         }
+        let spent: Vec<(f64, f64)> =
+            self.rows.iter().filter(unlimited).map(|row| (row.crawls_per_s, row.scheduler_percent)).collect();
+        if let Some(fit) = LineFit::of(&spent) {
+            // A per cent of a core is ten milliseconds a second.
+            lines.push(format!(
+                "of it: {:.2} ms for each crawl, and {:.2} % of a core whatever is crawled (R2 {:.3})",
+                fit.slope * 10.0,
+                fit.intercept,
+                fit.r_squared
+            ));
+        }
         if let Some(full) = median(self.full_after_s.clone()) {
             let last = self.full_after_s.iter().copied().fold(0.0, f64::max);
             lines.push(format!("an agent that joins has all slots in use after {full:.2} s (median), {last:.2} s (most)"));

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::cluster::Cluster;
-use crate::evidence::machine::{CpuTime, children, family_processor_s, processor_s, resident_memory};
+use crate::evidence::machine::{CpuTime, family_processor_s, postmaster, processor_s, resident_memory};
 
 /// The environment variable that sets the address of an agent's metrics.
 pub(super) const METRICS: &str = "LANDFALL_AGENT_METRICS";
@@ -42,6 +42,7 @@ impl Sample {
     pub(super) async fn take(cluster: &Cluster) -> anyhow::Result<Self> {
         let (scheduler, pids) = cluster.pids();
         let scheduler = scheduler.context("the scheduler runs")?;
+        let postmaster = postmaster(&cluster.postgres_cluster()).context("Postgres runs")?;
         let mut agents = Vec::with_capacity(pids.len());
         for (index, pid) in pids.into_iter().enumerate() {
             let addresses = cluster.environment.get(&index).context("an agent with metrics")?;
@@ -60,7 +61,7 @@ impl Sample {
             machine: CpuTime::now(),
             crawls: crawls.context("count the outcomes")?,
             scheduler_s: processor_s(scheduler)?.0,
-            postgres_s: children(scheduler).into_iter().map(family_processor_s).sum::<anyhow::Result<f64>>()?,
+            postgres_s: family_processor_s(postmaster)?,
             scheduler_memory: bytes(resident_memory(scheduler))?,
             agents,
         })

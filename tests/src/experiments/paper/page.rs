@@ -17,7 +17,7 @@ const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 pub(super) struct Page<'a> {
     pub(super) base: Point,
     pub(super) finished: &'a [FinishedCell],
-    pub(super) ratios: &'a [SimulationRatios],
+    pub(super) ratios: &'a [Option<SimulationRatios>],
     pub(super) tables: &'a Tables,
     pub(super) figure2: &'a Figure2,
     pub(super) figure3: &'a Figure3,
@@ -122,12 +122,17 @@ fn cells(page: &Page<'_>) -> Markup {
                 td { (one.cell.layout) } td { (one.cell.seed) } td { "x" (one.cell.point.loss) } td { (one.cell.point.page_kb) }
                 td { (one.cell.point.per_site_rps) }
                 td { (one.cell.point.access_mbit) } td { (one.cell.strategy) }
-                td { (format!("{:.1} ({:.2})", one.result.growth.mb_per_min, ratios.growth)) }
-                td { (format!("{:.1} ({:.2})", one.result.makespan_s, ratios.makespan)) }
+                td { (compared(one.result.growth.mb_per_min, ratios.map(|ratios| ratios.growth))) }
+                td { (compared(one.result.makespan_s, ratios.map(|ratios| ratios.makespan))) }
                 td { (one.result.void.clone().map_or(String::new(), |reason| format!("void: {reason}"))) }
             } }
         }
     } }
+}
+
+/// A figure, and in brackets the simulation's figure divided by it.
+fn compared(figure: f64, ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| format!("{figure:.1}"), |ratio| format!("{figure:.1} ({ratio:.2})"))
 }
 
 #[cfg(test)]
@@ -141,7 +146,7 @@ mod tests {
     #[test]
     fn a_page_has_both_figures_and_all_cells() {
         let finished = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 150.0, Some("the <lab> was late"))];
-        let ratios = [SimulationRatios { growth: 1.02, makespan: 0.98 }; 2];
+        let ratios = [Some(SimulationRatios { growth: 1.02, makespan: 0.98 }), None];
         let base = finished[0].cell.point;
         let tables = Tables { table1: Vec::new(), table2: Vec::new() };
         let (figure2, mut figure3) = (figure2(&finished), figure3(&finished, base));

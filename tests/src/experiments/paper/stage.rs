@@ -16,6 +16,7 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::evidence::float;
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
+use crate::experiments::faithful::landmarks_by_hand;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
 use crate::experiments::sweep::measured::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Point, Settings};
@@ -74,6 +75,16 @@ pub struct MachineFigures {
     pub begin_ms: f64,
 }
 
+/// The system under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// Landfall with its defaults.
+    Landfall,
+    /// The published system: its map, its draws, and the number of samples that its estimator
+    /// needs. On the paper's layout, the landmarks are those of the paper.
+    Published,
+}
+
 pub struct SurveyedCluster<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
@@ -90,12 +101,13 @@ impl<'a> SurveyedCluster<'a> {
         layout: &'a LayoutData,
         seed: u64,
         site_interval: Duration,
+        system: System,
     ) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
-        let options = ClusterOptions { scheduler: scheduler(site_interval), capacity: 1, logs: None, sharing: 0 };
+        let options = ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, sharing: 0 };
         let cluster = Cluster::start(world, &options).await?;
         let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
-        match surveyed.measure().await {
+        match surveyed.measure(system).await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
                 // The failure to stop is only logged, because the first error is returned.
@@ -107,10 +119,18 @@ impl<'a> SurveyedCluster<'a> {
         }
     }
 
-    async fn measure(&mut self) -> anyhow::Result<()> {
+    async fn measure(&mut self, system: System) -> anyhow::Result<()> {
         let cluster = &mut self.cluster;
         cluster.await_mesh(PATIENCE).await?;
-        cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
+        if system == System::Published && self.layout.matrix().is_none() {
+            let by_hand = landmarks_by_hand(&self.layout.name, cluster.world.scenario())?;
+            let agents = &cluster.world.scenario().agents;
+            let names = by_hand.iter().map(|agent| agents[*agent].name.as_str());
+            let set: Vec<&str> = ["landmarks", "set"].into_iter().chain(names).collect();
+            cluster.operate(&set).await?;
+        } else {
+            cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
+        }
         let names = cluster.agent_names();
         for name in &names {
             cluster.operate(&["agents", "drain", name]).await?;
@@ -204,8 +224,14 @@ impl<'a> SurveyedCluster<'a> {
 /// The scheduler's configuration, with shorter intervals and a longer sample timeout than by
 /// default. In the rootless grade, the first answer takes two round trips, which is up to ten
 /// seconds with the Seattle matrix.
-fn scheduler(site_interval: Duration) -> String {
-    format!("[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n")
+fn scheduler(site_interval: Duration, system: System) -> String {
+    let (settings, samples) = match system {
+        System::Landfall => ("", ""),
+        System::Published => ("map = 'gnp'\ndraws = 'static'\n", "site_least_samples = 20\n"),
+    };
+    format!(
+        "{settings}[measure]\nsite_interval = '{site_interval:?}'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n{samples}"
+    )
 }
 
 fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {

@@ -9,15 +9,16 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use comfy_table::Table;
 use landfall_scheduler::gnp::Tier;
-use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, play_drawing};
+use landfall_scheduler::simulate::{self, Report};
+
 use serde::Serialize;
 
+use super::matrices::MatrixSource;
 use crate::experiments::sweep::in_threads;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
-use crate::world::scenario::Scenario;
 
 /// A row of a table in the paper: dimensions, landmarks, accuracy without the worst 30 %, and
 /// accuracy without the worst 20 %.
@@ -70,22 +71,6 @@ impl AccuracyRow {
 pub(super) struct Tables {
     pub(super) table1: Vec<AccuracyRow>,
     pub(super) table2: Vec<AccuracyRow>,
-}
-
-/// The distances of a layout: one matrix for all seeds, or one matrix per seed.
-enum MatrixSource<'a> {
-    Matrix(&'a Matrix),
-    Layout(Vec<Matrix>),
-}
-
-impl<'a> MatrixSource<'a> {
-    fn of(settings: &Settings, layout: &'a LayoutData, seeds: u64) -> anyhow::Result<Self> {
-        if let Some(matrix) = layout.matrix() {
-            return Ok(Self::Matrix(matrix));
-        }
-        let drawn = (1..=seeds).map(|seed| matrix_of(&settings.scenario(layout, seed, settings.base)?));
-        Ok(Self::Layout(drawn.collect::<anyhow::Result<_>>()?))
-    }
 }
 
 /// A row to compute.
@@ -236,32 +221,7 @@ fn report(
         threads: NonZeroUsize::MIN,
         ..simulate::Settings::default()
     };
-    match source {
-        MatrixSource::Matrix(matrix) => Ok(simulate::run(matrix, &asked, &|| ())?),
-        MatrixSource::Layout(matrices) => {
-            let judged = matrices.iter().zip(asked.first_seed..).map(|(matrix, seed)| {
-                let agents = 0..settings.agents;
-                let draw = Draw::given(matrix, agents.collect(), (settings.agents..matrix.nodes()).collect());
-                play_drawing(draw, &asked, seed, &|| ())
-            });
-            let judged: Vec<SeedResult> = judged.collect::<Result<_, _>>()?;
-            Ok(Report::of(matrices.first().map_or(0, Matrix::nodes), &asked, &judged))
-        }
-    }
-}
-
-/// Converts a scenario to a matrix, in which the agents come first. Round trips between sites are
-/// missing.
-fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
-    let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
-    ensure!(agents > 0 && sites > 0, "a scenario without agents or sites");
-    let link = |from: usize, to: usize| match (from.checked_sub(agents), to.checked_sub(agents)) {
-        (None, None) => Some(scenario.mesh[from][to]),
-        (None, Some(site)) => Some(scenario.paths[from][site]),
-        (Some(site), None) => Some(scenario.paths[to][site]),
-        (Some(_), Some(_)) => None,
-    };
-    Ok(Matrix::of(agents + sites, |from, to| link(from, to).map(|link| link.rtt_ms)))
+    source.simulate(&asked)
 }
 
 #[cfg(test)]
@@ -269,19 +229,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-
-    #[test]
-    fn a_layouts_matrix_has_only_values_that_agents_can_measure() {
-        let settings = Settings::committed().unwrap();
-        let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-        let scenario = settings.scenario(&layouts[0], 1, settings.base).unwrap();
-        let matrix = matrix_of(&scenario).unwrap();
-        assert_eq!(matrix.nodes(), 233);
-        assert_eq!(matrix.millis(3, 30 + 77), Some(scenario.paths[3][77].rtt_ms));
-        assert_eq!(matrix.millis(30 + 77, 3), Some(scenario.paths[3][77].rtt_ms));
-        assert_eq!(matrix.millis(3, 5), Some(scenario.mesh[3][5].rtt_ms));
-        assert_eq!(matrix.millis(40, 41), None);
-    }
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
