@@ -226,7 +226,8 @@ impl<'a> Fleet<'a> {
         AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// Splits every site evenly among all agents, using the results of [`of_all_sites`].
+    /// The sums if every agent crawls an equal share of each site. `of_all` is the result of
+    /// [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -238,7 +239,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// Splits every site evenly among its `most` nearest agents.
+    /// The sums if the `most` nearest agents of each site crawl equal shares of the site.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();

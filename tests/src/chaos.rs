@@ -102,7 +102,7 @@ pub struct ChaosArgs {
     /// Use the lease times of a real deployment
     #[arg(long)]
     real_times: bool,
-    /// An older build of landfall-agent, which agents are restarted with now and then
+    /// An older build of landfall-agent. Some of the faults restart an agent with this build
     #[arg(long, value_name = "FILE")]
     old_agent: Option<PathBuf>,
     /// Write the whole record here

@@ -56,7 +56,7 @@ impl Schedulers {
     }
 }
 
-/// One URL or a list of URLs, which are the two forms in a configuration.
+/// The value of the agent's setting `scheduler`: one URL, or a list of URLs.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMore {

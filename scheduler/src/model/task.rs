@@ -8,7 +8,7 @@ words!(
         Measuring = "measuring",
         /// The task waits until an agent is chosen.
         Located = "located",
-        /// An agent is chosen, and the task waits there.
+        /// An agent is chosen, and the task waits for a slot of this agent.
         Assigned = "assigned",
         /// The agent is crawling the site.
         Leased = "leased",

@@ -106,7 +106,8 @@ impl FromIterator<MeshMeasurement> for Mesh {
     }
 }
 
-/// How many pairs of some agents are measured. Each pair is counted once in each direction.
+/// The progress of the agents' measurements of each other. The two directions between two agents
+/// count as two pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
     /// Number of pairs that were measured, successfully or not.

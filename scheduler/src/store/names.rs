@@ -14,7 +14,7 @@ use super::rows::Rows;
 /// Maximum number of names with the same beginning that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
 /// Number of stored names compared before and after an unknown name, in sort order. Most fleets
-/// have fewer agents.
+/// have fewer agents, so an agent's name is compared with the names of all other agents.
 const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;

@@ -39,7 +39,8 @@ pub struct Remaining {
     pub waiting: u64,
     /// Number of `waiting` sites without an agent.
     pub unassigned: u64,
-    /// Number of sites on hold, which wait until an operator acts.
+    /// Number of sites that cannot be measured now, or whose hold does not end by itself (causes
+    /// *unmet* and *breaker*). A site on hold for a pause or an address counts as `waiting`.
     pub held: u64,
     /// Number of running crawls, without stalled ones.
     pub crawling: u64,

@@ -91,7 +91,8 @@ impl Signals {
     }
 }
 
-/// The format of a notice: names of tasks, a semicolon, and identifiers of agents or a star.
+/// The format of a notice: names of the scheduler's background tasks, a semicolon, and identifiers
+/// of agents or a star.
 impl fmt::Display for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tasks: Vec<&str> = self.tasks.iter().map(|task| task.name()).collect();

@@ -6,10 +6,10 @@
 //! set of at least a few thousand paths, 72 to 90 percent of the slots are taken, so a path takes
 //! 17.9 to 22.4 bytes. A table that doubles would take up to 39 bytes per path, and half as much
 //! again while it grows. A part consists of pieces of equal size, so that other parts can reuse the
-//! pieces that one part frees when it grows. If each part were one piece, the process would need a
-//! tenth of the set's size as additional memory. Fingerprints are halves of a cryptographic digest,
-//! so their bits serve as the hash. The probability that any two of ten million paths have the same
-//! fingerprint is 1.5 × 10^-25.
+//! pieces that one part frees when it grows. If each part were one piece, the freed memory would be
+//! too small for any growing part, and a tenth of the set's size would remain unused. Fingerprints
+//! are halves of a cryptographic digest, so their bits serve as the hash. The probability that any
+//! two of ten million paths have the same fingerprint is 1.5 × 10^-25.
 
 /// Number of parts of a set. Only one part grows at a time, so at most a 64th of the set is in
 /// memory twice.

@@ -167,8 +167,8 @@ impl Admission {
         withdrawn
     }
 
-    /// Puts tasks that no agent may crawl on hold, or fails them if the batch's constraints say so.
-    /// The caller has locked the tasks.
+    /// Holds the tasks that no agent may crawl, or fails these tasks if their batch's constraints
+    /// say so. The caller has locked the tasks.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,

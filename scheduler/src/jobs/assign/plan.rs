@@ -124,9 +124,9 @@ struct PassTotals {
     idles: bool,
 }
 
-/// Plans the oldest tasks of the batches not planned yet. Returns `true` if these tasks fill a
-/// whole window and some agent is admitted to no task planned so far. Such an agent must not stay
-/// idle because of tasks that it may not crawl.
+/// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
+/// tasks fill a whole window and some agent is admitted to no task planned so far. Such an agent
+/// must not stay idle because of tasks that it may not crawl.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();

@@ -10,7 +10,7 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::{Interval, Unsigned};
 
-/// The crawls that ended within a stretch of time.
+/// The crawls that ended within one interval of time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrawledStretch {
     pub from: DateTime<Utc>,
@@ -19,8 +19,8 @@ pub struct CrawledStretch {
     pub bytes: f64,
 }
 
-/// The crawls that ended within the time `past` before now, in stretches of this length. Stretches
-/// without a crawl are omitted. Reads one row per batch and minute in which crawls ended.
+/// The crawls that ended within the time `past` before now, in intervals of length `stretch`.
+/// Intervals without a crawl are omitted. Reads one row per batch and minute in which crawls ended.
 pub async fn crawled(
     conn: &mut PgConnection,
     batch: Option<BatchId>,

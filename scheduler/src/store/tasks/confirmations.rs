@@ -201,7 +201,7 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
-/// At most `limit` sites of open confirmations that have no open order. The longest open comes
+/// At most `limit` sites that have an open confirmation and no open order, the oldest confirmation
 /// first. Each site comes with its connected, trusted confirmers that have not answered. A site
 /// whose order was lost with the prober's session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {

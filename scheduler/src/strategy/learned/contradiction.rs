@@ -13,8 +13,8 @@ use crate::model::Rtt;
 /// contradiction. The factor is large, because predictions err by up to 30 % in nine of ten cases,
 /// and pages take longer than HEAD requests.
 const CONTRADICTED_BY: f64 = 2.0;
-/// A single crawl that differs by this factor is enough, because neither load nor slow pages change
-/// the median of a whole crawl so much.
+/// A single crawl that differs by at least this factor causes a new measurement of the site,
+/// because neither load nor slow pages change the median of a whole crawl so much.
 const REFUTED_BY: f64 = 4.0;
 /// Smaller differences are no contradiction, because servers need some time per page.
 const SLACK: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ pub const ENOUGH: i32 = 2;
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
 /// The number of contradictions that a crawl counts as: 0 if the crawl agrees with `known`,
-/// [`ENOUGH`] if this crawl alone is enough.
+/// [`ENOUGH`] if this crawl alone must cause a new measurement.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

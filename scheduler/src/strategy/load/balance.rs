@@ -4,8 +4,9 @@
 //! not leased moves in three cases:
 //!
 //! 1. to a candidate with a free slot, if the task ends sooner there;
-//! 2. to a candidate where the task ends sooner by a whole crawl. If more than one task per slot
-//!    would then wait there, the time to the task's end must also fall to three quarters;
+//! 2. to a candidate where the task ends sooner by at least a crawl's duration (the longer pace of
+//!    the two agents). If more than one task per slot would then wait at the candidate, the time to
+//!    the task's end must also fall to three quarters;
 //! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
 //!    the task ends no later there.
 //!
@@ -14,10 +15,10 @@
 //! have. The end of a task is predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
-//! cannot move back until a slot is free there. After rule 2, the task would end a whole crawl
-//! later at the former agent, so loads must change by two, or paces by a third, before the task
-//! moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply to it
-//! again.
+//! cannot move back until this agent has a free slot. After rule 2, the task would end a crawl's
+//! duration later at the former agent, so loads must change by two, or paces by a third, before
+//! the task moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply
+//! to it again.
 //!
 //! Tasks are taken from the queue that ends last. Each task moves to the agent where it ends first.
 
@@ -33,7 +34,7 @@ use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
 /// If at most this many tasks per slot wait at the new agent after a move, the task moves if it
-/// ends sooner by a whole crawl.
+/// ends sooner by at least the longer pace of the two agents.
 const AHEAD: i64 = 1;
 /// If more than [`AHEAD`] tasks per slot wait at the new agent, a task moves only if the time to
 /// its end falls to at most this share. The share is well below 1, because an agent's pace is known

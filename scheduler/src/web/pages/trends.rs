@@ -18,14 +18,14 @@ use crate::web::Web;
 use crate::web::error::PageError;
 use crate::web::layout::{self, Page, float, section, table};
 
-/// The time span of the chart of rates, and the length of its parts (stretches).
+/// The time span of the chart of rates. The chart has one value for each interval of [`STRETCH`].
 const PAST: Duration = Duration::from_secs(6 * 3600);
 const STRETCH: Duration = Duration::from_secs(180);
 /// Maximum number of epochs in the chart, and in the table.
 const EPOCHS: u32 = 200;
 const LISTED_EPOCHS: usize = 20;
 
-/// The mean number of crawls, pages and megabytes per minute in a stretch of time.
+/// The mean number of crawls, pages and megabytes per minute in one interval of [`STRETCH`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(in crate::web) struct Rate {
     from: DateTime<Utc>,
@@ -34,7 +34,7 @@ pub(in crate::web) struct Rate {
     megabytes_per_minute: f64,
 }
 
-/// The rates of a batch, or of all batches, over the last hours. Stretches without crawls
+/// The rates of a batch, or of all batches, over the last hours. Intervals without crawls
 /// have zero rates.
 pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Vec<Rate>, PageError> {
     let mut conn = store::acquire(&web.scheduler.pool).await?;
@@ -48,14 +48,14 @@ pub(in crate::web) async fn minutes(web: &Web, batch: Option<&str>) -> Result<Ve
     Ok(rates(&crawled(&mut conn, batch, PAST, STRETCH).await?, now()))
 }
 
-/// Computes the rates of all stretches between the first crawl and now, including stretches
+/// Computes the rates of all intervals between the first crawl and now, including intervals
 /// without crawls.
 fn rates(stretches: &[CrawledStretch], now: DateTime<Utc>) -> Vec<Rate> {
     let minutes = STRETCH.as_secs_f64() / 60.0;
     let Some(first) = stretches.first() else { return Vec::new() };
     let length = TimeDelta::from_std(STRETCH).unwrap_or(TimeDelta::minutes(1));
     let (mut from, mut filled, mut rest) = (first.from, Vec::new(), stretches.iter().peekable());
-    // The present stretch is left out: it has not ended, so its rate would be too low.
+    // The current interval is left out: it has not ended, so its rate would be too low.
     while from + length <= now && filled.len() <= 2 * usize::try_from(PAST.as_secs() / STRETCH.as_secs()).unwrap_or(0) {
         let crawls = rest.next_if(|stretch| stretch.from <= from);
         filled.push(Rate {

@@ -17,7 +17,8 @@ use crate::evidence::float;
 use crate::world::World;
 use crate::world::sites::Delivery;
 
-/// Below this share of idle processor time the machine limits the rate, not the fleet.
+/// Minimum share of idle processor time. Below it, the machine's processors limit the rate of
+/// crawls, and the period is not used to judge how the rate grows with the number of agents.
 const IDLE: f64 = 0.2;
 /// The least coefficient of determination of a linear growth.
 const LEAST_R_SQUARED: f64 = 0.99;

@@ -30,7 +30,7 @@ pub struct Settings {
     /// Number of sites in each cell.
     pub sites: usize,
     pub landmarks: usize,
-    /// Number of seeds for Tables 1 and 2.
+    /// Number of seeds for the paper's Tables 1 and 2.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
     /// The base cell. Other cells differ from it in one factor.
