@@ -334,7 +334,7 @@ fn for_manual() -> clap::Command {
 
 /// Hides the connection flags in the help of subcommands that contact no scheduler.
 fn arranged(mut command: clap::Command) -> clap::Command {
-    // Building copies the global flags to every subcommand, so that they can be hidden there.
+    // Building copies the global flags to every subcommand, so that subcommands can hide them.
     command.build();
     let shown = |command: clap::Command, of_its_own: &str| {
         command.mut_args(|arg| match arg.get_help_heading() {

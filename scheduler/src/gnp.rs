@@ -167,7 +167,7 @@ impl Embedding {
         self.dimensions
     }
 
-    /// The landmarks that the embedding was fitted to, in the order of their election.
+    /// The landmarks of the embedding's fit, in the order of their election.
     pub fn landmarks(&self) -> &[AgentId] {
         &self.landmarks
     }

@@ -63,7 +63,7 @@ const SERVICES: [&str; 7] = [
 /// How agents reach and recognise this scheduler.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The URL that agents connect to: http on loopback, else https.
+    /// The URL to which agents connect: http on loopback, else https.
     pub scheduler_url: String,
     /// SHA-256 of the CA certificate, hexadecimal; `None` without TLS.
     pub ca_fingerprint: Option<String>,

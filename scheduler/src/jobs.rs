@@ -68,8 +68,8 @@ impl Period {
 /// until `shutdown`.
 ///
 /// After each pass, the task rests for as long as the pass took, but at least for `LEAST_REST`. So
-/// a task with much work occupies the database at most half of the time. A signal during the rest
-/// is handled after the rest. The first pass waits a random part of `period / 10`, so that
+/// a task with much work occupies the database at most half of the time. A signal while the task
+/// rests is handled afterwards. The first pass waits a random part of `period / 10`, so that
 /// schedulers started together do not work at the same moments.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
@@ -86,7 +86,7 @@ pub async fn run_periodic<F, Fut>(
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
-        // `Notify` keeps a signal that arrives during the pass or the rest.
+        // `Notify` keeps a signal that arrives during the pass, or while the task rests.
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = wake.notified() => {}

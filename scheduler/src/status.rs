@@ -93,7 +93,7 @@ pub struct AgentStatus {
     /// The number of seconds by which the agent's clock is ahead of the scheduler's;
     /// `None` if unknown.
     pub clock_ahead_s: Option<i32>,
-    /// The fullest file system that the agent writes to; `None` if unknown.
+    /// The fullest file system to which the agent writes; `None` if unknown.
     pub disk: Option<DiskSpace>,
     /// Whether a second process with the same credential was refused recently.
     pub has_twin: bool,

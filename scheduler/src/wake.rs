@@ -75,14 +75,14 @@ impl Signal {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// The notification that the task in this process waits for.
+    /// The notification for which the task in this process waits.
     pub const fn here(&self) -> &Notify {
         &self.here
     }
 }
 
-/// Declares the background tasks that can be woken. Each task has a signal of the same name, and
-/// the role that the task belongs to.
+/// Declares the background tasks that can be woken. Each task has a signal of the same name. A
+/// scheduler runs the task only if it has the task's role.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.

@@ -75,8 +75,8 @@ impl Web {
     }
 }
 
-/// The routes of all pages. The first segment of a path never contains a dot, because paths with a
-/// dot there belong to gRPC services.
+/// The routes of all pages. The first segment of a path never contains a dot, because a path whose
+/// first segment has a dot belongs to a gRPC service.
 pub(crate) fn router(web: Web) -> Router {
     Router::new()
         .route("/", get(pages::show))

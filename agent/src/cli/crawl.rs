@@ -21,8 +21,8 @@ use crate::crawl::{
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// The default policy. Its `shortest_interval` has no effect, because it is longer than any
-/// `request_interval`. So large sites are not crawled faster than small sites.
+/// The default policy. A `shortest_interval` below `request_interval` would permit faster crawls of
+/// large sites. The default is longer than any `request_interval`, so it has no effect.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,

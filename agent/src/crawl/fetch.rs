@@ -84,7 +84,7 @@ impl Default for Timeouts {
 pub(super) enum FetchError {
     #[error(transparent)]
     Refused(RefusedAddress),
-    /// No connection, or no address to connect to.
+    /// No connection could be made, or the site's name has no address.
     #[error("no connection: {1}")]
     Connect(Trouble, String),
     /// No complete response within the time limit.
@@ -245,7 +245,7 @@ impl Fetcher {
         }
     }
 
-    /// The politeness state that a resumed crawl continues with.
+    /// The politeness state with which a resumed crawl continues.
     pub(super) fn politeness_state(&self) -> PolitenessState {
         self.politeness.state(Instant::now())
     }

@@ -1,6 +1,6 @@
 //! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with
-//! the committed files. So builds do not need the generator. Messages that commands print get
-//! `serde::Serialize`, and enums get names for programs.
+//! the committed files. Builds use the committed files, so they do not need the generator. Messages
+//! that commands print get `serde::Serialize`, and enums get names for programs.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -1,10 +1,10 @@
-//! The addresses of a scheduler: its listening address, the address that agents connect to, and the
+//! The addresses of a scheduler: its listening address, the address to which agents connect, and the
 //! names in its certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The HOST:PORT that agents connect to.
+/// The HOST:PORT to which agents connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdvertisedAddress {
     pub(crate) host: String,
@@ -31,7 +31,7 @@ impl FromStr for AdvertisedAddress {
 }
 
 impl AdvertisedAddress {
-    /// The address that agents connect to. If none is advertised, it is derived from the listening
+    /// The address to which agents connect. If none is advertised, it is derived from the listening
     /// address.
     pub(crate) fn of(listen: SocketAddr, advertise: Option<&Self>) -> Self {
         advertise.cloned().unwrap_or_else(|| {

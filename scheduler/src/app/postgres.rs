@@ -93,7 +93,7 @@ pub(crate) struct CheckedPostgres {
     pub(crate) made: bool,
 }
 
-/// The places where Postgres' programs are searched for, as named in messages.
+/// The places at which Landfall looks for Postgres' programs, as named in messages.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping this value asks the server to stop;

@@ -54,7 +54,7 @@ pub struct Options {
     pub geoip: Option<PathBuf>,
     /// The collector of traces; the configured collector if `None`.
     pub otlp: Option<Collector>,
-    /// The address that agents connect to; derived from the listening address if `None`.
+    /// The address to which agents connect; derived from the listening address if `None`.
     pub advertise: Option<AdvertisedAddress>,
     /// Whether the data directory's secrets replace those known to the database.
     pub replace_secrets: bool,

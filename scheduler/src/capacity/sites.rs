@@ -64,7 +64,7 @@ impl Sites {
         self.ids.is_empty()
     }
 
-    /// The epoch of the embedding that the coordinates belong to.
+    /// The epoch of the coordinates' embedding.
     pub const fn epoch(&self) -> EmbeddingEpoch {
         self.epoch
     }

@@ -40,7 +40,7 @@ pub struct Suggestion {
     pub share: f64,
 }
 
-/// The suggestions, and the amount of data that they are based on.
+/// The suggestions, and the amount of data from which they were computed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggestions {
     /// The picks, best first; fewer than requested if no further pick helps.

@@ -30,7 +30,7 @@ struct Contract {
     /// For long messages: the number of elements of each repeated field, and the value of each text
     /// field. With `None`, repeated fields have one element, and every field has a different value.
     long: Option<(usize, &'static str)>,
-    /// The number that every enum field is set to.
+    /// The number to which every enum field is set.
     value: u8,
     /// The depth at which messages are left empty; the outermost message has depth 0. With `None`,
     /// no message is left empty.

@@ -178,7 +178,7 @@ impl AnycastDetector {
         Self { positions, map: None }
     }
 
-    /// Builds a detector from an epoch's map and the mesh that the map was fitted to. Equal
+    /// Builds a detector from an epoch's map and the mesh to which the map was fitted. Equal
     /// arguments give equal detectors.
     pub fn new(embedding: &Embedding, mesh: &Mesh, positions: BTreeMap<AgentId, Position>) -> Self {
         if embedding.agents().len() < FEWEST_AGENTS {

@@ -17,8 +17,9 @@
 //! symmetric they are. An outlying bias must also exceed its own standard error by far.
 //!
 //! If two agents contradict each other, their pairs with other agents show which of the two is
-//! wrong. So the worst agent is set aside, and all other agents are judged without it. At the end,
-//! the agents set aside are judged again, against the remaining agents.
+//! wrong. A wrong agent also makes honest agents look worse. So the worst agent is set aside, and
+//! all other agents are judged without it. At the end, the agents set aside are judged again,
+//! against the remaining agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

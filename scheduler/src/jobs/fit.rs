@@ -182,7 +182,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Whether the mesh has gaps that the fit should still wait for.
+    /// Whether the mesh has gaps for which the fit should still wait.
     fn waits_for(&self, ground: &Ground) -> bool {
         let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *due_since.get_or_insert_with(Instant::now);

@@ -1,6 +1,6 @@
 //! Traces: follows the log of tasks' transitions. Sends a span for each state that a task has left,
 //! and a span for the whole task when it ends. No other work waits for traces, and the code that
-//! moves tasks does not know of them.
+//! moves tasks does not depend on traces.
 //!
 //! Only the leader follows the log, from the newest event on. The number of unfinished tasks in
 //! memory is bounded; a task above this limit has no trace.

@@ -308,7 +308,7 @@ fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// The version without the commit that the program was built from.
+/// The version without the commit from which the program was built.
 fn release(version: &str) -> &str {
     version.split('+').next().unwrap_or(version)
 }

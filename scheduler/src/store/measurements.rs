@@ -81,8 +81,8 @@ impl From<MeasurementResult> for Report {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site or, if the reported origin shows that this site is an alias, the site that
-    /// the alias points at.
+    /// The measured site or, if the reported origin shows that this site is an alias, the site to
+    /// which the alias points.
     Site(SiteId),
     Beacon(AgentId),
     /// The agent has no open order with the reported identifier: the report is late, repeated, or

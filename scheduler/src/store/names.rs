@@ -19,7 +19,7 @@ const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
 
-/// The kind of thing that a name belongs to.
+/// The kind of thing that has a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noun {
     Batch,

@@ -33,7 +33,8 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// For an alias, the site that it points at and that site's name; `None` for any other site.
+    /// For an alias, the site to which the alias points, and the name of this site; `None` for any
+    /// other site.
     pub alias_of: Option<(SiteId, String)>,
 }
 
@@ -153,8 +154,8 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 }
 
 impl Site {
-    /// The site's identifier and, for an alias, also the identifier of the site that it points at.
-    /// The data of both sites are valid for this site.
+    /// The site's identifier and, for an alias, also the identifier of the site to which the alias
+    /// points. The data of both sites are valid for the alias.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }

@@ -33,7 +33,7 @@ pub struct MeasuredSite {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuringBegun {
     pub tasks: u64,
-    /// Sites that became aliases after they were submitted, each with the site that it points at.
+    /// Sites that became aliases after they were submitted, each with the site to which it points.
     pub aliases: Vec<(SiteId, SiteId)>,
 }
 

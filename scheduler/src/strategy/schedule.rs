@@ -125,15 +125,15 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     planned
 }
 
-/// A job placed at an agent, with its time there.
+/// A job placed at an agent, and the time that the job takes at this agent.
 #[derive(Debug, Clone, Copy)]
 struct PlacedJob {
     job: usize,
     takes: Duration,
 }
 
-/// Finds the agent where a job costs least, and the job's time there. Ties go to the agent with the
-/// shortest time, then to the first agent.
+/// Finds the agent at which a job costs least, and the time that the job takes at this agent. Ties
+/// go to the agent with the shortest time, then to the first agent.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;

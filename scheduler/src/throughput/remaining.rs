@@ -46,7 +46,7 @@ pub struct Remaining {
     pub crawling: u64,
     /// Stalled crawls by agent. The agent with the most crawls comes first.
     pub stalled: Vec<StalledCrawls>,
-    /// The longest remaining pause that a site asked for.
+    /// The longest remaining pause among the pauses that sites requested.
     pub paused_for: Duration,
     /// The time limit of a crawl.
     pub at_most: Duration,
@@ -58,9 +58,9 @@ pub struct Remaining {
 /// Statistics of recent crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecentCrawls {
-    /// Recent crawls, or a sample of these.
+    /// Recent crawls, or a sample of recent crawls.
     pub crawls: Vec<BegunCrawl>,
-    /// The ages of the running crawls, or of a sample of these.
+    /// The ages of the running crawls, or of a sample of running crawls.
     pub under_way: Vec<Duration>,
     /// The mean number of concurrent crawls in the recent past.
     pub at_once: f64,
@@ -175,7 +175,7 @@ struct UnendedCrawls<'a> {
     begins: f64,
     waiting: u64,
     crawling: u64,
-    /// The ages of a sample of the running crawls. The sample represents all of them.
+    /// The ages of a sample of the running crawls. The sample represents all running crawls.
     under_way: &'a [Duration],
 }
 

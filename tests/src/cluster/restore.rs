@@ -11,7 +11,8 @@ use crate::evidence::witness;
 
 impl Cluster {
     /// Kills the first scheduler, restores a backup into a new data directory, and starts a
-    /// scheduler there at the same address. Returns the output of the restore command.
+    /// scheduler with this directory and the killed scheduler's address. Returns the output of the
+    /// restore command.
     pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
         self.schedulers[0].process().kill().await?;
         let data_dir = self.folder().join("restored");

@@ -37,7 +37,7 @@ pub struct Page {
     pub bytes: usize,
     /// How long the server waits before it responds.
     pub thinking: Duration,
-    /// The indices of the pages that this page links to.
+    /// The indices of the pages to which this page links.
     links: Vec<usize>,
     broken: bool,
     /// Whether the page links to another host.

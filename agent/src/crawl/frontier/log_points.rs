@@ -2,9 +2,9 @@
 //! the log for them. They are updated with every step, so that making a checkpoint reads little
 //! more of the log than fits into the checkpoint.
 //!
-//! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Only
-//! compressing the paths shows whether they fit. So the newest moment is recorded for each of
-//! several maximum sizes of the queue.
+//! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Whether a
+//! queue fits is known only when the checkpoint is made, because the queue's paths are compressed
+//! then. So the newest moment is recorded for each of several maximum sizes of the queue.
 
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};

@@ -81,7 +81,8 @@ async fn no_redirect_is_followed_to_a_private_address() {
         })
         .await
         .unwrap();
-        // robots.txt redirects to `host`, which the guard refuses. So the site must not be crawled.
+        // robots.txt redirects to `host`, which the guard refuses. A robots.txt that cannot be read
+        // forbids the whole site.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
         // Some spellings are invalid URLs. Then robots.txt counts as missing, and the page's link

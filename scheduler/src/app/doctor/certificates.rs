@@ -85,7 +85,7 @@ pub(crate) async fn of_scheduler(host: &str, port: u16, ca: &Path, now: DateTime
     }
 }
 
-/// Judges the authority and the certificate. `dialled` is the host that agents connect to; `None`
+/// Judges the authority and the certificate. `dialled` is the host to which agents connect; `None`
 /// if the scheduler uses no TLS.
 pub(super) fn judge(data_dir: &Path, dialled: Option<&str>, port: &PortFacts, now: DateTime<Utc>) -> Vec<CheckResult> {
     let Some(dialled) = dialled else {

@@ -39,8 +39,8 @@ pub(super) struct FolderFacts {
 /// What exists at the path of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Nothing exists there. Contains the nearest existing folder above, and whether this user may
-    /// write to that folder.
+    /// The path does not exist. Contains the nearest existing folder above, and whether this user
+    /// may write to that folder.
     Missing {
         above: PathBuf,
         writable: bool,
@@ -123,8 +123,8 @@ fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     Some(Holder { pid, name: name.trim().to_owned() })
 }
 
-/// Whether a process has the file open. Used for overlay file systems, because there the list of
-/// locks shows other numbers than the metadata of the files.
+/// Whether a process has the file open. Used for overlay file systems, whose files have other
+/// numbers in the list of locks than in their metadata.
 fn opened(pid: i32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

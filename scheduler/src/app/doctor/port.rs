@@ -1,4 +1,4 @@
-//! The listening address: whether it is free, and if not, which program listens there.
+//! Checks the listening address: whether it is free, and if not, which program uses it.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -115,7 +115,7 @@ fn cost(measurements: &[SiteMeasurement]) -> String {
     text
 }
 
-/// Describes the measurement order that a site waits for.
+/// Describes the open measurement order of a site.
 fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     match (address.as_str(), site.as_str()) {
         ("", _) => format!("{prober}, which is resolving its address"),

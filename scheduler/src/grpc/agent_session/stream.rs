@@ -106,7 +106,7 @@ impl Session {
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
         // `gone` says whether the agent is gone. It is false if the scheduler itself ends all
-        // sessions, because the agents may still be there.
+        // sessions, because the agents may still be running.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
             () = wakes.database.silent() => (Err(status::away()), false),

@@ -274,7 +274,7 @@ async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Const
     Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
 }
 
-/// The position of a site or, for an alias, of the site that it points at.
+/// The position of a site or, for an alias, of the site to which the alias points.
 async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
     let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
     Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
@@ -291,7 +291,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     Ok(asked.unheard_of(&fleet))
 }
 
-/// Finds the sites with these names. For an alias, returns the site that it points at.
+/// Finds the sites with these names. For an alias, returns the site to which the alias points.
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {

@@ -25,8 +25,7 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Maximum number of moves in one pass. So one pass can move a task to each of two hundred agents,
-/// in a transaction of well under a second.
+/// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. An agent that is admitted to only one in fifty tasks still
 /// finds one among them.

@@ -1,10 +1,10 @@
 //! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
 //!
 //! Runs for idle slots when no site waits to be planned. While sites wait, it runs only for slots
-//! of agents that are admitted to none of them. The pure module `strategy::straggler` chooses the
-//! crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the task is then
-//! planned like any other. A crawl stays with its agent if the crawl ends before the lease is
-//! returned, or if the agent does not receive or support the preemption.
+//! of agents that may crawl none of the waiting sites. The pure module `strategy::straggler`
+//! chooses the crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the
+//! task is then planned like any other. A crawl stays with its agent if the crawl ends before the
+//! lease is returned, or if the agent does not receive or support the preemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -148,7 +148,7 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks. Omits the task of an alias if the site that the alias points at
+/// Locks the batch's failed tasks. Omits the task of an alias if the site to which the alias points
 /// has an open or done task.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
@@ -200,7 +200,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // If the name is an alias, tasks of the site that the alias points at count too.
+        // If the name is an alias, tasks of the site to which the alias points count too.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());
@@ -213,8 +213,8 @@ async fn named(
     if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
 }
 
-/// For each name, the identifier of its site and, if the site is an alias, also of the site that
-/// the alias points at.
+/// For each name, the identifier of its site and, if the site is an alias, also of the site to which
+/// the alias points.
 async fn of_batch(
     conn: &mut PgConnection,
     batch: BatchId,

@@ -3,7 +3,7 @@
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
 //! idempotency key gets the first answer again. If a name is an alias, the task is made for the
-//! site that the alias points at. The cost per site does not depend on the size of the tables.
+//! site to which the alias points. The cost per site does not depend on the size of the tables.
 //! Sites are inserted in the order of their names, so that concurrent submissions wait for each
 //! other instead of dead-locking. Tasks are inserted in the order of the list.
 

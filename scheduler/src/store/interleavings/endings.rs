@@ -202,7 +202,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").looked_at, 0, "somebody is at it");
     wanting.commit().await.expect("commit");
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
-    // A confirmation that no task waits for is deleted.
+    // A confirmation for which no task waits is deleted.
     assert_eq!(holds::release(&mut conn, HoldFilter::Confirming(&[site]), 10).await.expect("release").len(), 1);
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;

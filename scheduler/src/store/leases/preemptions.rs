@@ -51,7 +51,7 @@ pub struct UnderWay {
 /// At most `limit` crawls that were planned together, were never preempted and have been active for
 /// at least `least`. The longest predicted remaining time comes first. Omits crawls that the site
 /// paused or refused, because another agent would have to wait as well. Omits crawls at an address
-/// that other tasks wait for, because those tasks would get the address first.
+/// for which other tasks wait, because these tasks would get the address first.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"

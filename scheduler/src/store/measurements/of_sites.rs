@@ -8,8 +8,8 @@
 //! Invariants: a prober's report changes which address its own orders lock. The report changes
 //! which address the orders of other probers lock only if the site's address was unknown, the
 //! report settled the site, or another prober reported the same address. A quarantined agent's
-//! report changes only which address its own orders lock. So an agent that lies about addresses
-//! costs every other prober one postponed order per site, and no request.
+//! report changes only which address its own orders lock. By these rules, an agent that lies about
+//! addresses costs every other prober one postponed order per site, and no request.
 //!
 //! An agent that found different round trips for sites at one address shares no measurement at that
 //! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,

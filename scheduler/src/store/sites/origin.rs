@@ -3,7 +3,7 @@
 //!
 //! Invariants: an origin never changes once it is set. The first site settled at an origin is the
 //! keeper. It never becomes an alias, so that its measurements and leases stay valid. Every later
-//! site found at that origin becomes an alias of the keeper, so no alias points at an alias. A site
+//! site found at that origin becomes an alias of the keeper, so no alias points to an alias. A site
 //! is settled only at an origin in its own registrable domain, whatever an agent reports. Settling
 //! locks the origin until the transaction ends.
 
@@ -190,7 +190,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
     .await
 }
 
-/// Moves tasks that were submitted under an alias's name to the site that the alias points at.
+/// Moves tasks that were submitted under an alias's name to the site to which the alias points.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site.
     // This is fast enough, because there are few aliases.

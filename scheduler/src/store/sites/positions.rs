@@ -34,7 +34,7 @@ impl Source {
 const CHUNK: usize = 10_000;
 
 /// Stores positions from a list, which replace the positions from earlier lists. The position of an
-/// alias is stored for the site that the alias points at.
+/// alias is stored for the site to which the alias points.
 pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
     for chunk in listed.chunks(CHUNK) {
         let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();

@@ -87,8 +87,8 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
-/// The newest verdict on a site or, for an alias, on the site that it points at. `None` if the site
-/// was not judged, `Some(None)` if it stands in one place.
+/// The newest verdict on a site or, for an alias, on the site to which the alias points. `None` if
+/// the site was not judged, `Some(None)` if it stands in one place.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<SuspectedSite>>, Error> {
     let row = sqlx::query!(
         r#"

@@ -103,7 +103,7 @@ pub struct DueConfirmations {
 
 /// Chooses at most `limit` requested confirmations, the oldest requests first, and returns their
 /// sites. Chooses fewer if otherwise more than `at_once` confirmations would be open. Deletes
-/// confirmations that no task waits for.
+/// confirmations for which no task waits.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
     // Locks the rows first. [`want`] also locks them until its tasks are held, so the next
     // statement sees those tasks.

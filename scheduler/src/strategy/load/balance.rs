@@ -3,12 +3,12 @@
 //! The agent is chosen when a task is located, but loads change later. A task that is assigned but
 //! not leased moves in three cases:
 //!
-//! 1. to a candidate with a free slot, if the task ends sooner there;
+//! 1. to a candidate with a free slot, if the task ends sooner at the candidate;
 //! 2. to a candidate where the task ends sooner by at least a crawl's duration (the longer pace of
 //!    the two agents). If more than one task per slot would then wait at the candidate, the time to
 //!    the task's end must also fall to three quarters;
 //! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
-//!    the task ends no later there.
+//!    the task ends no later at the newcomer.
 //!
 //! By rule 2, a fast agent has its next task ready when a crawl ends. Long queues are levelled
 //! before any agent idles, because later a slow agent could have tasks left that no other agent may

@@ -466,7 +466,8 @@ pub(super) mod tests {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
         // The first bytes arrive 4 s and 2 s after their requests. The mean starts at 0, and
-        // becomes 0.8 s and then 1.04 s. So the third request is sent 2.08 s after the second.
+        // becomes 0.8 s and then 1.04 s. The interval of a slow site is twice the mean, so the
+        // third request is sent 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -510,8 +511,8 @@ pub(super) mod tests {
             run(Batch { window, reconnects, ..batch(&scenario, &survey, &requests) }).unwrap()
         };
         let bytes = |result: &BatchResult| result.arrived.iter().map(|body| body.bytes).collect::<Vec<_>>();
-        // robots.txt takes two round trips, and each page takes one. So eight responses arrive
-        // within a second.
+        // robots.txt takes two round trips of 100 ms, and each page takes one round trip. So eight
+        // responses arrive within a second.
         let kept = run(false);
         assert_eq!(bytes(&kept), [14, 1000, 2000, 1000, 2000, 1000, 2000, 1000]);
         assert_eq!((kept.sites[0].0, kept.carried[0].bytes), (10_014, 10_014.0));

@@ -57,8 +57,8 @@ mod tests {
     fn each_site_goes_where_it_ends_first_the_longest_one_first() {
         let scenario = scenario(&[100.0, 300.0], 3, 0.0);
         let survey = survey(&scenario);
-        // robots.txt takes two round trips, and each page takes one. So the sites take 5, 3 and 3
-        // round trips.
+        // The sites have three, one and one pages. robots.txt takes two round trips, and each page
+        // takes one. So the sites take 5, 3 and 3 round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
         // At the near agent, the first two sites take 500 and 300 ms, and the third site would end

@@ -17,7 +17,7 @@ use super::Error;
 pub struct MachineReport {
     /// The agent's clock when it sent the heartbeat.
     pub sent_at: Option<DateTime<Utc>>,
-    /// The fullest file system that the agent writes to.
+    /// The fullest file system to which the agent writes.
     pub disk: Option<DiskSpace>,
 }
 
