@@ -291,8 +291,7 @@ impl ActiveSession {
             Some(Down::Preempt(order)) => {
                 work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
-            // A second welcome contains nothing new. Messages of unknown types come from a newer
-            // scheduler.
+            // A second welcome contains nothing new. Unknown messages come from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }
         Ok(())
@@ -311,8 +310,7 @@ impl ActiveSession {
         }
     }
 
-    /// Returns a lease. Sends the checkpoint first, because no report on a returned lease is
-    /// allowed.
+    /// Sends the checkpoint, then returns the lease: a returned lease permits no further report.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -336,8 +334,7 @@ impl ActiveSession {
         self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
-    /// Renews the deadline. It is counted from the time at which the heartbeat was sent, so it is
-    /// earlier than the scheduler's deadline.
+    /// Renews the deadline, counted from the time at which the acknowledged heartbeat was sent.
     fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();

@@ -1,5 +1,5 @@
-//! The addresses of a scheduler: its listening address, the address to which agents connect, and the
-//! names in its certificate.
+//! The addresses of a scheduler: its listening address, the address to which agents connect, and
+//! the names in its certificate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;

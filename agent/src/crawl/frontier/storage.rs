@@ -45,7 +45,7 @@ pub struct CrawlStorage {
     /// Stores the pages; if `None`, no pages are stored.
     pub recorder: Option<Recorder>,
     pub progress: Option<watch::Sender<CrawlProgress>>,
-    /// Cancelled when another agent is to resume the crawl. The crawl then sends no further request,
+    /// Cancelled when another agent is to resume the crawl. The crawl then sends no more requests,
     /// waits for the request interval, and ends.
     pub preempted: CancellationToken,
 }

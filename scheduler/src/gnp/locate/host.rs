@@ -313,7 +313,6 @@ impl<const N: usize> Host<'_, N> {
         }
     }
 
-    /// The number of measurements.
     pub(in crate::gnp) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
     }

@@ -44,7 +44,7 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// Returns, as a share of the scale, the smallest penalty that is as good as the best one (see
+/// Returns, as a share of the scale, the smallest penalty that is as good as the best penalty (see
 /// [`BY_CHANCE`]). `scale` is in milliseconds.
 fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();

@@ -1,9 +1,9 @@
 //! Loads: each agent's active crawls, waiting tasks and reported load. Also reads and locks the
 //! tasks that may move from one agent to another.
 //!
-//! A task moves only if its assignment is still the one that was read. If concurrent transactions
-//! move, grant, withdraw or cancel the same task, the first one wins; a move does not wait for the
-//! others.
+//! A task moves only if its assignment has not changed since it was read. If concurrent
+//! transactions move, grant, withdraw or cancel the same task, the first transaction wins. A move
+//! does not wait for the other transactions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -213,8 +213,8 @@ async fn named(
     if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
 }
 
-/// For each name, the identifier of its site and, if the site is an alias, also of the site to which
-/// the alias points.
+/// For each name, the identifier of its site and, if the site is an alias, also of the site to
+/// which the alias points.
 async fn of_batch(
     conn: &mut PgConnection,
     batch: BatchId,

@@ -31,8 +31,8 @@ use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
 /// After this many consecutive postponed orders with a lock, a failed measurement is stored. A site
-/// may need one order for each of three addresses: the one that other probers see, the one that
-/// this prober sees, and the one at which the site settles.
+/// may need one order for each of three addresses: the address that other probers see, the address
+/// that this prober sees, and the address of the site's origin.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";

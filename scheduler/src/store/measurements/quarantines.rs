@@ -185,7 +185,7 @@ pub async fn sites_of_all(
 }
 
 /// For each connected agent that was quarantined because of its site measurements, at most `most`
-/// of these sites for the agent to measure again. These are sites that the agent has not measured
+/// of these sites for the agent to measure again. Selects sites that the agent has not measured
 /// since the quarantine began, or not within `max_age`.
 pub async fn on_probation(
     conn: &mut PgConnection,

@@ -1,5 +1,5 @@
-//! The results of `lab fleet`: rates and costs by the size of the fleet, the line through the rates,
-//! the load of agents that joined, and whether the throughput stays the same.
+//! The results of `lab fleet`: rates and costs by the size of the fleet, the line through the
+//! rates, the load of agents that joined, and whether the throughput is constant.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
 //! Finds the path of a packet: the packet's header determines the destination device and the link
 //! of the scenario. This module does no I/O.
 //!
-//! A measured matrix is not symmetric: agent a's round trip to agent b's beacon is the one that a
-//! measured. So between two agents, the link depends on which agent opened the connection. In TCP
-//! packets, the port identifies this agent; in ICMP echoes, the type does.
+//! A measured matrix is not symmetric: agent a's round trip to agent b's beacon is the value that
+//! agent a measured. So between two agents, the link depends on which agent opened the connection.
+//! In TCP packets, the port identifies this agent; in ICMP echoes, the type does.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

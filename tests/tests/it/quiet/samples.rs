@@ -28,8 +28,8 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::write(folder.join("agent.toml"), text).unwrap();
 }
 
-/// Two round trips to a site in milliseconds: the round trip in the scenario, and the one that a
-/// prober measures.
+/// Two round trips to a site in milliseconds: the round trip in the scenario, and the round trip
+/// that a prober measures.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
     let place = world.namespace(agent);
     let mut command = place.command(binary);
