@@ -2,10 +2,17 @@
 # Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
 # `test result:` lines, their sum, and the times.
 #
-# End-to-end tests mostly wait. Those that measure no times (`busy::`) run beside all other tests.
-# Those that measure times (`quiet::`) run afterwards, one at a time. A test that printed `skipped:`
-# or `void:` counts as skipped.
+# Most tests wait more than they compute, so three lanes run at the same time: the scheduler's tests,
+# the tests of the other packages, and the end-to-end tests that measure no times (`busy::`). Those
+# that measure times (`quiet::`) run afterwards, one at a time. A test that printed `skipped:` or
+# `void:` counts as skipped.
 set -euo pipefail
+if [ "${1-}" = --of ]; then
+    packages=$2
+    shift 2
+    [[ " $packages " == *" $CARGO_PKG_NAME "* ]] || exit 0
+    exec "$@"
+fi
 cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
@@ -14,10 +21,15 @@ at_once=3
 # Free memory, in KiB, that the tests require to keep their files in memory.
 room_kb=$((4 << 20))
 
+# --lane PACKAGES ARGUMENTS... runs the tests of these packages. Every lane builds the whole workspace,
+# because cargo would compile dependencies with other features for a part of it. So cargo calls this
+# script with --of PACKAGES to start an executable, which runs only if its package is one of these.
 if [ "${1-}" = --lane ]; then
-    shift
+    packages=$2
+    shift 2
     # Show the output of passing tests too, because it has the `skipped:` lines.
-    exec cargo test --workspace --tests --no-fail-fast -- --show-output "$@"
+    exec cargo test --workspace --tests --no-fail-fast \
+        --config "target.'cfg(unix)'.runner = ['$PWD/ops/test.sh', '--of', '$packages']" -- --show-output "$@"
 fi
 
 # Shortens the output of `cargo test`. Of passing tests it prints only `skipped:` and `void:` lines.
@@ -80,7 +92,7 @@ export TMPDIR=$scratch
 status=0
 # If a test failed, keep the files of its cluster, and print where they are.
 clean_up() {
-    rm -f "$scratch/busy" "$scratch/all"
+    rm -f "$scratch"/{busy,others,all}
     if [ "$status" = 0 ]; then
         rm -rf "$scratch"
     else
@@ -98,14 +110,22 @@ if cargo build --workspace --bins --tests; then
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
         # A background job ignores Ctrl-C by default, so reset the signals.
-        (trap - INT QUIT; exec ops/test.sh --lane busy:: --test-threads="$1") >"$0" 2>&1 &
+        (trap - INT QUIT; exec ops/test.sh --lane landfall-lab busy:: --test-threads="$1") >"$0/busy" 2>&1 &
+        busy=$!
+        (
+            trap - INT QUIT
+            exec ops/test.sh --lane "landfall-proto landfall-agent landfall-lab" --skip busy:: --skip quiet::
+        ) >"$0/others" 2>&1 &
+        others=$!
         status=0
-        ops/test.sh --lane --skip busy:: --skip quiet:: 2>&1 || status=$?
-        wait $! || status=$?
-        cat "$0"
-        ops/test.sh --lane quiet:: --test-threads=1 2>&1 || status=$?
+        ops/test.sh --lane landfall-scheduler 2>&1 || status=$?
+        wait $others || status=$?
+        cat "$0/others"
+        wait $busy || status=$?
+        cat "$0/busy"
+        ops/test.sh --lane landfall-lab quiet:: --test-threads=1 2>&1 || status=$?
         exit $status
-    ' "$scratch/busy" "$at_once" | tee "$scratch/all" | brief || status=$?
+    ' "$scratch" "$at_once" | tee "$scratch/all" | brief || status=$?
 else
     status=$? built=$SECONDS
     : >"$scratch/all"

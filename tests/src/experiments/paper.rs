@@ -385,6 +385,7 @@ mod tests {
             matrices: MatrixArgs { data: PathBuf::from("/nowhere") },
             run: RunArgs { resume: Some(folder.path().join("cells.jsonl")), fresh: false, format: Format::Table },
             quick: true,
+            published: false,
             tables: false,
             layout: Some("planetlab".to_owned()),
         };

@@ -162,7 +162,7 @@ mod tests {
         let (layout, seed) = (&layouts[0], settings.seeds[0]);
         let scenario = settings.scenario(layout, seed, settings.base).unwrap();
         let mapped = LayoutMeasurements::emulated(&scenario, settings.landmarks).unwrap();
-        let mut simulator = Simulator::new(&settings);
+        let mut simulator = Simulator::new(&settings, System::Landfall);
         let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
             let FinishedCell { cell, mut result } = finished(&strategy.to_string(), seed, 100.0, None);
             result.measurements = LayoutMeasurements { epoch, ..mapped.clone() };
