@@ -10,7 +10,7 @@ use serde::Serialize;
 use sqlx::PgConnection;
 
 use crate::gnp::plane::project;
-use crate::gnp::{Mesh, Quality};
+use crate::gnp::{Mesh, Position, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::Plane;
 use crate::store::agents::{self, AgentPlace, AgentPosition};
@@ -127,8 +127,8 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
             height_ms: place.coordinate.last().copied().unwrap_or_default(),
             median_error,
             worst,
-            latitude: position.map(|position| position.latitude()),
-            longitude: position.map(|position| position.longitude()),
+            latitude: position.map(Position::latitude),
+            longitude: position.map(Position::longitude),
         }
     });
     let agents: Vec<MapAgent> = agents.collect();

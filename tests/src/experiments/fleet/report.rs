@@ -245,3 +245,49 @@ fn table<const N: usize>(header: &[&str; N], rows: impl Iterator<Item = [String;
     table.add_rows(rows);
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(agents: usize, pages_per_s: f64, idle: f64, scheduler_ms_per_crawl: f64) -> Row {
+        Row {
+            agents,
+            pages_per_s,
+            mb_per_min: 0.0,
+            crawls_per_s: pages_per_s / 10.0,
+            links_per_s: 0.0,
+            idle,
+            scheduler_ms_per_crawl: Some(scheduler_ms_per_crawl),
+            postgres_ms_per_crawl: None,
+            scheduler_percent: 1.0 + pages_per_s / 10.0 * 0.25,
+            postgres_percent: 0.0,
+            scheduler_mb: 0.0,
+            agent_percent: 0.0,
+            agent_ms_per_page: None,
+            agent_mb: 0.0,
+            agent_messages_per_s: 0.0,
+            agent_lookups_per_s: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_machine_at_its_limit_does_not_count_against_the_growth_of_the_fleet() {
+        let rows = vec![row(2, 20.0, 0.9, 7.5), row(4, 40.0, 0.5, 5.0), row(6, 60.0, 0.3, 4.2), row(8, 61.0, 0.1, 4.0)];
+        let steady = [60.0, 61.0, 62.0].map(|pages| row(8, pages, 0.5, 4.0)).to_vec();
+        let report = Report { rows, steady, full_after_s: vec![0.5, 0.1, 0.2] };
+        let found = report.findings().join("\n");
+        for said in [
+            "from 8 agents on, the machine is the limit (10 % idle)",
+            "growth: 10.00 pages/s an agent, +0.00 at none; R2 1.0000, target >= 0.99: met",
+            "at most 35 % off, target <= 10 %: MISSED",
+            "of it: 2.50 ms for each crawl, and 1.00 % of a core whatever is crawled (R2 1.000)",
+            "has all slots in use after 0.20 s (median), 0.50 s (most)",
+            "throughput with all agents: 61.0 pages/s, changes by +4.92 % +- 0.00 % over 3 periods",
+        ] {
+            assert!(found.contains(said), "{said}: {found}");
+        }
+        let idle = Report { rows: vec![row(2, 0.0, 0.9, 0.0)], steady: Vec::new(), full_after_s: Vec::new() };
+        assert!(!idle.findings().iter().any(|line| line.contains("NaN")), "{:?}", idle.findings());
+    }
+}
