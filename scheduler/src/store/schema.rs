@@ -68,10 +68,7 @@ pub enum MigrationObstacle {
         "migration {version} does not fit the tables of this database ({said}), which were changed: undo the change, \
          or restore a backup into an empty database"
     )]
-    Unfit {
-        version: i64,
-        said: String,
-    },
+    Unfit { version: i64, said: String },
     #[error("the database {0} is read-only: name the primary server instead of a standby")]
     ReadOnly(String),
     /// An error that the operator did not cause.

@@ -84,7 +84,8 @@ pub async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
 fn scenario(agents: usize) -> anyhow::Result<Scenario> {
     let mut scenario = Layout::parse(PAPER, "paper.toml")?.scenario(Some(agents), Some(SITES))?;
     // Crawls of about five seconds: many end in a period, so that few are cut by its ends.
-    scenario.web = WebRules { mean_pages: 18.0, pages_sigma: 0.3, max_pages: 40, slow_share: 0.0, ..WebRules::default() };
+    scenario.web =
+        WebRules { mean_pages: 18.0, pages_sigma: 0.3, max_pages: 40, slow_share: 0.0, ..WebRules::default() };
     Ok(scenario)
 }
 

@@ -91,7 +91,8 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
             ran = one(&args, &contender) => ran.with_context(|| contender.name)?,
             () = interrupted() => bail!("interrupted"),
         };
-        let percent = |share: f64| quantile(&errors, share).map_or("-".to_owned(), |error| format!("{:.1} %", error * 100.0));
+        let percent =
+            |share: f64| quantile(&errors, share).map_or("-".to_owned(), |error| format!("{:.1} %", error * 100.0));
         let silent = measured.round_trips.values().filter(|rtt| rtt.is_none()).count();
         table.add_row([
             contender.name.to_owned(),

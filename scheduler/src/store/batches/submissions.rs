@@ -91,10 +91,7 @@ pub enum SubmitError {
     #[error("policy.{0}")]
     Policy(OutOfBounds),
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
-    KeyOfOtherBatch {
-        key: String,
-        batch: String,
-    },
+    KeyOfOtherBatch { key: String, batch: String },
     #[error("store a submission")]
     Store(#[from] Error),
 }

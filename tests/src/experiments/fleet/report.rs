@@ -52,7 +52,8 @@ pub(super) struct Row {
 impl Row {
     fn of(world: &World, deliveries: &[Delivery], [from, to]: &[Sample; 2]) -> Self {
         let seconds = (to.at - from.at).as_secs_f64();
-        let within: Vec<&Delivery> = deliveries.iter().filter(|one| one.until >= from.at && one.until < to.at).collect();
+        let within: Vec<&Delivery> =
+            deliveries.iter().filter(|one| one.until >= from.at && one.until < to.at).collect();
         let (pages, agents) = (float(within.len()), to.agents.len());
         let bytes: usize = within.iter().map(|one| one.bytes).sum();
         let links: f64 = within.iter().map(|one| world.webs[one.site].links_per_page()).sum();
@@ -93,11 +94,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) async fn of(
-        cluster: &Cluster,
-        windows: &[[Sample; 2]],
-        steady: &[[Sample; 2]],
-    ) -> anyhow::Result<Self> {
+    pub(super) async fn of(cluster: &Cluster, windows: &[[Sample; 2]], steady: &[[Sample; 2]]) -> anyhow::Result<Self> {
         let deliveries = cluster.world.log.deliveries();
         let rows = |windows: &[[Sample; 2]]| {
             windows.iter().map(|window| Row::of(&cluster.world, &deliveries, window)).collect::<Vec<Row>>()
@@ -210,7 +207,9 @@ impl Report {
         }
         if let Some(full) = median(self.full_after_s.clone()) {
             let last = self.full_after_s.iter().copied().fold(0.0, f64::max);
-            lines.push(format!("an agent that joins has all slots in use after {full:.2} s (median), {last:.2} s (most)"));
+            lines.push(format!(
+                "an agent that joins has all slots in use after {full:.2} s (median), {last:.2} s (most)"
+            ));
         }
         lines.extend(self.steadiness());
         lines

@@ -27,11 +27,8 @@ impl<'a> MatrixSource<'a> {
             Self::Matrix(matrix) => Ok(simulate::run(matrix, asked, &|| ())?),
             Self::Layout(matrices) => {
                 let judged = matrices.iter().zip(asked.first_seed..).map(|(matrix, seed)| {
-                    let draw = Draw::given(
-                        matrix,
-                        (0..asked.agents).collect(),
-                        (asked.agents..matrix.nodes()).collect(),
-                    );
+                    let draw =
+                        Draw::given(matrix, (0..asked.agents).collect(), (asked.agents..matrix.nodes()).collect());
                     play_drawing(draw, asked, seed, &|| ())
                 });
                 let judged: Vec<SeedResult> = judged.collect::<Result<_, _>>()?;

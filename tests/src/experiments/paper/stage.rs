@@ -104,7 +104,8 @@ impl<'a> SurveyedCluster<'a> {
         system: System,
     ) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
-        let options = ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, sharing: 0 };
+        let options =
+            ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, sharing: 0 };
         let cluster = Cluster::start(world, &options).await?;
         let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
         match surveyed.measure(system).await {

@@ -109,9 +109,7 @@ impl Tables {
         let sources: Vec<MatrixSource<'_>> = sources.collect::<anyhow::Result<_>>()?;
         let mut wanted = Vec::new();
         for (layout, source) in layouts.iter().zip(&sources) {
-            let row = |tier, first| {
-                move |paper| WantedRow { layout: &layout.name, source, tier, paper, first }
-            };
+            let row = |tier, first| move |paper| WantedRow { layout: &layout.name, source, tier, paper, first };
             for tier in [Tier::Gnp, Tier::Plain] {
                 wanted.extend(TABLE_1.iter().map(row(tier, true)));
                 wanted.extend(TABLE_2.iter().map(row(tier, false)));

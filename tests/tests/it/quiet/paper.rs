@@ -39,7 +39,8 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
     let _turn = alone().await;
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-    let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL, System::Landfall).await.unwrap();
+    let mut surveyed =
+        SurveyedCluster::survey(&settings, &layouts[0], 1, SITE_INTERVAL, System::Landfall).await.unwrap();
     for strategy in [Strategy::GNP_TOP3, Strategy::Random] {
         let result = surveyed.crawl_cell(settings.base, strategy).await.unwrap();
         let mut simulation =
