@@ -72,7 +72,7 @@ balance: setup ## Crawl a batch with agents of unequal rates, five times, and co
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab balance $(ARGS)
 
-paper: setup ## Repeat the paper's experiments, and print how long that takes; ARGS="--quick" for one seed and the base cells
+paper: setup ## Repeat the paper's experiments, and print how long that takes; ARGS="--quick" for one seed and the base cells of its layout
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab paper $(ARGS)
 
