@@ -6,7 +6,8 @@
 //!
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
 //! in a state, the planner scans the whole index on states. To prevent such scans, statements that
-//! find tasks by key or by site compare `state::text`, or filter by state in an earlier step.
+//! find tasks by key or by site compare `state::text`, which no index contains, or filter by state
+//! in an earlier step.
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -54,8 +55,8 @@ const MAX_CONNECTIONS: u32 = 24;
 /// Maximum time that a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeouts that Postgres enforces. Even a statement that inserts ten thousand sites takes less
-/// than 60 s, so a longer statement waits for a lock that is never released. The idle timeout
-/// releases the locks of a scheduler that stops in the middle of a transaction.
+/// than 60 s, so a statement that takes longer probably waits for a lock that is never released.
+/// The idle timeout releases the locks of a scheduler that stops in the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +103,8 @@ impl Error {
 const DISK_FULL: &str = "53100";
 
 /// The place of the database's disk, in words that follow "make room". This is a global variable,
-/// because an error has no connection to query. A process uses only one database.
+/// because the code that formats an error has no connection with which to query the place. A
+/// process uses only one database.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {
@@ -167,15 +169,15 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
 }
 
 /// Interval of the statements that keep a transaction open. It is a fifth of the shortest idle
-/// timeout, which applies to the transactions of a role.
+/// timeout, that of a leader's transactions.
 const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of statements that keep a transaction open, so that work that never ends does not
-/// hold its locks forever.
+/// Maximum number of statements that keep a transaction open. Because of this limit, work that
+/// never ends does not hold the transaction's locks forever.
 const MOST_KEPT_OPEN: u32 = 60;
 
 /// Awaits `work`, which runs no statements, while a transaction is open. Sends a statement every
-/// second for a minute, so that Postgres does not abort the transaction as idle. A suspended
-/// process sends no statement, so Postgres aborts its transaction.
+/// second, for at most a minute, so that Postgres does not abort the transaction as idle. A
+/// suspended process sends no statement, so Postgres aborts its transaction.
 pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
     let mut work = pin!(work);
     for _ in 0..MOST_KEPT_OPEN {

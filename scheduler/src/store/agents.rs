@@ -198,7 +198,7 @@ pub struct AgentPlace {
     pub country: String,
 }
 
-/// The places of all agents, including removed ones.
+/// The city, carrier and country of all agents, including removed ones.
 pub async fn places(conn: &mut PgConnection) -> Result<Vec<AgentPlace>, Error> {
     sqlx::query_as!(AgentPlace, "select id as agent, city, carrier, country from agents").all(conn).await
 }

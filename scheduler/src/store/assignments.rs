@@ -104,7 +104,7 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     Ok(rows.into_iter().map(WaitingTask::from).collect())
 }
 
-/// Returns those of these tasks that still need an agent. Locks the returned tasks until the
+/// Returns which of these tasks still need an agent. Locks the returned tasks until the
 /// transaction ends, and skips tasks that another scheduler has locked.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
@@ -129,8 +129,8 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
     next.all(conn).await
 }
 
-/// Reads batch by batch through an index, so it reads no rows of omitted batches and at most
-/// `limit` rows of each other batch.
+/// Reads tasks batch by batch through an index: no row of an omitted batch, and at most `limit`
+/// rows of each other batch.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"

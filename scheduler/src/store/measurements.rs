@@ -116,8 +116,8 @@ pub struct Coverage {
     pub pairs: u64,
 }
 
-/// Stores the answer to an order and ends the order. If the target is a site, settles the site at
-/// the origin that the prober observed.
+/// Stores the answer to an order and ends the order. If the target is a site, also stores the
+/// origin that the prober observed.
 pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,

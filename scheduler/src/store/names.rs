@@ -1,8 +1,8 @@
 //! Finds names by their beginning, and names that look similar to another name.
 //!
-//! Names are stored in the order of their bytes (collation "C"), so that an index can find a
-//! beginning. Invariant: a lookup reads at most a few thousand entries of an index, however many
-//! names are stored.
+//! Names are stored in the order of their bytes (collation "C"), so that an index can find all
+//! names with a given beginning. Invariant: a lookup reads at most a few thousand entries of an
+//! index, however many names are stored.
 
 use sqlx::PgConnection;
 
@@ -101,8 +101,8 @@ pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> 
 }
 
 /// At most three stored names that are similar to this name, the most similar first. Among more
-/// than a thousand names, finds only names that differ by one edit, and near names that sort close
-/// to this name.
+/// than a thousand names, finds only names that differ by one edit, and similar names that sort
+/// close to this name.
 pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Result<Vec<String>, Error> {
     if !is_storable(name) {
         return Ok(Vec::new());
@@ -162,7 +162,7 @@ mod tests {
         }
         times.sort_unstable();
         println!("a beginning and the nearest name: median {:?}", times[times.len() / 2]);
-        // Comparing all names takes a second.
+        // Comparing the name with all hundred thousand names would take a second.
         assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
     }
 

@@ -47,7 +47,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     .one(conn)
     .await?;
     // These are two statements, because the planner would read all tasks if one statement joined
-    // the chosen tasks with the table.
+    // the chosen tasks with the table `tasks`.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),

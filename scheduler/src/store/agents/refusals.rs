@@ -25,7 +25,7 @@ words!(
         Restored = "restored",
         #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
-        /// The newest token of a task that was cancelled or failed before this outcome.
+        /// An outcome with the newest token of its task, which was cancelled or failed before.
         #[error("an outcome of a task that has ended in another way")]
         EndedTask = "ended-task",
         #[error("an outcome that contradicts the one that was accepted")]

@@ -230,14 +230,14 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Extends every active session when a scheduler takes the reaper's term. The extension makes up
-/// for the time since `served_until`, the end of the former term, in which possibly no scheduler
+/// Extends every active session when a scheduler takes the role reap. The extension makes up for
+/// the time since `served_until`, the end of the former term, in which possibly no scheduler
 /// renewed sessions. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
 /// gets the time that remained of its lifetime when the former term ended. So a dead agent's
-/// session expires after at most two lifetimes in which a scheduler reaped, even if terms change
-/// often.
+/// session expires after at most two lifetimes, even if terms change often. Only time in which a
+/// scheduler has the role reap counts towards these lifetimes.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,

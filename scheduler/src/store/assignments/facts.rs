@@ -17,14 +17,14 @@ use crate::store::{Error, position};
 
 /// Number of an agent's newest crawls from which its speed is learned.
 const CRAWLS_LEARNED: i64 = 40;
-/// Maximum number of crawl residuals read per agent. It has an effect only if fewer than 100 agents
-/// are connected, because of [`RESIDUALS`].
+/// Maximum number of crawl residuals read per agent. With more than 100 connected agents, each
+/// agent's share of [`RESIDUALS`] is the lower limit.
 const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
 /// Maximum number of crawl residuals read for all agents together. Even beyond this limit, at least
 /// [`CRAWLS_LEARNED`] of each agent are read.
 const RESIDUALS: i64 = 20_000;
 /// Number of a site's newest crawls that are read. More are not needed, because strategies try only
-/// a few agents of a site.
+/// a few agents per site.
 const CRAWLS_OF_A_SITE: i64 = 10;
 
 /// The facts that strategies use about these tasks' sites.

@@ -1,8 +1,8 @@
 //! An operator's changes to a submitted batch: cancelling or retrying tasks.
 //!
-//! Invariants: a change is made completely or not at all, and repeating it changes nothing. A
-//! cancelled task's lease ends in the same transaction, so later reports of its agent are refused.
-//! Ended tasks do not change: a retry makes a new round.
+//! Invariants: a change is made completely or not at all, and repeating it changes nothing. The
+//! transaction that cancels a task also ends the task's lease, so later reports on this lease are
+//! refused. Ended tasks do not change: a retry makes a new round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -34,7 +34,7 @@ pub struct CancelResult {
     pub leases: u64,
     /// Number of tasks that had already ended; they do not change.
     pub ended: u64,
-    /// Number of those ended tasks whose planned recrawl was cancelled.
+    /// Number of the tasks in `ended` whose planned recrawl was cancelled.
     pub recrawls: u64,
     /// The agents whose leases were revoked. They must be notified.
     pub agents: Vec<AgentId>,

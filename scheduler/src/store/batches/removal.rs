@@ -3,8 +3,8 @@
 //!
 //! Invariants: a batch that is being removed gets no new task. A step is one short transaction that
 //! locks only ended tasks of the batch. If a removal is interrupted between two steps, the next
-//! removal continues with the second of these steps. The task of a crawl is deleted only after its
-//! agent was told to stop.
+//! removal continues with the tasks that are left. The task of an active crawl is deleted only
+//! after the agent was told to stop the crawl.
 
 use sqlx::PgConnection;
 

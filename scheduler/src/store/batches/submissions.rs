@@ -22,8 +22,8 @@ use crate::store::sites::positions;
 use crate::store::types::whole;
 use crate::store::{Error, batches, settings, tasks};
 
-/// Number of rows inserted by one statement. It is large enough that the round trip to Postgres
-/// does not matter, and small enough that the arrays take only a few megabytes.
+/// Number of rows inserted by one statement. It is large enough that the latency of a statement
+/// does not matter, and small enough that the statement's arrays take only a few megabytes.
 const CHUNK: usize = 10_000;
 
 /// If fewer rows were added, the planner needs no new statistics.
@@ -357,8 +357,9 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // The connection executes the statement only twice, because Postgres plans only the first
-        // five executions anew, from the statistics.
+        // This connection executes the statement that inserts tasks only twice here. For the first
+        // five executions Postgres makes a new plan from the statistics each time, as this test
+        // needs.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
         // Makes Postgres plan the checks of foreign keys while the tables have one page.

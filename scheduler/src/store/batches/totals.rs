@@ -1,6 +1,6 @@
 //! The progress of batches. Triggers write each change as a difference, a job adds the differences
 //! to sums, and readers use the view `batch_progress`. So the cost depends only on the number of
-//! changes.
+//! changes, not on the number of tasks.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 
-/// The time over which the present rate is averaged. Within this time even a fleet of a few agents
-/// ends several crawls.
+/// The time over which a batch's present crawl rate is averaged. Within this time even a fleet of a
+/// few agents ends several crawls.
 const RATE_WINDOW: Duration = Duration::from_secs(300);
 
 /// Adds the differences to the sums. Two concurrent calls still add each difference only once.
@@ -54,7 +54,8 @@ pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
     .await
 }
 
-/// Deletes at most `limit` one-minute rows older than `keep`. Returns the number of deleted rows.
+/// Deletes at most `limit` rows of `batch_minutes` older than `keep`. Returns the number of deleted
+/// rows.
 pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, limit: i64) -> Result<u64, Error> {
     sqlx::query!(
         r#"

@@ -1,4 +1,4 @@
-//! Placements of sites: each site's place in the newest embedding in which it was located.
+//! Placements of sites: each site's coordinates in the newest embedding in which it was located.
 
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ pub struct OutdatedSite {
 
 /// At most `limit` sites that are placed in an older embedding and not [marked as idle](set_idle).
 /// The most recently placed sites come first, because most tasks of sites placed long ago are about
-/// to end.
+/// to end and then need no placement.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<OutdatedSite>, Error> {
     let rows = sqlx::query!(
         r#"

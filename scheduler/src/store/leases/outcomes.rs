@@ -2,8 +2,8 @@
 //!
 //! An outcome is accepted only with the task's newest token and from the agent that received this
 //! token. A repeated outcome is a duplicate if it equals the accepted outcome; otherwise it is
-//! refused as a contradiction. Any other outcome is refused too. A refusal is counted and changes
-//! nothing else.
+//! refused as a contradiction. An outcome with another token, or from another agent, is refused
+//! too. A refusal is counted and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -180,8 +180,8 @@ async fn judge(
 ) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
-    // This is a separate statement, so that it sees grants and outcomes of transactions that had
-    // locked a row before.
+    // This statement is separate from [`lock`], so that it sees grants and outcomes of transactions
+    // that had locked one of these tasks before.
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",

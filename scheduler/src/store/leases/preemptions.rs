@@ -19,8 +19,8 @@ use crate::store::{Error, leases};
 
 /// Time for which the agent that would finish a preempted crawl sooner reserves a slot for it. The
 /// time is longer than the present agent needs to end a request, write a checkpoint and wait one
-/// interval of the site. If the lease is not returned by then, the crawl continues at the present
-/// agent, for example because the agent does not support preemptions.
+/// request interval of the site. An agent that has not returned the lease by then continues the
+/// crawl, for example because this agent does not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -49,9 +49,10 @@ pub struct UnderWay {
 }
 
 /// At most `limit` crawls that were planned together, were never preempted and have been active for
-/// at least `least`. The longest predicted remaining time comes first. Omits crawls that the site
-/// paused or refused, because another agent would have to wait as well. Omits crawls at an address
-/// for which other tasks wait, because these tasks would get the address first.
+/// at least `least`. The crawl that is predicted to end last comes first. Omits crawls that the
+/// site paused or refused, because another agent would have to wait as well. Omits crawls at an
+/// address for which other tasks wait, because these tasks would be admitted before the preempted
+/// task.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -164,9 +165,9 @@ pub struct PreemptionOrder {
     pub token: LeaseToken,
     /// Name of the agent that would finish the crawl sooner.
     pub to: String,
-    /// Predicted remaining time at the present agent.
+    /// Predicted time until the crawl ends if the present agent continues it.
     pub here: Duration,
-    /// Predicted time at the agent `to`.
+    /// Predicted time until the crawl ends if the agent `to` continues it.
     pub there: Duration,
 }
 
@@ -228,7 +229,7 @@ pub struct PreemptedLease {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
-    /// Predicted remaining time at the agent `from`.
+    /// Predicted time until the crawl would have ended at the agent `from`.
     pub here: Duration,
 }
 

@@ -13,9 +13,9 @@
 //!
 //! An agent that found different round trips for sites at one address shares no measurement at that
 //! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,
-//! no agent shares measurements at that address. So one lying or slow agent costs at most as much
-//! as measuring without sharing, and costs other agents nothing. Two lying agents can end the
-//! sharing only at the addresses that they report.
+//! no agent shares measurements at that address. So one lying or slow agent can end only its own
+//! sharing, and other agents still share. Two lying agents can end all sharing, but only at the
+//! addresses that they report.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,9 +30,9 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// After this many consecutive postponed orders with a lock, a failed measurement is stored. A site
-/// may need one order for each of three addresses: the address that other probers see, the address
-/// that this prober sees, and the address of the site's origin.
+/// After this many consecutive postponed orders that locked an address, a failed measurement is
+/// stored. A site may need one order for each of three addresses: the address that other probers
+/// see, the address that this prober sees, and the address of the site's origin.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";

@@ -1,8 +1,9 @@
 //! Reads the results of a batch's tasks.
 //!
-//! Rows are read in pages, by key, through the index that keeps a batch's sites unique. So a report
+//! Rows are read in pages, by key, through the unique index on batch, site and round. So a report
 //! needs constant memory, and the cost per row does not depend on the size of the batch. If the
-//! identifiers of a page's sites are close together, the next page reads a range of sites.
+//! identifiers of a page's sites are close together, the next page reads a range of site
+//! identifiers instead of looking up each site.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -108,8 +109,8 @@ impl AssignmentPages {
 }
 
 /// For the rest of the transaction, makes the planner read a page's rows in index order, and join
-/// ranges of sites by hashing. Otherwise the planner would expect too few rows, sort all rows for
-/// every page, and compare each row with every other.
+/// ranges of sites by hashing. By default the planner underestimates the number of rows, so it
+/// would sort all rows of the batch for every page, and join by nested loops.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -299,8 +300,8 @@ mod tests {
     use super::*;
     use crate::store::fixtures::{self, Conn};
 
-    /// Makes a batch of every third of the first 240 sites, and of all sites from 241 to 480. Their
-    /// rows differ.
+    /// Makes a batch of every third of the first 240 sites, and of all sites from 241 to 480. The
+    /// stored facts differ from site to site.
     async fn stored(conn: &mut Conn) -> TaskFilter {
         let (agent, batch) = (fixtures::agent(conn, "a").await, fixtures::batch(conn, "autumn", "gnp-top3").await);
         fixtures::execute_for(

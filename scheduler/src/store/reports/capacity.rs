@@ -1,4 +1,5 @@
-//! Reads the input of a capacity plan: the agents' places, and every located site with its size.
+//! Reads the input of a capacity plan: the agents' coordinates, and every located site with its
+//! size.
 //!
 //! Takes no locks and writes nothing. Sites are read row by row, so memory contains only what the
 //! caller keeps.
@@ -72,7 +73,7 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<LocatedEmbedding>
     Ok(newest)
 }
 
-/// Every agent that was not removed, with its place in an embedding. Sorted by name.
+/// Every agent that was not removed, with its coordinates in an embedding. Sorted by name.
 pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<EnrolledAgent>, Error> {
     let agents = sqlx::query_as!(
         EnrolledAgent,

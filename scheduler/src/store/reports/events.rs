@@ -174,7 +174,7 @@ impl From<Row> for Event {
     }
 }
 
-/// Reads events below the horizon that match the filter. The last literal of the macro adds a
+/// Reads events below the [`horizon`] that match the filter. The last literal of the macro adds a
 /// condition, an order and a limit.
 macro_rules! read {
     ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {

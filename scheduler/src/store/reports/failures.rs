@@ -1,4 +1,4 @@
-//! Counts failed sites by reason, agent, place, day and batch.
+//! Counts failed sites by reason, agent, city, carrier, day and batch.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

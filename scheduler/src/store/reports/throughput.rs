@@ -210,11 +210,10 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// The recent crawls. Their window is the second half of the time since the first crawl began. The
-/// window is longer if needed to include the ten crawls that ended last. Of more than a thousand
-/// crawls, a sample of a thousand is read. Also counts the crawls that began recently: in the last
-/// quarter of the time since the first crawl began or, if that is longer, since the tenth newest
-/// crawl began.
+/// The crawls that began in the second half of the time since the first crawl began. This window is
+/// longer if it would otherwise not contain the ten crawls that ended last. Of more than a thousand
+/// crawls, a sample of a thousand is read. Also counts the crawls that began in the last quarter of
+/// the time since the first crawl began or, if that is longer, since the tenth newest crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"

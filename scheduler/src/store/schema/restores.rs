@@ -149,7 +149,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // The default is set once per restore, so that writing an event needs no lookup.
+    // The column's default is set once per restore, so that writing an event needs no lookup.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );

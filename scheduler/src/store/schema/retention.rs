@@ -1,9 +1,9 @@
 //! Retention: deletes rows of ended rounds, sessions and other kinds after the operator's time
 //! limits.
 //!
-//! Invariants: rows are deleted in pieces. A piece is one short transaction that locks only rows
-//! that are no longer in use. It finds these rows through an index, and does not repeatedly read
-//! rows that are still in use. The newest round of a site in a batch is kept, however old it is.
+//! Invariants: rows are deleted in many short transactions. Each transaction locks only rows that
+//! are no longer in use. It finds these rows through an index, and does not repeatedly read rows
+//! that are still in use. The newest round of a site in a batch is kept, however old it is.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::store::batches::{removal, totals};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Maximum number of rows deleted by one piece. With about ten dependent rows per row, a piece
-/// takes some tens of milliseconds.
+/// Maximum number of rows deleted by one transaction, without dependent rows. With about ten
+/// dependent rows per row, a transaction takes some tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
 /// Kinds of rows that are deleted by age.
@@ -70,8 +70,8 @@ impl RetainedKind {
     }
 }
 
-/// Deletes one piece of the rows that have been out of use for at least `keep`. Returns whether
-/// more such rows may remain. Run in a transaction.
+/// Deletes about [`PIECE`] of the rows that have been out of use for at least `keep`, with their
+/// dependent rows. Returns whether more such rows may remain. Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
         RetainedKind::Rounds => rounds(conn, keep).await?,
@@ -105,9 +105,10 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Reads the assignments in order of creation, continuing where the last piece ended. A new
-/// assignment supersedes the earlier assignments of its task, so the earlier ones are deleted. Each
-/// assignment is read only once, even if it is still in use.
+/// Reads the next [`PIECE`] assignments in the order of their identifiers. A call continues after
+/// the last assignment that the former call read. Each assignment supersedes the earlier ones of
+/// its task, so the earlier ones are deleted. Each assignment is read only once, even if it is
+/// still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
@@ -123,8 +124,9 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new, because the identifiers and the creation times of
-    // concurrent transactions may be in different orders.
+    // Stops at the first row that is too new, even if later rows are old enough: concurrent
+    // transactions may get identifiers in another order than creation times. A later call
+    // continues at the first row that was too new.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
@@ -297,7 +299,7 @@ mod tests {
         sqlx::query(sql).execute(pool).await.expect("execute");
     }
 
-    /// Deletes pieces until no row is left to delete.
+    /// Calls [`prune`] until no row is left to delete.
     async fn pruned(pool: &PgPool, subject: RetainedKind) {
         loop {
             let mut tx = fixtures::begin(pool).await;
@@ -432,7 +434,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let old = fixtures::site(&mut conn, "old.cn").await;
         let fresh = fixtures::site(&mut conn, "fresh.cn").await;
-        // The next session of the agent ends the former one.
+        // Opens a second session of the agent, which ends the first one.
         fixtures::session(&mut conn, agent).await;
         for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
             fixtures::measured(&mut conn, site, agent, 1000, age).await;

@@ -5,10 +5,10 @@
 //! permits a maximum number of active leases that have claimed it, over all agents. This maximum
 //! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
 //! crawl limits its own request rate, so the rate at an address is at most this maximum times the
-//! rate of one crawl. If a lease's address is full, the lease ends and its task is held
-//! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
-//! longest is admitted. If an earlier crawl found the site's address, the address is also checked
-//! [`ahead`].
+//! rate of one crawl. If the address already has this maximum number, the lease ends and its task
+//! is held (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been
+//! held longest is admitted. If an earlier crawl found the site's address, the address is also
+//! checked before an agent is chosen ([`ahead`]).
 //!
 //! Invariant: the number of active crawls at an address plus the number of tasks admitted to it
 //! never exceeds the permitted number.
@@ -33,7 +33,7 @@ pub mod ahead;
 pub enum ClaimResult {
     /// The lease may use the address until it ends.
     Granted,
-    /// The address is full, so the lease has ended and its task is held.
+    /// The address permits no further crawl, so the lease has ended and its task is held.
     Full {
         /// Number of leases that have claimed the address.
         crawls: u32,
@@ -76,7 +76,8 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
-    // Serialises the claims of one address. Otherwise two claims could take its last place.
+    // Serialises the claims of one address. Otherwise two claims could be granted although the
+    // address permits only one more crawl.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;
@@ -135,9 +136,9 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
     .await
 }
 
-/// Admits at most `limit` tasks whose address has a free place, at up to [`LOOKED_AT`] addresses
-/// after `from`. Returns the number of admitted tasks, and the address after which the next pass
-/// continues. `None` means that the next pass starts again at the first address.
+/// Admits at most `limit` held tasks whose address permits a further crawl, at up to [`LOOKED_AT`]
+/// addresses after `from`. Returns the number of admitted tasks, and the address after which the
+/// next pass continues. `None` means that the next pass starts again at the first address.
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,

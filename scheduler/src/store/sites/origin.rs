@@ -32,8 +32,8 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
         return Ok(site);
     };
     let mut tx = conn.begin().await?;
-    // A separate statement, so that the next one sees the changes committed by the former owner of
-    // the lock.
+    // The lock is taken by a separate statement, so that the next statement sees the changes
+    // committed by the former owner of the lock.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
@@ -154,7 +154,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The holds of the moved tasks end, because the holds belonged to the alias.
+    // The holds of the moved tasks end, because their causes concern the alias, not the keeper.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"

@@ -74,8 +74,9 @@ pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_a
         return Ok(());
     }
     let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
-    // Locks every row, even if the row does not change. So a transaction that ends a confirmation
-    // waits, and then also releases the tasks held here.
+    // Locks every row, even if the row does not change. So a concurrent transaction that ends one
+    // of these confirmations waits for this transaction, and then also releases the tasks that are
+    // held here.
     sqlx::query!(
         r#"
         insert into confirmations (site_id)

@@ -20,8 +20,8 @@ pub enum Cause {
     /// The address of the site permits no further crawl.
     Address {
         address: IpNet,
-        /// Whether the task is admitted. An admitted task may be assigned, and has a place at the
-        /// address.
+        /// Whether the task is admitted. An admitted task may be assigned, and counts as one of the
+        /// crawls that the address permits.
         admitted: bool,
     },
     /// The site asked for a pause of this length.
@@ -55,8 +55,8 @@ impl Cause {
 }
 
 /// Holds tasks, replacing their former holds. Returns the held tasks, without those that are
-/// admitted. A task that is held again for the same cause keeps its place in the queue. The tasks
-/// are located, and the caller has locked them.
+/// admitted. A task that is held again for the same cause keeps the time since which it is held, so
+/// it does not move back in the queue. The tasks are located, and the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -188,9 +188,10 @@ pub async fn release(
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
-/// Admits, at each address, the tasks that have waited longest: one for each free place of the
-/// address, and at most `limit` in all. An admitted task keeps its place until its crawl claims the
-/// address. Returns the number of admitted tasks.
+/// Admits, at each address, the tasks that have waited longest: at most `places` of them, which is
+/// the number of further crawls that the address permits. Admits at most `limit` tasks in all. An
+/// admitted task counts as a crawl at the address until its crawl claims the address. Returns the
+/// number of admitted tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,
     places: &[(IpNet, i64)],

@@ -42,7 +42,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     if due.is_empty() {
         return Ok(RecrawlResult::default());
     }
-    // A separate statement, so that it sees changes made before the tasks were locked.
+    // A separate statement, so that it sees changes committed before the tasks were locked.
     let covered = sqlx::query_scalar!(
         r#"
         update tasks t set recrawl_at = null

@@ -91,8 +91,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// The most frequent reason worth reporting why tasks of this batch without an agent wait. Also
-/// returns the number of tasks that wait for this reason.
+/// The most frequent reason why tasks of this batch without an agent wait. Omits reasons that every
+/// task has for a while. Also returns the number of tasks that wait for this reason.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"

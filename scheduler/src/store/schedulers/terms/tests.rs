@@ -121,7 +121,7 @@ async fn a_reaper_whose_term_is_being_taken_changes_nothing(pool: PgPool) {
     silence(&pool, first).await;
     let mut taking = begin(&pool).await;
     assert_eq!(taken(&mut taking, Role::Reap, second).await, Some(2));
-    // The former reaper's row is valid again, so only the term's number can refuse it.
+    // The former leader's row is valid again, so only the number shows that its term is over.
     sqlx::query("update schedulers set expires_at = now() + interval '1 hour'").execute(&pool).await.expect("revive");
     let check = async |conn: &mut PgConnection| is_held(conn, Role::Reap, first, 1).await;
     assert!(!fixtures::behind(&pool, taking, check).await);

@@ -1,12 +1,13 @@
-//! Holds a task before it is leased if the address of its site is known to be full. Otherwise the
-//! lease would end as soon as the agent claims the address.
+//! Holds a task before it is leased if the known address of its site permits no further crawl.
+//! Otherwise the lease would end as soon as the agent claims the address.
 //!
 //! The address is checked when an agent is chosen, not when a lease is granted. Grants run more
 //! often than any other transaction, and each grant would check the skipped tasks again. If a
-//! former crawl found the site's address, an agent is chosen for the task only if this address has
-//! a free place. The task then keeps that place: it is *admitted*, like a task that has waited. So
-//! no task overtakes waiting tasks, and a task released from its hold does not find its address
-//! full. The agent still has to claim the address, because the site may have moved.
+//! former crawl found the site's address, an agent is chosen for the task only if this address
+//! permits a further crawl. The task is then *admitted*, like a task that has waited: it counts as
+//! a crawl at the address until its agent claims the address. So no task overtakes waiting tasks,
+//! and the address of a task released from its hold permits the task's crawl. The agent still has
+//! to claim the address, because the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,15 +22,14 @@ use crate::store::types::Unsigned;
 
 use crate::model::address_budget::{most_counted, permitted_crawls};
 
-/// The free places of an address.
+/// The number of further crawls that an address permits, and what they depend on.
 #[derive(Debug)]
 pub(super) struct AddressRoom {
-    /// Number of further crawls that the address permits beyond the active crawls and admitted
-    /// tasks.
+    /// Number of crawls that the address permits beyond its active crawls and admitted tasks.
     pub(super) places: i64,
     /// Whether the address has no active crawl, no admitted task, and at most one known site.
     alone: bool,
-    /// Whether tasks are held until the address has a free place.
+    /// Whether tasks are held until the address permits a further crawl.
     waited_for: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn room(
         from unnest($1::inet[]) as a (address)
         "#,
         addresses as _,
-        // The count must reach two, because a count above one shows that a site is not alone.
+        // The count of sites must reach two, because a count of two shows that a site is not alone.
         most_counted(cap).max(2),
     )
     .all(conn)
@@ -71,8 +71,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Holds those of these located tasks whose site has a known address without a free place, and
-/// returns the held tasks. The caller has locked the tasks.
+/// Holds those of these located tasks whose site has a known address that permits no further crawl,
+/// and returns the held tasks. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
-        // A later task does not overtake waiting ones, even if a place is free now.
+        // A later task does not overtake waiting ones, even if the address permits a crawl now.
         let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
