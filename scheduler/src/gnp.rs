@@ -57,7 +57,7 @@ pub use refined::{Posterior, Prediction, Refined};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
 /// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances are
-/// too few, because they do not determine both a position on a line and a height.
+/// too few, because even in one dimension they do not determine a host's point and its height.
 pub const FEWEST_LANDMARKS: usize = 3;
 /// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
 /// measures every site.

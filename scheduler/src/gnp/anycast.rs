@@ -8,9 +8,9 @@
 //! 2. *The map.* [`places`] computes the log odds that the host has several locations instead of
 //!    one. [`pairs`] computes how much nearer pairs of landmarks see the host than they see each
 //!    other. The score is the weighted sum of these two values. A host is suspect if its score is
-//!    two standard deviations above the agents' mean score, because each agent certainly has one
-//!    location. A fixed limit would not work, because networks differ in how often routing violates
-//!    the triangle inequality.
+//!    two standard deviations above the agents' mean score. The agents show which scores are
+//!    normal, because each agent certainly has one location. A fixed limit would not work, because
+//!    networks differ in how often routing violates the triangle inequality.
 //! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
 //!    they are often only round-robin DNS.
@@ -39,7 +39,7 @@ const FEWEST_MEASURED: usize = 4;
 /// are normal.
 const FEWEST_AGENTS: usize = 8;
 /// Bound of the absolute log odds of several locations, because greater values depend on the tails
-/// of the model, not on the host.
+/// of the assumed density, not on the host.
 const ODDS_HELD: f64 = 8.0;
 /// The log odds added by a pair of landmarks whose round trips to the host add up to 1/e of the
 /// pair's distance.
@@ -47,11 +47,12 @@ const PAIR_WEIGHT: f64 = 5.0;
 /// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit for ordinary hosts, in standard deviations above the agents' mean score. Of ordinary
-/// hosts, 3 to 5 % exceed it. A normal distribution would give 2 %, but the upper tail of the
-/// scores is longer.
+/// The limit of the score, in standard deviations above the agents' mean score. Of hosts with one
+/// location, 3 to 5 % exceed the limit. A normal distribution would give 2 %, but the upper tail of
+/// the scores is longer.
 const DEVIATIONS: f64 = 2.0;
-/// Minimum of the limit for ordinary hosts. At this score, several locations are as likely as one.
+/// Minimum of the limit that is computed with [`DEVIATIONS`]. At this score, several locations are
+/// as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
 /// The log odds of several locations for a host at the limit. This constant and [`PER_UNIT`] are
 /// fitted to hosts beyond the limit in measured matrices. Half of these hosts are simulated anycast
@@ -85,7 +86,8 @@ pub enum LocationVerdict {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnycastEvidence {
-    /// Two landmarks' round trips add up to less than light in fibre needs between them.
+    /// Two landmarks' round trips to the host add up to less than light in fibre needs between the
+    /// two landmarks.
     Light {
         pair: (AgentId, AgentId),
         /// The sum of the two round trips.
@@ -100,9 +102,9 @@ pub enum AnycastEvidence {
     Map {
         /// The host's score minus the limit.
         beyond: f64,
-        /// The pair of landmarks with the smallest ratio of the sum of their round trips to the
-        /// host to their distance; the sum; and the distance. `None` if no sum is below the
-        /// distance.
+        /// The pair of landmarks whose round trips to the host add up to the smallest share of the
+        /// pair's distance; the sum of these round trips; and the distance. `None` if no pair's sum
+        /// is below its distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than
         /// 0.8 of the pair's distance.
@@ -224,7 +226,7 @@ impl AnycastDetector {
     }
 
     /// Returns the evidence of the two landmarks whose sum of round trips is farthest below the
-    /// time that light needs.
+    /// time that light needs between them.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -246,8 +248,8 @@ impl AnycastDetector {
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {
         let judge = self.map.as_ref()?;
-        // Only landmarks' measurements are used, because the agents' scores, from which the limit
-        // is computed, use only these.
+        // Only landmarks' measurements are used, as for the agents' scores from which the limit is
+        // computed.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
         let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
         let beyond = judge.score(&measured, None)? - judge.limit;
@@ -260,8 +262,8 @@ impl AnycastDetector {
 }
 
 impl MapJudge {
-    /// Returns the score for several locations; `None` if there are too few measurements. `without`
-    /// excludes the places drawn around an agent, while the score of this agent is computed.
+    /// Returns the score for several locations; `None` if there are too few measurements. If
+    /// `without` is an agent, the score does not use places that were drawn around it.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;

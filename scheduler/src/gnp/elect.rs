@@ -2,9 +2,9 @@
 //! carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
-//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because
-//! a site's location depends most on its nearest landmark. The agents farthest from each other
-//! would be outliers (docs/accuracy.md).
+//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
+//! site's location depends most on its nearest landmark. To choose the agents that are farthest
+//! from each other would be to choose outliers (docs/accuracy.md).
 //!
 //! Two penalties are added to the cost, in units of distance: one for two landmarks in the same
 //! city on the same carrier, and one for a city or carrier without a landmark while another city or
@@ -29,7 +29,7 @@ use super::{Mesh, millis};
 const LARGE_FLEET: usize = 10;
 /// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
-/// Maximum number of passes of swaps. A pass without a successful swap ends the search.
+/// Maximum number of passes over all swaps. A pass without a successful swap ends the search.
 const MOST_PASSES: usize = 20;
 /// The penalty for a second landmark in one city and on one carrier, as a share of the mean
 /// distance between agents.
@@ -182,8 +182,8 @@ impl<'a> Nominees<'a> {
         chosen
     }
 
-    /// Replaces chosen agents by other agents while this lowers the cost, in up to `most_passes`
-    /// passes.
+    /// Replaces chosen agents by other agents while this lowers the cost, in at most `most_passes`
+    /// passes over all swaps.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -217,7 +217,7 @@ impl<'a> Nominees<'a> {
         self.whole(self.distance.iter().map(nearest), chosen)
     }
 
-    /// The cost, computed from each agent's distance to the nearest chosen agent, in the order of
+    /// The cost. `nearest` has each agent's distance to the nearest chosen agent, in the order of
     /// `nominees`.
     fn whole(&self, nearest: impl Iterator<Item = f64>, chosen: &[usize]) -> f64 {
         let size = count(self.distance.len().max(1));

@@ -328,8 +328,8 @@ fn best_of(
     converge(measured, points, descent, FIRST_SWEEPS)
 }
 
-/// Sweeps until convergence, with the step lengths of the rounds from `round`. Returns the cost and
-/// the points.
+/// Sweeps until convergence. The first sweep has the step length of the round `round`. Returns the
+/// cost and the points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,

@@ -13,8 +13,8 @@ use crate::model::Rtt;
 const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
-/// The share by which the bound is lowered, because a great circle of the sphere is up to 0.56 %
-/// longer than the shortest path on the ellipsoid.
+/// The share by which the shortest possible round trip is lowered, because a great circle of the
+/// sphere is up to 0.56 % longer than the shortest path on the ellipsoid.
 const SPHERE_EXCESS: f64 = 0.0056;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -113,7 +113,7 @@ pub fn great_circle_km(a: Position, b: Position) -> f64 {
 /// two thirds of the speed of light. Zero for equal positions.
 pub fn least_round_trip(a: Position, b: Position) -> Duration {
     let way = great_circle_km(a, b) * (1.0 - SPHERE_EXCESS);
-    // Always a valid duration, because half the earth's circumference takes 200 ms.
+    // The duration is always valid, because even half the earth's circumference gives only 200 ms.
     Duration::from_secs_f64(2.0 * way / FIBRE_KM_PER_MS / 1e3)
 }
 

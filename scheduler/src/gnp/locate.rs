@@ -42,8 +42,9 @@ const EXACT_STARTS: usize = 8;
 /// The cost per measurement, in squared log errors, at or above which another start is tried. It is
 /// the cost of an error of about 20 %.
 const RESTART: f64 = 0.03;
-/// In a map with a small fit error, another start is tried if the error reaches this multiple of
-/// the fit error, because a cost that is usual in an inexact map is poor in an exact map.
+/// In a map with a small fit error, another start is tried if the host's error reaches this
+/// multiple of the fit error, because a cost that is usual in an inexact map is poor in an exact
+/// map.
 const RESTART_FIT_ERRORS: f64 = 3.0;
 /// Minimum of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %. An
 /// error of 5 % does not change the choice of an agent.

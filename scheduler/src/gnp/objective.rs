@@ -1,7 +1,7 @@
 //! The error functions that fitting and locating minimise, and the distance that they use.
 //!
-//! Every function here returns a finite cost for all inputs, because the simplex panics if its
-//! first step meets a NaN, and reports a later NaN as an error.
+//! Costs are finite for all inputs, because the simplex panics if its first step meets a NaN, and
+//! reports a later NaN as an error.
 
 /// The cost that replaces a cost that is not finite. It is larger than any real cost.
 pub(super) const WORST: f64 = 1e30;

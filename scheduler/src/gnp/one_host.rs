@@ -11,7 +11,7 @@ use super::softening;
 const STARTS: usize = 9;
 /// The step length of the first simplex, as a share of the scale.
 const STEP: f64 = 0.1;
-/// The stop rule allows many steps, because the published cost is flat near its minimum.
+/// The stop rule allows many steps, because the cost of Ng and Zhang is flat near its minimum.
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 
 #[derive(Debug, Clone, Copy)]

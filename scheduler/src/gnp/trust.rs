@@ -45,8 +45,8 @@ const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
 /// A non-landmark agent is quarantined if its median log ratio over sites is at most this value: if
-/// it reports less than 1/4.5 of the expected round trips. Honest agents report down to a third,
-/// because agents measure only sites that are probably near.
+/// it reports less than 1/4.5 of the expected round trips. The lowest median of an honest agent was
+/// about a third of the expected round trips (docs/trust.md).
 const TOO_NEAR: f64 = -1.5;
 /// Minimum number of impossible round trips for a quarantine by light, because a single impossible
 /// round trip may be due to another agent's wrong position.
@@ -54,7 +54,7 @@ const FEWEST_IMPOSSIBLE: usize = 2;
 /// The share of an agent's pairs that must be impossible for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent. The median over this many sites is precise
-/// enough, and each site must be located once per landmark.
+/// enough. More sites would take more time, because each site is located once per landmark.
 const MOST_SITES: usize = 40;
 /// Maximum number of fits of the map in one judgement. After each fit, one more agent may be set
 /// aside.
@@ -295,7 +295,7 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The errors of a landmark's measurements of sites, relative to the locations that the other
-    /// landmarks give the sites, minus the error that the control has too.
+    /// landmarks give the sites, minus the error that the control ([`Self::control`]) has too.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

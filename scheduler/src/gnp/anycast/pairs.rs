@@ -1,9 +1,9 @@
 //! Finds pairs of landmarks whose round trips to a host add up to less than the pair's distance.
 //!
-//! In a real network most hosts have such a pair, because one unusual round trip of a landmark
-//! makes the sum too short with many other landmarks. So each landmark counts in one pair only.
-//! Pairs are matched greedily, the smallest ratio of sum to distance first. The result is the sum
-//! of the absolute logarithms of these ratios.
+//! In a real network most hosts have such a pair, because one unusually short round trip of a
+//! landmark makes the sums of many of its pairs too short. So each landmark counts in one pair
+//! only. Pairs are matched greedily, the smallest ratio of sum to distance first. The result is the
+//! sum of the absolute logarithms of these ratios.
 
 use crate::model::{AgentId, Rtt};
 

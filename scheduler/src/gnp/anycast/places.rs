@@ -36,15 +36,15 @@ const HEIGHT_FACTOR: f64 = 1.5;
 const HEIGHT_ADDED: f64 = 0.008;
 /// The share of an agent's map error that corrects a place without displacement.
 const CARRIED: f64 = 0.9;
-/// The displacement over which that share falls to 1/e, as a share of the scale.
+/// The displacement at which the correcting share is 1/e of [`CARRIED`]; as a share of the scale.
 const WEARS_OFF: f64 = 0.5;
 /// Softening of a log residual, as a share of the scale: it is added to the measured and to the
 /// expected round trip.
 const SOFTENING: f64 = 0.008;
 /// The scale of the Student density of a log residual, for one place.
 const SPREAD_ONE: f64 = 0.1;
-/// The scale for several places. It is greater, because mixes sample the possibilities more
-/// sparsely.
+/// The scale for several places. It is greater than [`SPREAD_ONE`], because the drawn mixes cover
+/// the possible mixes more sparsely than the drawn places cover the possible places.
 const SPREAD_SEVERAL: f64 = 0.15;
 /// The degrees of freedom of the Student density. The value is small for heavy tails, because a few
 /// landmarks always have an unusual path.
@@ -93,7 +93,8 @@ impl DrawnPlaces {
     }
 
     /// The log odds of several places against one. `measured` has each agent's round trip in
-    /// milliseconds. `without` excludes the places drawn around that agent.
+    /// milliseconds. If `without` is an agent, places that were drawn around it, and mixes with
+    /// such a place, are not used.
     pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
         let seen: Vec<(usize, f64)> = measured
             .iter()

@@ -1,8 +1,7 @@
 //! Describes how useful a set of landmarks is. The set may be elected or chosen by an operator.
 //!
 //! The worth of a landmark is how much farther the nearest landmark would be without it, on average
-//! over all agents. Of the two parts of the election's cost (distance and penalties), this is the
-//! change of the first part.
+//! over all agents. It is the change of the election's cost, without the penalties.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

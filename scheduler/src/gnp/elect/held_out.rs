@@ -14,7 +14,7 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Maximum number of passes of swaps. The second pass finds swaps that the first pass made
+/// Maximum number of passes over all swaps. The second pass finds swaps that the first pass made
 /// possible. A third pass would find hardly any.
 const MOST_PASSES: usize = 2;
 /// The weight of the k-medoids cost relative to the prediction error. The cost is divided by the

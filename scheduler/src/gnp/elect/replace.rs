@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::gnp::fixture::{agent, line, nominees};
 
-    /// Two groups of three on a line; all agents measured each other.
+    /// Two groups of three agents on a line; all agents measured each other.
     fn fleet() -> (Mesh, Vec<Nominee>) {
         (line(&[0.0, 2.0, 4.0, 60.0, 62.0, 64.0], 0.0), nominees(&[("", ""); 6]))
     }

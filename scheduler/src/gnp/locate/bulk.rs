@@ -3,10 +3,10 @@
 //! Sources: Levenberg, "A method for the solution of certain non-linear problems in least squares",
 //! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
 //!
-//! Each step solves the model of [`Host::model`] with its diagonal multiplied by 1 plus the
-//! damping. The damping falls after a successful step and rises after a failed step. A step that
-//! would make the height negative sets the height to zero. A height of zero with a positive
-//! gradient is fixed for the step.
+//! Each step solves the model of [`Host::model`], after the diagonal of the model's curvature is
+//! multiplied by 1 plus the damping. The damping falls after a successful step and rises after a
+//! failed step. A step that would make the height negative sets the height to zero. If the height
+//! is zero and its gradient is positive, the step does not change the height.
 
 use super::host::{Host, Model, Point};
 

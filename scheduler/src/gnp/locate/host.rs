@@ -1,5 +1,5 @@
-//! One host and the agents around it: the cost that both solvers minimise, its local quadratic
-//! model, and the starting points.
+//! One host and the agents around it: the cost that every [`Solver`](super::Solver) minimises, the
+//! local quadratic model of this cost, and the starting points.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
 //! prefers places near agents:
@@ -25,7 +25,8 @@ use crate::gnp::objective::{HUBER, WORST};
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
-/// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
+/// The prior's reach: the distance to the nearest agent beyond which the prior takes effect, as a
+/// share of the scale.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
@@ -245,7 +246,8 @@ impl<const N: usize> Host<'_, N> {
         self.with_prior(sum, self.ground.nearest(point).1)
     }
 
-    /// Returns the cost of a place, and stores its parts in `view` for [`Host::model`].
+    /// Returns the cost of a place. Stores in `view` the distances and errors from which the cost
+    /// is computed, because [`Host::model`] needs them.
     #[inline]
     pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
@@ -276,8 +278,8 @@ impl<const N: usize> Host<'_, N> {
     ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
     /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
     /// - The distance has a kink at an anchor. So if the computed distance `g` is too long, its
-    ///   straight line `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Otherwise every
-    ///   step would overshoot an anchor close to the host.
+    ///   straight-line part `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Otherwise
+    ///   every step would overshoot an anchor close to the host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];

@@ -15,7 +15,8 @@ use crate::model::stats::count;
 use super::kriging::Kriging;
 use super::layout::{LaidOut, reach};
 
-/// Least and greatest width of the step from an agent, as shares of the scale.
+/// Least and greatest width of the normal distribution of a point's step from its agent, as shares
+/// of the scale.
 const WIDTH: (f64, f64) = (0.02, 1.2);
 /// A point's height is an agent's height times a factor drawn uniformly from this range, plus an
 /// exponential variable with the mean [`HEIGHT_MEAN`].
@@ -27,7 +28,8 @@ const HEIGHT_MEAN: f64 = 0.03;
 /// to which all landmarks measure seconds would be placed at the edge of the map.
 const ONE_FAR_IN: usize = 30;
 /// Least and greatest height added to a far point, as shares of the scale; drawn log-uniformly.
-/// With 100 far points, neighbouring heights differ by about 5 %, the error of measurements.
+/// With 100 far points, neighbouring heights differ by about 5 %, which is about the error of
+/// measurements.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
 /// Far points have their own random stream, so that they do not change the other points.
 const FAR_STREAM: u64 = 1;

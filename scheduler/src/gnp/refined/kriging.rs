@@ -105,8 +105,8 @@ impl Kriging {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// The amounts that one unit of the kernel with an agent (row) adds to a place's log distance
-    /// to an agent (column).
+    /// The weight in row i and column j, times the kernel between a place and agent i, is added to
+    /// the place's log distance to agent j.
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }

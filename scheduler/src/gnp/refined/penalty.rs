@@ -23,7 +23,7 @@ const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08,
 const DRAWN_SETS: usize = 30;
 /// Two penalties count as equally good if the total distances of their chosen agents differ by at
 /// most this share of the total distance of the nearest agents. The smallest of equally good
-/// penalties is chosen, so that a map that predicts well is used.
+/// penalties is chosen, so that the predictions of a good map are used.
 const BY_CHANCE: f64 = 0.01;
 
 /// Returns the penalty in milliseconds; 0 if agents cannot be held out. The first `landmarks`

@@ -30,8 +30,8 @@ pub struct Prediction {
     /// The true distance is equally likely to be longer or shorter than the median.
     pub median: Rtt,
     /// The distance by which agents are ranked: the mean distance over the points of the site, plus
-    /// the prediction penalty. Agents are ranked by the mean, not the median, because choosing an
-    /// agent that might be far is a risk.
+    /// the prediction penalty. Agents are ranked by the mean, not the median, because the mean is
+    /// greater if the agent might be far.
     pub expected: Rtt,
     /// Standard deviation of the logarithm of the distance; 0.1 is about 10 %.
     pub spread: f64,

@@ -12,8 +12,9 @@ use super::{FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind, TrustEvidence};
 /// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
 /// from the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Number of non-landmark agents from whose measurements the map of a judgement is fitted. They are
-/// enough to place each landmark well, and few enough to judge a large fleet within a second.
+/// Maximum number of non-landmark agents from whose measurements the map of a judgement is fitted.
+/// They are enough to place each landmark well, and few enough to judge a large fleet within a
+/// second.
 const MOST_JURORS: usize = 32;
 
 /// `ln(reported / expected)`, softened.
@@ -27,9 +28,9 @@ pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     landmarks.iter().copied().chain(others).collect()
 }
 
-/// Returns a reason, as text for the operator, if several of the agent's reports are shorter than
-/// light needs. If both agents of a pair report too short round trips, the pair does not count,
-/// because then a position is probably wrong, not a measurement.
+/// Returns a reason, as text for the operator, if several round trips that the agent reports are
+/// shorter than light in fibre needs. If both agents of a pair report too short round trips to each
+/// other, the pair does not count, because then a position is probably wrong, not a measurement.
 pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();

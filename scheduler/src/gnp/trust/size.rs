@@ -23,12 +23,12 @@ const FAR_BIAS: f64 = 4.0;
 /// Number of standard deviations of the bias at which an agent is suspect and counts towards the
 /// alarm. A third of the landmarks never reaches it by chance.
 const ODD_BIAS: f64 = 3.0;
-/// Number of standard deviations of the spread at which an agent with a large spread is
-/// quarantined. It is greater than [`FAR_BIAS`], because the noise of honest agents' paths has
-/// heavy tails.
+/// Number of standard deviations of the spread at which an agent with a spread of at least 0.55 (as
+/// a log ratio) is quarantined. It is greater than [`FAR_BIAS`], because the noise of honest
+/// agents' paths has heavy tails.
 const FAR_SPREAD: f64 = 5.0;
-/// Number of standard deviations of the spread at which an agent with a smaller spread is
-/// quarantined or suspect.
+/// Number of standard deviations of the spread at which an agent is quarantined if its spread is at
+/// least 0.5, or suspect if its spread is at least 0.35.
 const FARTHER_SPREAD: f64 = 10.0;
 
 /// The limits above which an agent gets the verdict `trust`.
@@ -47,7 +47,7 @@ impl Kind {
     /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // These kinds of evidence count reports, so they have no limits of size.
+            // These kinds of evidence count reports, so they have no limits of bias or spread.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
             // A bias of 15 % (0.14 as a logarithm) changes a map no more than the usual differences
             // among twelve honest landmarks.

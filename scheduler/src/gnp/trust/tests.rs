@@ -18,7 +18,7 @@ struct TestNetwork {
     carriers: Vec<usize>,
 }
 
-/// The carrier that is far from all others.
+/// The carrier that is far from all other carriers.
 const REMOTE: usize = 3;
 
 impl TestNetwork {
@@ -150,7 +150,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
-    // Agent 15 is honest and very near agent 0, which lies only about its partners.
+    // Agent 15 is honest and very near agent 0, which lies only about the other colluding agents.
     let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
