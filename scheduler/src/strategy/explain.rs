@@ -136,7 +136,8 @@ pub struct ExplainedChoice {
 /// Returns a sentence that starts with "chosen because".
 pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
-    // For these causes, the strategy is not described, because it made only an earlier choice.
+    // For these causes, the strategy is not described, because the strategy did not choose this
+    // agent.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
@@ -356,8 +357,8 @@ pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
-/// One line for a list of tasks: why the task ended, why the task waits, why the fallback replaced
-/// its strategy, or its message. Empty if there is nothing to say.
+/// One line for a list of tasks: why the task ended, why the task waits, why a fallback replaced
+/// the batch's strategy, or the task's message. Empty if there is nothing to say.
 pub fn reason(
     ended: Option<String>,
     waits_for: Option<&ExplainedWait>,

@@ -36,8 +36,8 @@ pub const CRAWL_SPREAD: f64 = 0.1;
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map's spread does not include. For
 /// the agents that rank best, the map's spread is 9 %, but half of the predictions are off by more
-/// than 13 %, and a quarter by more than 40 %. Varying this value by half changes the result less
-/// than another seed.
+/// than 13 %, and a quarter by more than 40 %. Another value (half as large or half as much again)
+/// changes the results of a simulation less than another seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;

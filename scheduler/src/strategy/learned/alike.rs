@@ -11,8 +11,8 @@
 //! being at one place.
 //!
 //! The process also uses residuals of agents that were chosen because their prediction was short.
-//! This selection would bias a mean over all sites, but a similar site has the same short
-//! prediction.
+//! This selection would bias a mean over all sites, but a similar site has about the same short
+//! prediction, so its residual has the same bias.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 use super::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square difference of log round trips. At this difference
-/// the similarity is 0.6. Repeated measurements of one host by one prober differ as much (5 %).
+/// the similarity is 0.6. Repeated measurements of one host by one prober differ by as much (5 %).
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
@@ -197,8 +197,9 @@ impl Alike {
         let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
         let gains = factor.solve(&here);
         // The results are bounded, because similarity by network and similarity by measurements
-        // together may not give a valid covariance. The residual stays within the crawls' residuals
-        // and zero. The variance keeps the part that differs between sites at one place.
+        // together may not give a valid covariance. The expected residual lies between the least
+        // and the greatest of zero and the crawls' residuals. The remaining variance is at least
+        // the part that differs between sites at one place.
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

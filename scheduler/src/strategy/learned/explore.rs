@@ -1,5 +1,5 @@
-//! Exploration: sometimes an agent other than the best known agent crawls a site, to learn this
-//! agent's distance.
+//! Exploration: sometimes an agent other than the best known agent crawls a site, to learn the
+//! distance of the other agent.
 //!
 //! The gain of a trial is the expected improvement of the agent's lognormal prediction over the
 //! shortest known round trip (Jones, Schonlau and Welch, "Efficient global optimization of
@@ -46,7 +46,7 @@ pub fn explored<'a>(
         return None;
     }
     // If the chosen agent's distance is only predicted, no other agent is tried, because the crawl
-    // by the chosen agent already shows an unknown distance.
+    // by the chosen agent already measures an unknown distance.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()

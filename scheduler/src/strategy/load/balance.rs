@@ -11,14 +11,14 @@
 //!    the task ends no later at the newcomer.
 //!
 //! By rule 2, a fast agent has its next task ready when a crawl ends. Long queues are levelled
-//! before any agent idles, because later a slow agent could have tasks left that no other agent may
-//! have. The end of a task is predicted from the tasks before it and the agent's pace.
+//! before any agent idles. Otherwise, a slow agent could at the end have tasks left that no idle
+//! agent may have. The end of a task is predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
 //! cannot move back until this agent has a free slot. After rule 2, the task would end a crawl's
-//! duration later at the former agent, so loads must change by two, or paces by a third, before
-//! the task moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply
-//! to it again.
+//! duration later at the former agent, so loads must change by two tasks, or paces by a third,
+//! before the task moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not
+//! apply to it again.
 //!
 //! Tasks are taken from the queue that ends last. Each task moves to the agent where it ends first.
 

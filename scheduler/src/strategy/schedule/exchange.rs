@@ -2,15 +2,16 @@
 //! cost, which is the sum of the fourth powers of the slots' ends (Schuurman and Vredeveld,
 //! "Performance guarantees of local search for multiprocessor scheduling", 2007).
 //!
-//! The first plan places one site after another and never revises a placement.
+//! This search is needed, because the first plan places one site after another and never moves a
+//! site again.
 
 use std::time::Duration;
 
 use super::{affordable, fourth_power};
 
-/// Maximum number of placements tried, to limit the time of planning. For thirty agents and two
-/// hundred sites, the search ends before this limit. For a thousand agents and five hundred sites,
-/// the limit ends the search within the first round.
+/// Maximum number of moves and swaps tried, to limit the time of planning. For thirty agents and
+/// two hundred sites, the search ends before this limit. For a thousand agents and five hundred
+/// sites, the limit ends the search before every site was tried once.
 const MOST_LOOKS: usize = 150_000;
 /// Minimum gain, as a share of the affected slots' cost. Smaller gains may be rounding errors.
 const LEAST_GAIN: f64 = 1e-9;
@@ -36,7 +37,8 @@ impl<'a> SlotAssignment<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and swaps sites until nothing improves. Each round tries the sites in the given order.
+    /// Moves and swaps sites until nothing improves. The sites are tried again and again in the
+    /// given order.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {

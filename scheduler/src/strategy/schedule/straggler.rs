@@ -6,7 +6,8 @@
 //! prediction. The time at another agent is predicted.
 //!
 //! A crawl may be slower than predicted because of its agent or because of its site. The cause is
-//! unknown, so half of the factor, on the logarithmic scale, is attributed to the site.
+//! unknown, so half of the factor by which the crawl is slower, on the logarithmic scale, is
+//! attributed to the site.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Predicts the duration of a crawl.
 //!
-//! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
-//! doubled each round: RFC 6928), plus its bytes divided by the agent's rate, if the rate is known.
-//! A page takes at least the request interval.
+//! A page takes the round trips that TCP's slow start needs for its bytes (ten segments in the
+//! first round trip, twice as many in each next one: RFC 6928), plus its bytes divided by the
+//! agent's rate, if the rate is known. A page takes at least the request interval.
 //!
-//! An agent's [`Speed`] is learned from its crawls. It has the rate, and a factor on the round
-//! trips that includes losses and slow servers.
+//! An agent's [`Speed`] is learned from its crawls. It consists of the agent's rate, and of a
+//! factor by which round trips are multiplied. Losses and slow servers increase this factor.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,18 +19,19 @@ const FIRST_WINDOW: f64 = 14_600.0;
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
 /// If the first byte takes this many seconds or longer, the agent sends requests less often.
 const LATE_S: f64 = 1.0;
-/// The time between requests is then at least this multiple of the time to the first byte.
+/// If the first byte is late ([`LATE_S`]), the time between requests is at least this multiple of
+/// the time to the first byte.
 const LATE_TIMES: f64 = 2.0;
 /// If the pages of a crawl took less than this many request intervals each, the interval determined
 /// their time, so the crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior, as a number of crawls. The prior limits the effect of a single unusual
-/// crawl.
+/// The weight of the prior speed, as a number of crawls. The prior speed limits the effect of a
+/// single unusual crawl.
 const PRIOR_CRAWLS: f64 = 4.0;
 /// Maximum predicted time in seconds. Differences between longer times do not matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of factors. An agent that is ten times as slow as its round trips allow is
-/// broken.
+/// The valid range of a speed's factor. An agent that is ten times as slow as its round trips allow
+/// is broken.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
 /// The size of a crawl, and the interval between its requests.
@@ -50,7 +51,7 @@ impl Default for Work {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// A factor on the round trips of pages.
+    /// The factor by which the round trips of pages are multiplied.
     factor: f64,
     /// Seconds per byte.
     byte_s: f64,
@@ -102,7 +103,7 @@ impl Work {
         PreparedWork { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
     }
 
-    /// The round trips of slow start for one page.
+    /// Number of round trips that slow start needs for one page.
     fn rounds(&self) -> f64 {
         (self.page_bytes() / FIRST_WINDOW + 1.0).log2().max(1.0)
     }
@@ -177,9 +178,10 @@ impl Speed {
         (self.byte_s > 0.0).then(|| self.byte_s.recip())
     }
 
-    /// The speed learned from these crawls, with `self` as the prior. The factor and the time per
-    /// byte are a least-squares fit to the relative times of the crawls, and of `PRIOR_CRAWLS`
-    /// crawls that match the prior.
+    /// Learns the speed from these crawls, with `self` as the prior. The factor of [`Speed`] and
+    /// its seconds per byte are fitted by least squares to the crawls' times per page, each divided
+    /// by the time that the prior predicts. `PRIOR_CRAWLS` more crawls, which match the prior
+    /// exactly, are assumed.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {

@@ -51,7 +51,8 @@ fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
     let queue: Vec<MovableTask> = (0..9).map(|_| waits(1, &[2])).collect();
     // Three tasks wait at agent 1, and none at agent 2. One task moves, and is agent 2's next task.
     assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Gain::EndsSooner)]);
-    // Both queues are long. Tasks move until the times differ by less than a quarter.
+    // Both queues are long. Tasks move until the times at which the queues end differ by less than
+    // a quarter.
     let long = [agent(1, 101, 1), agent(2, 51, 1)];
     let queue_of_100: Vec<MovableTask> = (0..100).map(|_| waits(1, &[2])).collect();
     let moves = plan(&long, &queue_of_100, 100).len();
