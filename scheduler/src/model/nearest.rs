@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 const SUGGESTED: usize = 3;
 /// Maximum length of a name that is compared, in characters: the longest host name in DNS.
 const LONGEST: usize = 253;
-/// Maximum length, in characters, of a name for which all edits are listed. A name of this length
-/// has 3,200 edits.
+/// Maximum length, in characters, of a name for which [`respelled`] returns all names that are one
+/// edit away. For a name of this length, it returns about 3,200 names.
 const LONGEST_EDITED: usize = 40;
 /// A name is near if it differs by at most one edit per this many characters.
 const CHARACTERS_PER_EDIT: usize = 3;
@@ -40,7 +40,8 @@ pub fn question(mut near: Vec<String>) -> String {
 }
 
 /// Likely spellings of a mistyped name, to look up in the store: in other ASCII case, with and
-/// without `www.`, and every name that is one edit away. Long names have no edits listed.
+/// without `www.`, and every name that is one edit away. If `asked` has more than `LONGEST_EDITED`
+/// characters, the names that are one edit away are left out.
 pub fn respelled(asked: &str) -> Vec<String> {
     let mut spelled = vec![asked.to_ascii_lowercase(), asked.to_ascii_uppercase(), capitalised(asked)];
     spelled.push(asked.strip_prefix("www.").map_or_else(|| format!("www.{asked}"), str::to_owned));

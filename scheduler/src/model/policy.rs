@@ -18,7 +18,8 @@ const MOST: u32 = i32::MAX.unsigned_abs();
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// Minimum recrawl interval. Each round measures the site, chooses an agent and is stored.
+/// Minimum recrawl interval. It is not shorter, because each round costs measurements, a choice of
+/// an agent and rows in the store.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of patterns in a list, because an agent compares each link with each pattern.

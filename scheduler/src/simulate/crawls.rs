@@ -1,9 +1,9 @@
 //! Simulates repeated crawls of the same sites, which show how much strategies learn from crawls.
 //!
-//! Each strategy that uses distances has its own history. In every crawl, the strategy chooses an
-//! agent for each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]).
-//! Some strategies sometimes explore another agent. A crawl observes the true round trip between
-//! its agent and its site.
+//! Each strategy that uses distances has its own history of crawls. In every crawl, the strategy
+//! chooses an agent for each site, using the residuals of all earlier crawls
+//! ([`crate::strategy::learned`]). Some strategies sometimes explore another agent. A crawl
+//! observes the true round trip between its agent and its site.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::strategy::{Candidate, Site, choose, explored};
 /// The time between two crawls of a site.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
-/// Simulates all crawls for every contender, and records the true round trips.
+/// Simulates all crawls for every compared strategy that learns, and records in `judged` the true
+/// round trip of each crawl. Other strategies get an empty list.
 pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
@@ -31,8 +32,8 @@ pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &m
     }
 }
 
-/// Simulates one contender's crawls. Returns, for each site, the true round trip of each crawl in
-/// milliseconds. `fresh` are the candidates of each site before any crawl.
+/// Simulates the crawls of one strategy. Returns, for each site, the true round trip of each crawl
+/// in milliseconds. `fresh` are the candidates of each site before any crawl.
 fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];

@@ -13,9 +13,9 @@ const STEPS: usize = 200;
 pub struct Distributions {
     /// The true round trips to the nearest agents, in milliseconds.
     pub nearest: Vec<f64>,
-    /// For each contender, in the order of the settings, the true round trips to the chosen agents,
-    /// in milliseconds. If a contender draws among several agents with equal probability, each of
-    /// these agents has an equal share.
+    /// For each compared strategy, in the order of the settings, the true round trips to the chosen
+    /// agents, in milliseconds. If a strategy draws among several agents with equal probability,
+    /// each of these agents has an equal share.
     pub taken: Vec<Vec<f64>>,
     /// The relative errors of predictions, over pairs of a site and a non-landmark agent.
     pub errors: Vec<f64>,

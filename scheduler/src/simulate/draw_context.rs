@@ -1,5 +1,5 @@
-//! One draw of agents and sites: computes each contender's choice for a site, and the true round
-//! trip to the chosen agent.
+//! One draw of agents and sites: computes each compared strategy's choice for a site, and the true
+//! round trip to the chosen agent.
 
 use super::map::Map;
 use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};

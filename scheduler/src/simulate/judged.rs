@@ -1,5 +1,5 @@
 //! The results of one seed: the drawn agents, the map's predictions for every site, and the
-//! contenders' choices.
+//! compared strategies' choices.
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedResult {
@@ -22,10 +22,11 @@ pub struct JudgedSite {
     /// The agents with a known true round trip to the site. Only these agents are candidates,
     /// because a choice is judged by the true round trip.
     pub agents: Vec<JudgedAgent>,
-    /// The choices of the contenders, in the order of the settings; empty without candidates.
+    /// The choices of the compared strategies, in the order of the settings; empty without
+    /// candidates.
     pub taken: Vec<ContenderChoice>,
-    /// For each contender, the true round trip to its choice in each crawl, in milliseconds; empty
-    /// if sites are crawled only once.
+    /// For each compared strategy, the true round trip to the chosen agent in each crawl, in
+    /// milliseconds; empty if sites are crawled only once.
     pub crawls: Vec<Vec<f64>>,
 }
 
@@ -45,7 +46,7 @@ pub struct JudgedAgent {
     pub rank: Option<usize>,
 }
 
-/// A contender's choice for one site.
+/// A compared strategy's choice for one site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContenderChoice {
     /// The chosen agent's row number in the matrix, from 0.
@@ -58,6 +59,6 @@ pub struct ContenderChoice {
     /// The true round trips to all agents that could be drawn, in milliseconds; without a draw, the
     /// round trip to the chosen agent.
     pub among: Vec<f64>,
-    /// Whether the choice was made by a fallback, because the contender lacked its input.
+    /// Whether the choice was made by a fallback, because the strategy lacked its input.
     pub fell_back: bool,
 }

@@ -1,4 +1,4 @@
-//! Computes the figures of a simulation from the judged seeds.
+//! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]).
 //!
 //! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the results
 //! of `gnp-confirmed`, because the dump has no confirmers, and `load_cv` of strategies that draw.
@@ -30,18 +30,19 @@ pub struct Report {
     pub oracle_rtt_ms: Option<f64>,
     /// The mean over sites of the mean true round trip to an agent, in milliseconds.
     pub random_rtt_ms: Option<f64>,
-    /// The contenders' results, in the order of the settings.
+    /// The results of the compared strategies, in the order of the settings.
     pub strategies: Vec<ContenderScore>,
     pub first_seed: u64,
     pub tier: &'static str,
     /// The ingredients left out of the map.
     pub without: Vec<&'static str>,
     pub election: &'static str,
-    /// Number of judged sites, in all seeds together.
+    /// Number of simulated sites, in all seeds together, with or without a known round trip to an
+    /// agent.
     pub sites: usize,
-    /// Number of judged sites without a place on the map.
+    /// Number of sites with a known round trip to an agent, but without a place on the map.
     pub sites_without_estimate: usize,
-    /// Number of judged sites that no landmark measured.
+    /// Number of sites with a known round trip to an agent, but without a landmark's measurement.
     pub sites_unmeasured: usize,
     /// Number of sites without a known round trip to any agent. They are left out of all figures.
     pub sites_unknown: usize,
