@@ -25,8 +25,7 @@ use crate::gnp::objective::{HUBER, WORST};
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
-/// The prior's reach: the distance to the nearest agent beyond which the prior takes effect, as a
-/// share of the scale.
+/// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
@@ -246,8 +245,7 @@ impl<const N: usize> Host<'_, N> {
         self.with_prior(sum, self.ground.nearest(point).1)
     }
 
-    /// Returns the cost of a place. Stores in `view` the distances and errors from which the cost
-    /// is computed, because [`Host::model`] needs them.
+    /// Returns the cost of a place, and stores the place's distances and errors in `view`.
     #[inline]
     pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
