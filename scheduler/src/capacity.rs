@@ -2,9 +2,9 @@
 //!
 //! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`:
 //! a third to each of the three nearest), so averages are sums over sites. Distances are computed
-//! from the coordinates of one embedding. Corrections that probes and crawls give for single
-//! pairs are left out, because they are unknown for a planned agent. Every site is assumed to be
-//! crawled once.
+//! from the coordinates of one embedding. Corrections that probes and crawls give for single pairs
+//! of agent and site are left out, because they are unknown for a planned agent. Every site is
+//! assumed to be crawled once.
 //!
 //! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
 //! sums of the parts are added in order, so results do not depend on the number of threads.
@@ -129,8 +129,8 @@ pub struct FleetPrediction {
     pub mean_ms: f64,
     /// The `busy` time of the busiest agent: the earliest time by which all crawls can end.
     pub makespan: Duration,
-    /// The load of each agent, in the order of the arguments; `None` for an agent
-    /// outside the fleet.
+    /// The load of each agent, in the order of the argument `agents` of [`compare`]; `None` for an
+    /// agent outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 
@@ -300,7 +300,8 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
 struct NearestAgents(crate::gnp::Nearest);
 
 impl NearestAgents {
-    /// The agents' indices in the fleet, and their round trips in milliseconds, nearest first.
+    /// The agents' indices in the fleet, and their round trips to the site in milliseconds, nearest
+    /// first.
     fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
     }
@@ -322,9 +323,9 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
 }
 
-/// The coordinate of an agent placed at a site: the site's position with the height of the median
-/// agent. The site's own height is the path from its network to its server, which is not part of
-/// the path to an agent beside it.
+/// The coordinate of an agent placed at a site: the site's coordinate with the median height of the
+/// agents. The site's own height is the delay of the site's own access path, which an agent beside
+/// the site does not share.
 pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     let mut heights: Vec<f64> = agents
         .iter()

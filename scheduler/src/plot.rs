@@ -99,7 +99,7 @@ impl Axis {
     }
 }
 
-/// One line of a plot. The style sheet defines the colour and dashes of its class.
+/// One line of a plot. The style sheet defines the colour and dashes of each class of lines.
 pub struct Curve {
     pub name: String,
     pub class: String,

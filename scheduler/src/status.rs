@@ -104,7 +104,7 @@ pub struct AgentStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LandmarkStatus {
     pub name: String,
-    /// Whether an operator chose the landmark, not an election.
+    /// Whether an operator chose the landmark; otherwise an election chose it.
     pub by_hand: bool,
     /// The time for which the landmark has been disconnected; `None` while it is connected.
     pub away_for: Option<Duration>,

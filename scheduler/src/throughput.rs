@@ -26,16 +26,17 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// The sums of a time slice. A crawl changes the sums of only a few slices, even if it spans many,
-/// because `step` is a difference between slices.
+/// The sums of a time slice. All slices between a crawl's first and last slice have equal amounts
+/// of that crawl, and the field `step` contains only differences between consecutive slices. So a
+/// crawl changes the sums of at most three slices: its first two and its last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.
     pub ended: u64,
     /// The pages and bytes in this slice from crawls that began or ended in it.
     pub part: Amount,
-    /// For crawls that span whole slices: the pages and bytes in this slice, minus those in the
-    /// previous slice.
+    /// The pages and bytes in this slice from crawls that span the whole slice, minus the same sum
+    /// of the previous slice.
     pub step: Amount,
 }
 

@@ -1,13 +1,14 @@
 //! Suggests locations for new agents: greedy facility location over the positions of sites.
 //!
-//! Each pick is the candidate that lowers the mean predicted round trip most, after the earlier
-//! picks. With one agent per site, the greedy result is within 1 - 1/e of the optimum
-//! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
-//! functions", 1978).
+//! Each pick is the candidate location that lowers the mean predicted round trip most, after the
+//! earlier picks. With one agent per site, the greedy picks together lower the mean by at least
+//! 1 - 1/e of the best possible reduction (Nemhauser, Wolsey and Fisher, "An analysis of
+//! approximations for maximizing submodular set functions", 1978).
 //!
-//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
-//! agents as the first centres. So candidates are at sites far from the agents and from each other.
-//! Drawing and picking use a sample of the sites; a pick's gain is computed over all sites.
+//! Candidate locations are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
+//! with the agents as the first centres. So most of them are at sites far from the agents and from
+//! each other. Drawing and picking use a sample of the sites; a pick's gain is computed over all
+//! sites.
 
 use std::num::NonZeroUsize;
 
@@ -21,8 +22,8 @@ use crate::model::parallel::in_order;
 /// Sites in the sample. If one in a thousand sites is near a location, the sample includes about
 /// twenty of these sites.
 pub const SAMPLE: usize = 20_000;
-/// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
-/// candidate costs a scan of the sample.
+/// Number of candidate locations: a dozen for each pick if the maximum number of picks (20) is
+/// requested. Each candidate location costs a scan of the sample for every pick.
 pub const CANDIDATES: usize = 256;
 
 /// A suggested location for an agent.
@@ -31,12 +32,12 @@ pub struct Suggestion {
     /// The index of the site at the location.
     pub site: usize,
     /// The reduction of the mean predicted round trip over all sites, in milliseconds, compared
-    /// with the fleet after the earlier picks.
+    /// with the fleet that includes the earlier picks.
     pub gain_ms: f64,
     /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
-    /// The share of all sites that the agent would get after the earlier picks, 0 to 1. Later picks
-    /// may lower this share.
+    /// The share of all sites that an agent at this location would get after the earlier picks,
+    /// 0 to 1. Later picks may lower this share.
     pub share: f64,
 }
 
@@ -47,7 +48,7 @@ pub struct Suggestions {
     pub picks: Vec<Suggestion>,
     /// Number of sites in the sample.
     pub sample: usize,
-    /// Number of candidates tried.
+    /// Number of candidate locations tried.
     pub candidates: usize,
 }
 
@@ -55,8 +56,8 @@ pub struct Suggestions {
 /// than [`TOP`] agents, the missing distances are infinite.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents in the changed fleet. Equal seeds give
-/// equal suggestions.
+/// Suggests the best locations for `count` further agents after the planned change of the fleet.
+/// Equal seeds give equal suggestions.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -93,8 +94,8 @@ pub fn suggest(
     Ok(Suggestions { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
-/// Draws one site from each of [`SAMPLE`] equal ranges of the list, so that every part of the list
-/// is represented.
+/// Draws one site from each of [`SAMPLE`] equal ranges of the list of `count` sites, so that every
+/// range of the list is represented.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -113,7 +114,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     let mut chosen = Vec::new();
     while chosen.len() < CANDIDATES.min(sample.len()) {
         let all: f64 = apart.iter().sum();
-        // Stop if every site coincides with an agent or a candidate.
+        // Stop if every site coincides with an agent or a candidate location.
         if !(all > 0.0 && all.is_finite()) {
             break;
         }
@@ -122,7 +123,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
             left -= weight;
             *weight > 0.0 && left <= 0.0
         });
-        // If rounding leaves a remainder, the last site with a weight is drawn.
+        // If rounding leaves a remainder, the last site with a positive weight is drawn.
         let Some(drawn) = drawn.or_else(|| apart.iter().rposition(|weight| *weight > 0.0)) else { break };
         let place = sites.coordinate(sample[drawn]);
         for (weight, site) in apart.iter_mut().zip(sample) {
@@ -133,23 +134,23 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     chosen
 }
 
-/// The squared straight-line distance of two positions. Heights are left out, because an agent has
-/// the same height wherever it is placed.
+/// The squared distance of two coordinates without their heights. Heights are left out, because a
+/// new agent is assumed to have the same height at every location.
 fn square(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().saturating_sub(1);
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The index of the place with the greatest worth, the first if several are equal. `None` if no
-/// worth is positive.
+/// The index of the place with the greatest `worth`, the first if several are equal. `None` if no
+/// place has a positive worth.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The sum of the round trips that an agent at this location saves over the sample, in
-/// milliseconds.
+/// The time by which an agent at this location shortens the mean round trip of each sampled site,
+/// summed over the sample, in milliseconds.
 fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -159,8 +160,8 @@ fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f
     saved.sum()
 }
 
-/// Adds an agent at this location to the nearest agents of all sites. Returns the agent's share
-/// of all sites.
+/// Adds an agent at this location to the nearest distances of all sites. Returns the share of all
+/// sites that the agent gets.
 fn takes(sites: &Sites, nearby: &mut [NearestDistances], place: &[f64], most: usize) -> f64 {
     let mut taken = 0.0;
     for (index, near) in nearby.iter_mut().enumerate() {
@@ -211,7 +212,7 @@ fn mean(nearby: &[NearestDistances], most: usize) -> f64 {
     nearby.iter().map(|near| mean_of(near, most)).sum::<f64>() / nearby.len().max(1) as f64
 }
 
-/// Rounds to single precision, so that a million sites take 12 MB.
+/// Rounds to single precision, so that the nearest distances of a million sites take 12 MB.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

@@ -58,12 +58,12 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
         agent("new", &[90.0, 1.0], AgentChange::Comes),
     ];
     let top1 = compare(&sites, &agents, SiteSplit::Nearest(1), TWO).unwrap();
-    // Each site is 10 + 2 + 1 ms from its agent. After the change, the second site is 3 ms from
-    // the new agent.
+    // Each site is 13 ms from its agent: the distance 10, the site's height 2 and the agent's
+    // height 1. After the change, the second site is 3 ms from the new agent.
     assert!(close(top1.before.mean_ms, 13.0) && close(top1.after.mean_ms, 8.0), "{top1:?}");
     let load = |outlook: &FleetPrediction, place: usize| outlook.loads[place].unwrap();
-    // The crawl takes three round trips to open and one for each of ten pages. The agent
-    // has two slots.
+    // A crawl takes 13 round trips: three before the first page, and one for each of ten pages.
+    // The agent has two slots.
     let west = load(&top1.before, 0);
     assert!(close(west.sites, 1.0) && close(west.share, 0.5), "{west:?}");
     assert!(close(west.work.as_secs_f64(), 0.169) && close(west.busy.as_secs_f64(), 0.0845), "{west:?}");
@@ -105,7 +105,7 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     let suggested = suggest(&sites, &agents, split, 4, 7, TWO).unwrap();
     assert!(suggested.picks.len() >= 3, "{suggested:?}");
     // The cluster near 500 ms has no agent. The first three picks are in this cluster, and each
-    // gets a third of its sites.
+    // gets a third of the cluster's sites.
     for pick in &suggested.picks[..3] {
         assert!(pick.site >= 300 && close(pick.share, 0.25 / 3.0), "{suggested:?}");
     }

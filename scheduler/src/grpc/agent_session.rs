@@ -36,7 +36,7 @@ use crate::store::{self, embeddings};
 const OUTBOUND_MESSAGES: usize = 256;
 
 /// Time during which an agent gets no leases after it returned a lease because it had no room or
-/// could not begin. Without this pause, the agent would get the same lease again at once.
+/// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum time from the connection to the agent's registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -196,8 +196,8 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
 }
 
 /// Maximum number of heartbeats that an agent can have sent since it was welcomed. An agent varies
-/// its interval by up to a fifth. The maximum is twice the regular number plus a few, which
-/// tolerates any clock error.
+/// its interval by up to a fifth. The maximum is twice the regular number plus four, which leaves
+/// room for this variation and for the errors of clocks.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)

@@ -11,7 +11,7 @@ use tower::Service;
 use super::{auth, status};
 use crate::Scheduler;
 
-/// A server behind the gate.
+/// The gate, with the server to which it passes requests.
 #[derive(Debug, Clone)]
 pub(super) struct Gate<S> {
     within: S,

@@ -169,9 +169,9 @@ pub struct Replacement {
 }
 
 /// Replaces an elected landmark that has been disconnected for at least `after` by a newly elected
-/// agent. If there are several, replaces the one that has been disconnected longest; the other
-/// landmarks stay. Returns `None` if no landmark is lost. If two schedulers run this at once, only
-/// the first replaces the landmark; the second then finds no lost landmark.
+/// agent. If several landmarks are lost, replaces only the one that has been disconnected longest.
+/// Returns `None` if no landmark is lost. If two schedulers run this at once, only the first
+/// replaces the landmark; the second then finds that this landmark is no longer lost.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
     // Usually no landmark is lost, and then this check avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {

@@ -124,7 +124,8 @@ struct WhatIfInput {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Computes a plan. `turn` is kept until the computation ends, even if the caller is gone by then.
+/// Computes a plan. The lock `turn` is held until the computation ends, even if the caller is gone
+/// by then.
 ///
 /// # Errors
 /// When a requested name is unknown or has no coordinates, when no site is located, or when the

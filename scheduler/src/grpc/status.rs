@@ -274,8 +274,8 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     }
 }
 
-/// The status `FailedPrecondition`: a caller with the former operator's token must not replace the
-/// new token.
+/// The status `FailedPrecondition`, because a caller with the operator's former token must not
+/// replace the new token.
 pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was already replaced: use the new token to replace it again")
 }

@@ -37,9 +37,9 @@ impl WrongTokens {
         Self { delay, waiting: Semaphore::new(WAITING), turn: Mutex::default() }
     }
 
-    /// The answer to a request that was refused as the operator's. A wrong token is answered after
-    /// the delay, or at once if too many wrong tokens already wait. Callers of this function must
-    /// hold no database connection, because they may wait for many seconds.
+    /// The answer to a request that failed the check of the operator's token. A wrong token is
+    /// answered after the delay, or at once if too many wrong tokens already wait. Callers of this
+    /// function must hold no database connection, because they may wait for many seconds.
     pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
         if !matches!(refused, AuthError::WrongOperatorToken) {
             return refused.into();

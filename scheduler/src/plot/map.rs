@@ -23,7 +23,8 @@ const NAMES: usize = 40;
 /// Interval between lines of latitude and longitude, in degrees.
 const DEGREES: usize = 15;
 
-/// The colour for a rank, as the style sheet defines it. High ranks have a common colour.
+/// The colour of the group with this rank, as the style sheet defines it. All ranks of [`COLOURS`]
+/// or more have the same colour.
 pub fn colour(rank: usize) -> String {
     if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
 }
@@ -107,7 +108,7 @@ pub enum Plane {
 }
 
 /// Draws the plane. Also returns the number of marks that are drawn on the edge because their
-/// points are outside.
+/// points are outside the drawn part of the plane.
 pub fn draw(
     plane: Plane,
     joined: bool,

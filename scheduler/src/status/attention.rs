@@ -252,7 +252,7 @@ fn idle(status: &Status) -> Vec<Attention> {
     idle.collect()
 }
 
-/// The first of several agents with the same finding, and all of them.
+/// The agents with the same finding: first one of them, then the list of all.
 struct Group<'a>(&'a AgentStatus, Vec<&'a AgentStatus>);
 
 impl<'a> Group<'a> {
@@ -270,7 +270,7 @@ impl<'a> Group<'a> {
         if self.1.len() == 1 { one } else { several }
     }
 
-    /// The first reason that is known among the agents.
+    /// The reason of the first agent whose reason is known.
     fn reason(&self, reason: impl Fn(&'a AgentStatus) -> Option<&'a str>) -> &'a str {
         self.1.iter().find_map(|agent| reason(agent)).unwrap_or("the reason is unknown")
     }

@@ -22,7 +22,7 @@ const SHAPES: (f64, f64) = (0.2, 10.0);
 const HALVINGS: u32 = 24;
 /// Minimum duration, in seconds, which keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;
-/// Number of equal quantile ranges. The mean is approximated by the average of their midpoints.
+/// Number of evenly spaced quantiles, whose average approximates the mean duration.
 const PARTS: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl DurationDistribution {
             };
             logs.iter().fold((0.0, 0.0), power)
         };
-        // Whether the log likelihood rises with the shape, if each shape has its most likely
-        // scale.
+        // Whether the logarithm of the posterior density rises with the shape. Each shape is
+        // combined with the scale that is most likely for that shape.
         let rises = |shape: f64| {
             let (all, weighted) = powers(shape);
             let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;
@@ -104,7 +104,7 @@ impl DurationDistribution {
         }
         let hazard = |time: f64| (time / self.scale).powf(self.shape);
         let lasts = (hazard(age) - hazard(age + time)).exp_m1();
-        // If both hazards are too large to differ, the probability is zero.
+        // If rounding makes both hazards equal, the probability is zero.
         (-lasts).max(0.0).ln()
     }
 }

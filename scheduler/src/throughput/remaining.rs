@@ -73,7 +73,7 @@ pub struct RecentCrawls {
 /// The estimated remaining time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Estimate {
-    /// The time until the last site ends; `None` if it cannot be estimated.
+    /// The time until the last of the crawls ends; `None` if it cannot be estimated.
     pub left: Option<Duration>,
     /// Number of sites that the estimate includes.
     pub sites: u64,
@@ -81,19 +81,19 @@ pub struct Estimate {
     pub held: u64,
     /// Number of sites at stalled agents, which the estimate leaves out.
     pub stalled: u64,
-    /// Explains why there is no estimate, or what the estimate leaves out; empty in the
-    /// normal case.
+    /// Explains why there is no estimate, or what the estimate leaves out; empty if the estimate
+    /// includes all sites.
     pub note: String,
 }
 
 /// Estimates the remaining time. `None` if no site remains.
 ///
 /// The result is the time within which all running and waiting crawls end with a probability of one
-/// half. Waiting sites are assumed to begin evenly over the time that their crawls take together.
-/// This time is computed from the present or the recent concurrency, whichever is higher.
+/// half. Waiting crawls are assumed to begin at a constant rate: the number of concurrent crawls
+/// (the present or the recent number, whichever is higher), divided by the mean duration.
 ///
-/// If crawls recently began at a slower rate, that rate is used instead, because measuring may be
-/// the bottleneck.
+/// Sites without an agent may begin more slowly, because they may have to be measured first. They
+/// are assumed to begin at most at the rate at which crawls recently began.
 pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -403,7 +403,7 @@ mod tests {
             let recent = RecentCrawls { crawls: ended(&lengths), under_way: vec![secs(age); crawling], at_once: 3.0, ..RecentCrawls::default() };
             let crawling = u64::try_from(crawling).unwrap();
             let of = |waiting| left_s(&Remaining { waiting, unassigned: waiting, crawling, ..some_left() }, &recent);
-            // The precision of the search allows this deviation.
+            // The bisection in `median_s` is precise only to a thousandth.
             prop_assert!(of(waiting + 2) >= of(waiting + 1) * 0.998, "{} {}", of(waiting + 2), of(waiting + 1));
         }
     }

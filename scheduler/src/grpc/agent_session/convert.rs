@@ -86,7 +86,7 @@ pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) 
     (TaskId::new(task), LeaseToken::new(token))
 }
 
-/// The load that a heartbeat reports; `None` if the agent reports no free slots.
+/// The load that a heartbeat reports; `None` if the heartbeat lacks the field `free_slots`.
 pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
     let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
     Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
@@ -312,8 +312,8 @@ const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
 pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: OutcomeAnswer) -> v1::SessionResponse {
     let answer = match said {
         OutcomeAnswer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
-        // The first outcome stays stored. The answer is `Duplicate`, so that the agent does not
-        // repeat its outcome.
+        // The first outcome stays stored. A contradicting outcome also gets the answer
+        // `Duplicate`, so that the agent does not send this outcome again.
         OutcomeAnswer::Duplicate | OutcomeAnswer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
         OutcomeAnswer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };

@@ -23,8 +23,8 @@ use crate::store::sites::origin;
 /// the cost of the commit, and low enough for a transaction of some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
-/// Takes the outcomes that have already arrived, beginning with `request`. Also returns the next
-/// message if it is of another kind, or the error that broke the stream.
+/// Adds the outcomes that have already arrived to `reports`, beginning with `request`. Returns the
+/// next message if it is of another kind, or the error that broke the stream.
 pub(super) fn gather(
     request: v1::SessionRequest,
     inbound: &mut Streaming<v1::SessionRequest>,
@@ -39,8 +39,8 @@ pub(super) fn gather(
         if reports.len() == MOST_AT_ONCE {
             return None;
         }
-        // Stops if no message has arrived or the stream has ended. The next read returns the end of
-        // the stream again.
+        // Stops if no message has arrived or the stream has ended. The end of the stream is not
+        // lost, because the next read of the stream returns it again.
         next = inbound.next().now_or_never()?;
     }
 }
@@ -60,7 +60,7 @@ impl Session {
             }
         }
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
-        // A session that is about to end gets no more leases.
+        // An invalid outcome ends the session, so the session then gets no more leases.
         let free = if wrong.is_none() { self.fillable() } else { None };
         let recording = OutcomeBatch { agent: self.agent, reports: converted, free };
         let RecordedOutcome { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
@@ -94,7 +94,7 @@ pub(super) struct OutcomeBatch {
 pub(super) struct RecordedOutcome {
     /// One answer per report, in the order of the reports.
     answers: Vec<OutcomeAnswer>,
-    /// Leases granted for free slots, and the number of these slots.
+    /// The granted leases, and the number of free slots for which leases could be granted.
     grants: Vec<Grant>,
     slots: i64,
 }

@@ -68,7 +68,7 @@ pub(super) struct Session {
     /// freed since then.
     pub(super) free: i64,
     /// Whether a task may be waiting for the agent. When a task is assigned to the agent, the
-    /// session is woken.
+    /// session is woken and reads this value from the store again.
     waits: bool,
     /// The contact URL sent with the welcome.
     contact_url: Option<String>,
@@ -205,8 +205,8 @@ impl Session {
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // Only the start and the end of a pause are logged, because the text about a full disk
-        // changes with every heartbeat.
+        // Only the start and the end of a pause are logged, because the reason may change with
+        // every heartbeat. For example, the text about a full disk contains the free space.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
                 Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
@@ -365,8 +365,8 @@ impl Session {
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
-            // The agent's waiting tasks will soon go to other agents, so planning must not run at
-            // the slow rate of a quiet scheduler.
+            // The assignment job must soon give the agent's waiting tasks to other agents. This
+            // signal prevents the longer period at which the job runs without signals.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());
         }

@@ -125,7 +125,7 @@ async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
 async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
     let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
     let history = embeddings::history(conn, 1).await?;
-    // If a newer embedding was stored between the two queries, the newest line of the history
+    // If a newer embedding was stored between the two queries, the newest entry of the history
     // belongs to that embedding.
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {

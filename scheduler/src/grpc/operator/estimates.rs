@@ -52,9 +52,8 @@ struct Entry {
 }
 
 impl Estimates {
-    /// The remaining time of a batch; the values `None` are those of `Entry::newest`. Waits up to
-    /// `patience` for an estimate that is being computed, then returns the former estimate. The
-    /// result is at most a little older than the pause between two estimates.
+    /// The remaining time of a batch; `None` means the same as in `Entry::newest`. Waits up to
+    /// `patience` for an estimate that is being computed, then returns the former estimate.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
         let computing = self.begin(pool, batch);
         if let Some(computing) = computing {

@@ -140,8 +140,9 @@ async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Sta
     }
 }
 
-/// The status for an unknown name in a call that changes something. Adds the nearest known names
-/// and, if only one name has this beginning, that names must be given in full.
+/// The status for an unknown name in a call that changes something. The message suggests the
+/// nearest known names. If only one name has this beginning, the message also says that names must
+/// be given in full.
 pub(in crate::grpc) async fn inexact(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
     match names::beginning_with(conn, noun, name).await {
         Ok(known) if known.len() == 1 => {

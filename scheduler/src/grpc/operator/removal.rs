@@ -1,4 +1,5 @@
-//! Removes a batch step by step. The removal continues only while the client reads its progress.
+//! Removes a batch in steps of up to a thousand tasks. The removal continues only while the client
+//! reads the progress messages.
 
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use crate::{Scheduler, store};
 
 use crate::grpc::status;
 
-/// The pause after a step, which leaves the database to other work for half of the time. `WAIT` is
-/// the pause while the remaining tasks cannot be removed yet.
+/// The pause after a step that removed tasks. A step takes some tens of milliseconds, so the pause
+/// leaves about half of the time to other work. `WAIT` is the pause while the remaining tasks
+/// cannot be removed yet.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -37,7 +39,7 @@ impl Removal {
         Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
     }
 
-    /// Sends one message at once, and one more after each step.
+    /// Sends one message at once, and one more after each step of the removal.
     pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;

@@ -172,12 +172,12 @@ impl ReportDesk {
     }
 }
 
-/// Some rows of the report, and the number of rows omitted after them because of the limit.
+/// Some rows of the report on assignments, and the number of rows that the limit omits after them.
 type Page = (Vec<AssignmentRow>, u64);
 
-/// The requested rows, at most `limit`. If rows are omitted, the last message has their number. The
-/// next page is read while a page is sent, so at most three pages are in memory. No database
-/// connection is kept between two pages.
+/// The requested rows, at most `limit`. If rows are omitted, the last message has their number. At
+/// most three pages are in memory: one is sent, one waits in the channel, and one is read. No
+/// database connection is kept between two pages.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::TaskFilter,
@@ -190,7 +190,7 @@ fn messages(
             drop(sender.send(Err(error.into())).await);
         }
     });
-    // Each row becomes a message only when it is sent, while the next page is read.
+    // Each row becomes a message only when it is sent, so that a page is not in memory twice.
     ReceiverStream::new(receiver).flat_map(|page: Result<Page, Status>| {
         let (rows, more, failed) = match page {
             Ok((rows, more)) => (rows, more, None),

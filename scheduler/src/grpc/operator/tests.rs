@@ -343,7 +343,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let one = ask("a.cn", "", Some(first.assignment_id)).await.expect("explained");
     assert_eq!(one.tasks[0].choices, std::slice::from_ref(former));
 
-    // The last agent that may crawl the site drains, so the site waits, and the cause says so.
+    // The last agent that may crawl the site drains, so the site waits.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: second.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let waits = ask("a.cn", "", None).await.expect("explained").tasks.remove(0).waits;
@@ -842,8 +842,8 @@ async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool
     let mut stream = desk.events().events(request).await.expect("a stream").into_inner();
     let cancel = v1::CancelTasksRequest { batch: "autumn".into(), all: true, ..Default::default() };
     desk.sites().cancel_tasks(cancel).await.expect("cancelled");
-    // The stream may also report the submission, if other transactions were running when the stream
-    // began.
+    // The stream may also report the submission, because an event is reported only when all earlier
+    // transactions have ended, including those of other tests.
     let event = loop {
         let event = stream.message().await.expect("a stream").expect("an event");
         assert_eq!((event.site.as_str(), event.batch.as_str(), event.noun.as_str()), ("b.cn", "autumn", "task"));

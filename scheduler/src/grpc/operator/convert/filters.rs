@@ -35,7 +35,7 @@ impl Places {
     }
 }
 
-/// The times from `since` on and before `until`.
+/// The times from `since` (inclusive) to `until` (exclusive). `None` means no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::grpc) struct TimeRange {
     pub(in crate::grpc) since: Option<DateTime<Utc>>,

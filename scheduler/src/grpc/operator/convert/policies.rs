@@ -38,7 +38,7 @@ fn time(field: &str, value: Option<prost_types::Duration>) -> Result<Option<Dura
     value.map_err(|_| InvalidField::new(field, "a duration must not be negative"))
 }
 
-/// Converts policy requests and complete policies.
+/// Converts a policy request. A complete policy is first converted to a request with all fields.
 impl From<PolicyRequest> for v1::CrawlPolicy {
     fn from(policy: PolicyRequest) -> Self {
         Self {
@@ -74,7 +74,8 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     }
 }
 
-/// Converts constraints requests and complete constraints.
+/// Converts a constraints request. Complete constraints are first converted to a request with all
+/// fields.
 impl From<ConstraintsRequest> for v1::Constraints {
     fn from(asked: ConstraintsRequest) -> Self {
         let unmet = asked.unmet.map_or(v1::Unmet::Unspecified, Into::into);

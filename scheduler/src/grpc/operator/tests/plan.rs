@@ -67,8 +67,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // Before the changes, each site is 10 + 2 + 1 ms from its agent. After them, an agent of height
-    // 1 ms stands beside the second site.
+    // Before the changes, each site is 13 ms from its agent: the distance 10, the site's height 2
+    // and the agent's height 1. The changes add an agent of height 1 ms beside the second site.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();
@@ -80,7 +80,7 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let load = |place: usize| (plan.agents[place].before.as_ref(), plan.agents[place].after.as_ref());
     assert!(matches!(load(0), (Some(before), Some(after)) if before.share == 0.5 && after.sites == 1.0), "{plan:?}");
     assert!(matches!(load(1), (Some(_), None)) && matches!(load(2), (None, Some(after)) if after.share == 0.5));
-    // Ten pages at an interval of one second, plus three round trips.
+    // The crawl takes ten pages at an interval of one second, plus three round trips.
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
