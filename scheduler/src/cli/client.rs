@@ -236,8 +236,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects to a scheduler. If other schedulers are known, first checks that this one can serve
-/// requests. So no command has to be repeated at a second scheduler.
+/// Connects to a scheduler. If other schedulers are known, also checks that this one can serve
+/// requests, because otherwise the caller should try another one.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));

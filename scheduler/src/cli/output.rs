@@ -51,7 +51,8 @@ pub(crate) struct FormatArgs<R: Row> {
     wide: WideFlag<R>,
 }
 
-/// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
+/// The flags of commands that print one thing, or a log. If the output contains tables, `R` is the
+/// row type of the main table. The help of `--wide` names the additional columns of this table.
 #[derive(Debug, Args)]
 pub(crate) struct ShowFormatArgs<R: Row = TextLines> {
     /// Output format: text for people, or JSON (one object; of a log, one per line) [env:
@@ -180,7 +181,7 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         !self.begun
     }
 
-    /// Returns the text after the last row. If there were no rows, this is the whole output.
+    /// Returns the text after the last row. If there were no rows, this text is the whole output.
     pub(crate) fn end(&mut self) -> anyhow::Result<String> {
         match (self.format, self.begun) {
             (Format::Json, true) => Ok("\n]\n".to_owned()),

@@ -138,7 +138,7 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Adds the values that `show` makes of the generated messages to the examples of an answer.
+    /// Adds examples to an answer: the values that `show` makes from the generated messages.
     fn also<M: Message + Default, T: Serialize>(&mut self, name: &str, show: impl Fn(M) -> T) {
         for message in self.contract.every() {
             self.answers.add(name, serde_json::to_value(show(message)).unwrap());

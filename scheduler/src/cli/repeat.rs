@@ -17,7 +17,7 @@ use super::output::{Format, FormatArgs, ShowFormatArgs};
 use super::view::{Row, View, now, relative};
 use crate::app::exit::{self, print, sentence, usage};
 
-/// The interval between two requests if none is given, in seconds.
+/// The default interval between two requests, in seconds.
 const USUAL: &str = "2";
 /// Minimum and maximum interval, in seconds. A tenth of a second is faster than a person can read,
 /// and more than a day is probably a mistake.

@@ -1,4 +1,4 @@
-//! The style sheet and the script, which are part of the program.
+//! The dashboard's style sheet and script, which are part of the program.
 
 use axum::extract::Path;
 use axum::http::StatusCode;

@@ -11,13 +11,14 @@ use super::pages::{self, PageName};
 
 /// A page that takes less time to draw than this is drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
-/// A page is kept for this many times the time that it took, so that drawing it takes at most one
-/// per cent of a core.
+/// A page is kept for this many times the time that drawing it took, so that drawing a page takes
+/// at most one per cent of a core.
 const KEPT: u32 = 100;
-/// Maximum number of kept pages. A visitor can name any stored epoch of the map.
+/// Maximum number of kept pages. A limit is needed because visitors can request the map of every
+/// stored epoch.
 const MOST_PAGES: usize = 20;
 
-/// The place of a page, which is locked while the page is drawn.
+/// The place where a page is kept. The place is locked while the page is drawn.
 type Place = Arc<tokio::sync::Mutex<Option<KeptPage>>>;
 
 #[derive(Debug)]

@@ -165,7 +165,7 @@ pub(super) fn share_bar(share: f64, text: &str) -> Markup {
 
 /// A path that ends with a name, which may contain any character.
 pub(super) fn path(head: &str, name: &str) -> String {
-    // All other characters must be escaped in a path.
+    // Characters outside this set must be escaped in a path.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let escaped =
         name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });

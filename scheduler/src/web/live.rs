@@ -23,7 +23,7 @@ use super::{Web, drawn};
 
 /// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Time after which a browser must connect again, so that its session is checked again.
+/// Time after which a browser must connect again, so that its cookie is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
 /// Maximum number of pages that are watched at once, and of viewers of all these pages together.
 const MOST_PAGES: usize = 50;

@@ -5,9 +5,9 @@
 //! of the code is the stored hash of the token. So every scheduler of the database accepts the
 //! cookie without storing anything, and the cookie becomes invalid when the token is replaced.
 //!
-//! Forms contain a code over the cookie, and requests that change something must come from a page
-//! of the same origin. On loopback, only requests to local names are served. Otherwise a page of
-//! another origin could read the dashboard through a name that resolves to 127.0.0.1 (DNS
+//! Forms contain a second code, computed from the cookie. Requests that change something must come
+//! from a page of the same origin. On loopback, only requests to local names are served. Otherwise
+//! a page of another origin could read the dashboard through a name that resolves to 127.0.0.1 (DNS
 //! rebinding).
 
 use std::net::{IpAddr, SocketAddr};
@@ -135,7 +135,7 @@ async fn admitted(web: &Web, request: &mut Request) -> Result<(), Response> {
 }
 
 /// Reads the form of a request that changes something. The request is refused unless a page of the
-/// same origin sent it. The form must contain the session's code, except when signing in.
+/// same origin sent it. The form must contain the operator's [`FormCode`], except when signing in.
 async fn form_sent(request: &mut Request, visitor: &Visitor, signs_in: bool) -> Result<Form, PageError> {
     let refuse = |why: &str| PageError::new(StatusCode::FORBIDDEN, why);
     if !is_same_origin(request.headers()) {
@@ -198,8 +198,8 @@ fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
     let ends: i64 = signed.split('.').next()?.parse().ok()?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
-    // Hashes are compared in constant time, so the time does not show how much of the
-    // code is right.
+    // Hashes are compared in constant time, so the time of the comparison does not show how
+    // much of the code is right.
     let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
     (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
 }

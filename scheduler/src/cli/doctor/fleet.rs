@@ -73,7 +73,7 @@ impl Asked {
     }
 }
 
-/// Converts the findings of the scheduler's status, and adds a line for each subject
+/// Converts the findings of the scheduler's status, and adds a good result for each subject
 /// without a finding.
 fn findings(status: &ShowStatusResponse) -> Vec<CheckResult> {
     let mut results: Vec<CheckResult> = status.attention.iter().filter_map(finding).collect();

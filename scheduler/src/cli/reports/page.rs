@@ -10,8 +10,8 @@ use maud::{Markup, html};
 use crate::cli::output::{bytes_cell, count_cell, float_cell, millis_cell, number, share_cell, size_cell, text_cell};
 use crate::plot::{Axis, Bar, Curve, STYLE, bars, document, lines};
 
-/// Maximum number of bars of a plot, and of rows of a table. A line below states how many
-/// were left out.
+/// Maximum number of bars of a plot, and of rows of a table. A line below the plot or table states
+/// how many were left out.
 const MOST_BARS: usize = 20;
 const MOST_ROWS: usize = 200;
 /// Number of slices into which the time of a batch is divided.

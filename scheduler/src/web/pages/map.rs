@@ -41,7 +41,7 @@ pub(in crate::web) struct MapData {
     epochs: Vec<i64>,
     fitted_at: Option<DateTime<Utc>>,
     dimensions: usize,
-    /// The share of the variance that remains visible in the plane, 0 to 1.
+    /// The share of the coordinates' variance that remains visible in the plane, 0 to 1.
     explained: f64,
     agents: Vec<MapAgent>,
     sites: Vec<MapSite>,
