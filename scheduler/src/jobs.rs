@@ -1,10 +1,10 @@
-//! Background tasks. Each is an idempotent function of the stored state, run periodically and on
+//! Background jobs. Each is an idempotent function of the stored state, run periodically and on
 //! signals.
 //!
-//! A task gets its transactions only through its role ([`leadership::Leader`]), so it changes
-//! nothing while another scheduler leads that role. A failed pass is logged once and retried at the
-//! next tick; there are no retries inside a pass. A panicking task ends the process: the supervisor
-//! in `run` joins every task and reports which one panicked.
+//! A job gets its transactions only through its role ([`leadership::Leader`]), so it changes
+//! nothing while another scheduler leads that role. A failed pass is logged once, and the next pass
+//! tries again; there are no retries inside a pass. A panic in a job ends the process: the
+//! supervisor in `run` joins every job and reports which one panicked.
 
 pub mod assign;
 pub mod fit;
@@ -33,14 +33,14 @@ use crate::wake::Wakes;
 
 use leadership::NotLeader;
 
-/// The minimum rest between two passes. Busy agents report dozens of times a second, and one pass
-/// handles the work that results from all reports since the last pass.
+/// The minimum rest between two passes. Busy agents report dozens of times a second. After a rest,
+/// one pass handles the work that results from all reports since the last pass.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// A quiet scheduler multiplies the period of a pass by this factor. Changes that only time causes
-/// (the end of a pause, a due recrawl) are then noticed up to this many periods late.
+/// A quiet scheduler multiplies the period of a pass by this factor. Changes that send no signal,
+/// such as the end of a pause or a due recrawl, are then noticed up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs even without a signal.
@@ -67,9 +67,9 @@ impl Period {
 /// Runs `run_once` soon after the start, then whenever `wake` is signalled or `period` has passed,
 /// until `shutdown`.
 ///
-/// After each pass, the task rests for as long as the pass took, but at least for `LEAST_REST`. So
-/// a task with much work occupies the database at most half of the time. A signal while the task
-/// rests is handled afterwards. The first pass waits a random part of `period / 10`, so that
+/// After each pass, the job rests for as long as the pass took, but at least for `LEAST_REST`. So a
+/// job with much work occupies the database at most half of the time. A signal that comes during
+/// the rest is handled after the rest. The first pass waits a random part of `period / 10`, so that
 /// schedulers started together do not work at the same moments.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
@@ -86,7 +86,7 @@ pub async fn run_periodic<F, Fut>(
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
-        // `Notify` keeps a signal that arrives during the pass, or while the task rests.
+        // `Notify` keeps a signal that arrives during the pass or the rest.
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = wake.notified() => {}
@@ -137,8 +137,8 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(began.elapsed() >= 3 * LEAST_REST, "four passes within {:?}", began.elapsed());
-        // The task now rests after its fourth pass; without the signal below, the fifth would begin
-        // only in an hour.
+        // The job now rests after its fourth pass. Without the signal below, the fifth pass would
+        // begin only in an hour.
         wake.notify_one();
         let fifth = tokio::time::timeout(Duration::from_secs(20), passes.wait_for(|passes| *passes == 5)).await;
         fifth.expect("the signal was answered").expect("the task runs");

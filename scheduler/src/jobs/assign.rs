@@ -51,7 +51,8 @@ const TASKS_PER_PASS: i64 = 500;
 #[derive(Debug)]
 pub struct Assign {
     scheduler: Leader,
-    /// The address at which the next scan of addresses with waiting tasks begins.
+    /// The address after which the next pass continues to release tasks that wait for their
+    /// address. `None` means that it starts again at the first address.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
@@ -253,7 +254,8 @@ fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
 
-/// Records the loads of the listed candidates. A static draw was made without these loads.
+/// Records the loads of the listed candidates. With `Draws::Static`, the choice was made without
+/// loads.
 fn record_loads(choice: &mut Choice, agents: &[AvailableAgent]) {
     for one in &mut choice.candidates {
         one.load = agents.iter().find(|agent| agent.agent == one.agent).map_or(one.load, |agent| agent.load);
@@ -308,8 +310,8 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// The choice of an agent that may be nearer than the chosen one. `None` if the strategy does not
-/// explore, or if no agent is worth a trial now.
+/// The choice of another agent, which explores the site because this agent may be nearer than the
+/// chosen one. `None` if the strategy does not explore, or if no agent should explore the site now.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,
@@ -354,8 +356,8 @@ fn count(agents: usize) -> u32 {
 }
 
 /// The seed of the random choice for a task. It depends only on the task and on the number of its
-/// earlier choices, so a choice can be repeated exactly. The seeds of neighbouring tasks are
-/// unrelated.
+/// earlier choices, so a choice can be repeated exactly. The seeds of tasks with consecutive
+/// identifiers are unrelated.
 pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

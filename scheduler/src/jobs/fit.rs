@@ -1,9 +1,9 @@
 //! Fitting: computes an embedding from the mesh. The new embedding replaces the former one in a
 //! single transaction.
 //!
-//! A fit is made if there is a reason (see `due`) and the mesh has no gap that will soon close. A
-//! fit requested by an operator does not wait for gaps. A fit is discarded if another embedding was
-//! stored since it began.
+//! A fit is made if there is a reason (see `due`). Unless an operator requested the fit, it first
+//! waits, for at most `PATIENCE`, until every connected agent has tried to measure the landmarks'
+//! beacons. A fit is discarded if another embedding was stored since the fit began.
 
 pub(super) mod due;
 pub mod landmarks;
@@ -27,13 +27,14 @@ use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
-/// Maximum time that a fit waits for gaps in the mesh. Within this time a lost beacon order expires
-/// and is sent again, so a fit leaves out only agents that disconnect again and again.
+/// Maximum time that a fit waits for missing measurements of landmarks' beacons. Within this time a
+/// lost order expires and is sent again, so a fit leaves out only agents that disconnect again and
+/// again.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Minimum time between two judgements of the drift, each of which reads the whole mesh.
 const JUDGED_EVERY: Duration = Duration::from_secs(60);
-/// Number of old embeddings kept for sites that still have placements in them. Few are enough,
-/// because few refits happen while a site waits for an agent.
+/// Number of newest embeddings that are always kept. An older embedding is kept only while a site
+/// with an open task is placed in it.
 const KEPT: i64 = 5;
 /// Maximum number of placements deleted in one pass, which takes well under a second.
 const FORGOTTEN_PER_PASS: i64 = 5_000;
@@ -44,7 +45,8 @@ pub struct Fit {
     /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
     /// locked across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// When the fit that is due began to wait for gaps in the mesh. Never locked across an await.
+    /// When the due fit began to wait for missing measurements of beacons. Never locked across an
+    /// await.
     due_since: Mutex<Option<Instant>>,
     /// When the drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
@@ -182,7 +184,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Whether the mesh has gaps for which the fit should still wait.
+    /// Whether the fit should still wait for missing measurements of landmarks' beacons.
     fn waits_for(&self, ground: &Ground) -> bool {
         let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *due_since.get_or_insert_with(Instant::now);
@@ -226,8 +228,8 @@ impl DueFit {
     /// Fits the embedding. If that fails, returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.ground.landmarks);
-        // The epoch is the seed, so a fit can be repeated exactly, but a retry after a failure
-        // differs.
+        // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
+        // new epoch, so it differs.
         let seed = self.epoch.get().unsigned_abs();
         let Self { switches, epoch, dimensions, .. } = self;
         let fitted = gnp::fit_with(switches, self.former.as_ref(), epoch, &mesh, landmarks, dimensions, seed);

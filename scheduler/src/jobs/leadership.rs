@@ -1,6 +1,6 @@
-//! Roles: only the leader of a role can access the database for the background tasks of that role.
+//! Roles: only the leader of a role can access the database for the background jobs of that role.
 //!
-//! A task of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
+//! A job of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
 //! term, and holds a lock that prevents other schedulers from taking the role before the
 //! transaction ends. If the scheduler has lost the role, the pass ends without an error and its
 //! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row and takes
@@ -26,7 +26,8 @@ use crate::wake::Wakes;
 
 use super::locate::refined::MapCache;
 
-/// Number of renewals of a scheduler's row during the life of a term. Three in a row may fail.
+/// Number of renewals of a scheduler's row during the life of a term. Three consecutive renewals
+/// may fail.
 const RENEWALS_PER_LIFE: u32 = 4;
 /// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
 /// life. This time is at least `LEAST_STANDSTILL`.
@@ -38,7 +39,7 @@ const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 #[error("another scheduler leads")]
 pub struct NotLeader;
 
-/// The state that the tasks of one role share. Cheap to clone.
+/// The state that the jobs of one role share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leader {
     role: Role,
@@ -88,8 +89,8 @@ struct SchedulerEntry {
 }
 
 impl HeldTerms {
-    /// The terms of a scheduler that agents reach at `url`. The scheduler has none before the first
-    /// [`HeldTerms::renew`].
+    /// The terms of a scheduler that agents reach at `url`. The scheduler has no term before the
+    /// first [`HeldTerms::renew`].
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
@@ -102,7 +103,7 @@ impl HeldTerms {
         }
     }
 
-    /// Gives the tasks of a role access to the database.
+    /// Gives the jobs of a role access to the database.
     pub fn on(&self, role: Role, scheduler: &Scheduler) -> Leader {
         Leader {
             role,

@@ -108,8 +108,8 @@ impl Locate {
         Ok(moved)
     }
 
-    /// Stores the geographic positions of these sites by their addresses, except for sites that
-    /// have a position from a list.
+    /// Stores the geographic positions of these sites by their addresses, except for sites whose
+    /// submitted list gave a position.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
     }
 
-    /// Fits a map of this kind. Returns whether all heights are zero, and whether a refined map
-    /// exists.
+    /// Fits a map of this kind. Returns whether all heights (the last coordinates) are zero, and
+    /// whether a refined map exists.
     async fn fitted_with(pool: PgPool, map: Tier) -> (bool, bool) {
         let trial = Trial::with(pool, 6, Config { map, ..Config::default() }).await;
         trial.mesh(&trial.agents).await;

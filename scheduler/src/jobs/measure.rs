@@ -21,10 +21,11 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Maximum number of tasks that one pass moves, and also of sites that it gives to probers.
+/// Maximum number of tasks that one pass moves to measuring, and of sites that one pass gives to
+/// probers.
 const BATCH: i64 = 1000;
-/// Maximum number of tasks being measured at the same time. By default, nine probers together have
-/// orders for about half of so many tasks.
+/// Maximum number of tasks being measured at the same time. With the default settings, nine probers
+/// together can have about half as many open site orders.
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Time allowed for an order in addition to its samples: for the message's round trip, and because
 /// the agent may be busy.

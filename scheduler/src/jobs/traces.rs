@@ -2,8 +2,8 @@
 //! and a span for the whole task when it ends. No other work waits for traces, and the code that
 //! moves tasks does not depend on traces.
 //!
-//! Only the leader follows the log, from the newest event on. The number of unfinished tasks in
-//! memory is bounded; a task above this limit has no trace.
+//! Only the leader of the role reap follows the log, from the newest event on. The number of
+//! unfinished tasks in memory is bounded; a task above this limit has no trace.
 
 use std::collections::HashMap;
 use std::time::Duration;

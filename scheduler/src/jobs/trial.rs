@@ -156,7 +156,7 @@ impl Trial {
         landmarks::replace(&mut *self.conn().await, &chosen, landmarks::ChosenBy::Hand).await.expect("set landmarks");
     }
 
-    /// A submitted task of a batch that needs distances.
+    /// A submitted task of a batch whose strategy needs distances.
     pub(super) async fn task(&self, name: &str) -> (TaskId, SiteId) {
         let batch = self.batch(name, "gnp-top3").await;
         self.task_of(batch, name, "submitted").await

@@ -143,8 +143,8 @@ impl Admission {
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
     /// The tasks can fail only if no enrolled agent meets the constraints. They wait if the agents
-    /// that meet the constraints are disconnected or have used up their quota. A quota is free
-    /// again within a day.
+    /// that meet the constraints are disconnected or have used up their quota. A used-up quota
+    /// becomes free again within 24 hours.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -153,7 +153,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// Each agent that may no longer begin the tasks of a batch that are assigned to it.
+    /// The agents that may no longer begin their assigned tasks of a batch, each with this batch.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -167,8 +167,8 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds the tasks that no agent may crawl, or fails these tasks if their batch's constraints
-    /// say so. The caller has locked the tasks.
+    /// Holds these tasks, which no agent may crawl, or fails them if [`Self::fate`] says so. The
+    /// caller has locked the tasks.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -408,7 +408,8 @@ mod tests {
         };
         for _ in 0..5 {
             trial.balance().await;
-            // This is checked before the next pass, which would withdraw the task.
+            // The count is checked before `assign`, which would withdraw a task from an excluded
+            // agent.
             assert_eq!(count("a2 b").await, 0);
             trial.assign().await;
         }

@@ -3,9 +3,10 @@
 //!
 //! The pure module `strategy::load::balance` decides the moves. A pass reads the agents' loads and
 //! queues, and stores each move as a new assignment with its cause. A pass reads only the ends of
-//! the longest queues and makes at most `MOVES` moves. It predicts distances only to agents that
-//! joined after the task's agent was chosen. A task is moved only if its assignment has not changed
-//! since it was read, and never to an agent that the task's batch excludes.
+//! the longest queues and makes at most `MOVES` moves. For a queued task, it predicts distances
+//! only to agents that joined after the task's agent was chosen. A task is moved only if its
+//! assignment has not changed since it was read, and never to an agent that the task's batch
+//! excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,8 +28,8 @@ use crate::jobs::leadership::Leader;
 
 /// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
 const MOVES: usize = 200;
-/// Number of tasks read from one queue. An agent that is admitted to only one in fifty tasks still
-/// finds one among them.
+/// Number of tasks read from one queue. Even an agent that may crawl only one in fifty tasks finds
+/// one among a hundred.
 const LOOKED_AT: i64 = 100;
 /// Maximum number of queues read in one pass, the longest first.
 const QUEUES: usize = 20;
@@ -88,8 +89,8 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };
-    // Most tasks need only the agents' loads, so they share one list of candidates. Otherwise a
-    // thousand agents and two thousand tasks would need two thousand lists.
+    // Most tasks need only the agents' loads, so they share one list of candidates. Otherwise two
+    // thousand tasks would need two thousand lists, each with up to a thousand agents.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
         Some(known) => known.candidates(task.site, &agents, Draws::Balanced).into(),
@@ -178,8 +179,8 @@ mod tests {
     use crate::store::agents::drains;
     use crate::store::fixtures;
 
-    /// Three agents with two slots each, and `count` located tasks whose sites are 10, 20 and 30 ms
-    /// away from them.
+    /// Three agents with two slots each, and `count` located tasks. The agents are 10, 20 and 30 ms
+    /// away from every site.
     async fn located(pool: PgPool, count: usize, draws: Draws) -> (Trial, Vec<TaskId>) {
         let trial = Trial::with(pool, 3, Config { draws, ..Config::default() }).await;
         let batch = trial.batch("b", "gnp-top3").await;
@@ -284,7 +285,7 @@ mod tests {
         }
         trial.balance().await;
         // Two of the tasks begin at once. One more waits for the joined agent, because this agent
-        // is clearly nearer and its queue is not longer than the others'.
+        // is clearly nearer and its queue is not longer than the queues of the other agents.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);

@@ -1,10 +1,10 @@
 //! Claims (round trips to sites, measured by non-landmark agents): decides which claims are used in
 //! the choice of an agent.
 //!
-//! Landmarks are judged by all their reports (`jobs::fit::trust`). An agent that confirms a site
-//! has measured little else, and could win every site by claiming a round trip near zero. A
-//! rejected claim is not used in the choice; the agent is then ranked by its prediction. The claim
-//! stays stored, and the agent is judged by it.
+//! Landmarks are judged by all their reports (`jobs::fit::trust`). A confirmer has made few other
+//! reports, and could win every site by claiming a round trip near zero. Therefore each claim is
+//! checked here. A rejected claim is not used in the choice; the agent is then ranked by its
+//! prediction. The claim stays stored, and the agent is judged by it.
 
 use std::collections::BTreeMap;
 

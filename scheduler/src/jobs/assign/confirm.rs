@@ -33,8 +33,8 @@ use crate::jobs::measure::{order_lifetime, spread};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum number of open confirmations. The limit prevents long waits for agents that are near
-/// many sites.
+/// Maximum number of open confirmations. With more, the sites near one agent would wait long for
+/// this agent's measurements.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 }
 
 /// Begins requested confirmations. Returns the number of confirmations that ended at once, because
-/// no other agent could be nearer than those that have measured.
+/// no other agent could be nearer than the agents that have measured the site.
 async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
@@ -362,7 +362,8 @@ mod tests {
         line.pass().await;
         assert!(line.asked().await.is_some());
         line.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
-        // Moves the deadlines into the future, so that none passes before the test moves it back.
+        // Moves the deadlines into the future, so that no deadline passes before the test moves it
+        // back.
         line.trial.execute("update confirmations set began_at = began_at + interval '1 hour'").await;
         line.trial.execute("update task_holds set until = until + interval '1 hour'").await;
         line.pass().await;

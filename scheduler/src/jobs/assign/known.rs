@@ -110,8 +110,8 @@ impl Known {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
-    /// The agents as candidates for a site. For static draws, the candidates have no load and no
-    /// corrections learned from crawls.
+    /// The agents as candidates for a site. With [`Draws::Static`], the candidates have no load and
+    /// no corrections learned from crawls.
     pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent], draws: Draws) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
@@ -142,8 +142,8 @@ impl Known {
     }
 }
 
-/// The plausible crawls of a site. The round trip that a non-landmark agent observed in a crawl is
-/// a claim, like a measured one.
+/// The crawls of a site, without those whose round trips are rejected. A round trip that a
+/// non-landmark agent observed in a crawl is checked like a claim.
 fn believed_crawls(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,

@@ -35,8 +35,8 @@ const WINDOW: i64 = 500;
 /// fill all windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
 /// Maximum age of a plan. Some changes send no signal, such as a new measurement of a site or a
-/// quota that became free, and a signal may be lost. A plan reflects such changes at most this
-/// late.
+/// quota that became free, and a signal may be lost. After this time, a new plan takes such changes
+/// into account.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Makes plans. Keeps the newest plan while a new one would be the same.
@@ -125,8 +125,8 @@ struct PassTotals {
 }
 
 /// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
-/// tasks fill a whole window and some agent is admitted to no task planned so far. Such an agent
-/// must not stay idle because of tasks that it may not crawl.
+/// tasks fill a whole window and some agent is admitted to no task planned so far. The caller then
+/// plans another window, because that may have tasks for this agent.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();

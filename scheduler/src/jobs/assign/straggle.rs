@@ -1,7 +1,7 @@
 //! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
 //!
-//! Runs for idle slots when no site waits to be planned. While sites wait, it runs only for slots
-//! of agents that may crawl none of the waiting sites. The pure module `strategy::straggler`
+//! A pass fills idle slots when no site waits to be planned. While sites wait, it fills only the
+//! slots of agents that may crawl none of the waiting sites. The pure module `strategy::straggler`
 //! chooses the crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the
 //! task is then planned like any other. A crawl stays with its agent if the crawl ends before the
 //! lease is returned, or if the agent does not receive or support the preemption.
@@ -90,8 +90,8 @@ async fn idle(
     Ok(agents.iter().map(free).collect())
 }
 
-/// The facts about each of these crawls and about the agents that may take it over. Omits crawls of
-/// agents that get no work now, because their distance to the site is unknown.
+/// The facts about each of these crawls and about the agents that may take it over. Omits a crawl
+/// if its agent is not in `agents`, because distances are read only for `agents`.
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,

@@ -67,7 +67,7 @@ pub(super) async fn hold_broken(
 }
 
 /// Holds the tasks whose address is known to be full. Returns the other tasks. A returned task with
-/// a known, shared address now occupies a place at that address.
+/// a known, shared address now counts toward the crawls that the address permits.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

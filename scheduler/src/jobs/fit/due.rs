@@ -11,10 +11,11 @@ use crate::store::measurements;
 
 use crate::jobs::measure::fleet::Ground;
 
-/// The map is fitted again if at least one in this many round trips is newer than the fit.
+/// The map is fitted again if at least one in this many round trips of the mesh is newer than the
+/// fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged if at least one in this many measured pairs is newer than the fit. If there were
-/// fewer, all could be from one bad minute.
+/// Drift is judged if at least one in this many measured pairs is newer than the fit. Fewer pairs
+/// could all be measured within one minute of unusual delays.
 const FRESH_SHARE: usize = 4;
 /// Minimum number of newer pairs. A median of fewer would mean little.
 const FEWEST_FRESH: usize = 10;
@@ -22,7 +23,7 @@ const FEWEST_FRESH: usize = 10;
 /// its median error at the fit.
 const DRIFT_FACTOR: f64 = 1.5;
 /// The map has drifted only if its median error has also risen by at least this much. The fit error
-/// of a steady network is near zero, so the factor alone would be reached too easily.
+/// of a steady network is near zero, so `DRIFT_FACTOR` alone would be reached too easily.
 const DRIFT_ABOVE: f64 = 0.01;
 /// Maximum number of newcomers named in a reason; further ones are only counted.
 const NAMED: usize = 3;

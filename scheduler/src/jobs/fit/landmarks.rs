@@ -55,7 +55,7 @@ mod tests {
     }
 
     /// Stores that an agent's session ended `minutes` ago. Dates the choice of the landmarks and
-    /// the start of the terms before that, so that the agent could have reconnected all the time.
+    /// the start of the terms before that, because only the time after them counts as absence.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";

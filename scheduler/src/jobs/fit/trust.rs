@@ -105,8 +105,8 @@ fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {
-            // Two agents at the same place have no entry, because no round trip between them is too
-            // short.
+            // Two agents at the same position have no entry, because no round trip between them is
+            // impossibly short.
             if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
                 least.insert((a, b), rtt);
             }
@@ -311,8 +311,9 @@ mod tests {
         assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
     }
 
-    /// The round trip, in milliseconds, between the agent at this index of the line and a site at
-    /// the distance `site` from the first agent.
+    /// The round trip, in milliseconds, between the landmark with the index `agent` and the site
+    /// with the number `site`. On the map, the landmark is `10 * agent` ms away from the first
+    /// landmark, and the site `9 * site` ms.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }

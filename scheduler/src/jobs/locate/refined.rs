@@ -1,9 +1,9 @@
-//! The refined map of the newest embedding: created once per epoch and shared by all tasks of the
+//! The refined map of the newest embedding: created once per epoch and shared by all jobs of the
 //! process.
 //!
 //! The map is created when the process first sees the epoch, from the mesh at that time, restricted
-//! to the agents that the embedding places. The epoch is the seed. The map is not stored, because
-//! each assignment stores the predictions for its candidates.
+//! to the agents that the embedding places. The epoch is the seed of its random numbers. The map is
+//! not stored, because a choice can be repeated from the predictions that its assignment stores.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub struct CurrentMap {
 #[derive(Debug, Default)]
 pub struct MapCache {
     tier: Tier,
-    /// Locked while a map is created, so that two tasks do not create the same map.
+    /// Locked while a map is created, so that two jobs do not create the same map.
     current: Mutex<Option<Arc<CurrentMap>>>,
     /// The newest embedding when it was last read. Locked while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,

@@ -69,8 +69,8 @@ async fn asked(trial: &Trial) -> Agent {
     trial.agents[trial.place(orders[0].0)]
 }
 
-/// Makes agents answer until no order is open. Each agent resolves every site to its own address.
-/// Returns the address that each answered order locked.
+/// Makes agents answer until no order is open. An agent resolves every site to the address that
+/// `sees` returns for this agent. Returns the address that each answered order locked.
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();
     loop {
@@ -245,8 +245,8 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }
 
-/// Makes one agent measure another site at the same address and report `agreed`. Returns whether
-/// the order allowed sharing.
+/// Makes one agent measure the site `name` at the address 192.0.2.1 and report `agreed`. Returns
+/// whether the order allowed sites at this address to share measurements.
 async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;

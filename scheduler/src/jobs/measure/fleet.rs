@@ -17,7 +17,7 @@ use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
-/// A landmark is fitted only if its round trip with at least this many other landmarks is known.
+/// A landmark is fitted only if its round trips with at least this many other landmarks are known.
 const FEWEST_PARTNERS: usize = 2;
 
 /// The connected agents, and the chosen landmarks.
@@ -51,7 +51,7 @@ impl Fleet {
         if believed.is_empty() { Err(WaitCause::AllQuarantined) } else { Ok(believed) }
     }
 
-    /// The agents to which an embedding is fitted; empty in a large fleet without landmarks.
+    /// The agents that may be fitted as landmarks; empty in a large fleet without chosen landmarks.
     fn candidates(&self) -> Vec<AgentId> {
         if !self.landmarks.is_empty() {
             return self.believed(self.landmarks.clone());
@@ -92,8 +92,8 @@ impl Ground {
     pub(in crate::jobs) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
         let as_of = embeddings::clock(conn).await?;
         let candidates = fleet.candidates();
-        // Reads only the candidates' part of the mesh, because the whole mesh has a row for each
-        // pair of agents.
+        // Reads only the round trips between these agents, because the whole mesh has a row for
+        // each pair of agents.
         let landmarks = fittable(&candidates, &measurements::mesh_among(conn, &candidates).await?);
         let beacons: Vec<AgentId> = fleet
             .connected
@@ -135,8 +135,9 @@ impl Ground {
     }
 }
 
-/// The candidates whose round trip, in either direction, with at least [`FEWEST_PARTNERS`] other
-/// candidates is known.
+/// Selects the agents that can be fitted as landmarks. `candidates` are the agents that may be
+/// landmarks. The mesh must contain round trips, in either direction, between a selected agent and
+/// at least [`FEWEST_PARTNERS`] others of them.
 fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
     let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
     for pair in mesh {

@@ -132,8 +132,8 @@ impl PlanInput {
     }
 
     /// Stores the decisions. Returns the agents that got a task, and whether a task has no agent. A
-    /// decided task whose address is full is held. A task that still waits for a slot takes no
-    /// place at its address.
+    /// decided task whose address is full is held. A task that still waits for a slot does not
+    /// count toward the crawls that its address permits.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -260,8 +260,9 @@ impl PlanInput {
         Job { takes, sized, waited: self.waiting[index].waited }
     }
 
-    /// The agent that explores this site because it may be nearer than the best known agent. Only a
-    /// few sites are explored, and preempted tasks never are, because they should end soon.
+    /// The agent that explores this site because this agent may be nearer than the best known one.
+    /// Only a few sites are explored. The site of a preempted task is not explored, because the
+    /// task should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
