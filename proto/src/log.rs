@@ -10,7 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Shortens the text of a field. If it returns `None`, the field is omitted.
+/// Shortens the text of a field, given the field's name and text. The field is omitted if the
+/// result is `None`.
 pub type Shorten = fn(&str, &str) -> Option<String>;
 
 /// Formats an event as an object with `timestamp`, `level`, `target` and `message`. The event's

@@ -60,8 +60,8 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
 
 /// Finds out why the server at a plaintext URL is a stranger, from its first bytes on a separate
 /// connection. Returns `None` if the server speaks HTTP/2, sends nothing, or cannot be reached. The
-/// error of a failed call would not suffice: it lacks the cause if the connection's own task
-/// notices the end of the connection first.
+/// error of a failed call would not suffice: it lacks the cause if the tokio task that drives the
+/// connection notices the end of the connection first.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);

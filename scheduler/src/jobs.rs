@@ -3,8 +3,8 @@
 //!
 //! A job gets its transactions only through its role ([`leadership::Leader`]), so it changes
 //! nothing while another scheduler leads that role. A failed pass is logged once, and the next pass
-//! tries again; there are no retries inside a pass. A panic in a job ends the process: the
-//! supervisor in `run` joins every job and reports which one panicked.
+//! tries again; there are no retries inside a pass. A panic in a job ends the process, because the
+//! supervisor in `run` joins every job.
 
 pub mod assign;
 pub mod fit;

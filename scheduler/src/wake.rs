@@ -1,9 +1,9 @@
 //! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in this
 //! scheduler and in others.
 //!
-//! A signal carries no data. The woken task reads its work from Postgres. The task also reads
-//! Postgres periodically, so a lost signal only delays its work. The [`notifier`] collects the
-//! signals for other schedulers and sends them together.
+//! A signal carries no data. The woken background task reads its work from Postgres. The background
+//! task also reads Postgres periodically, so a lost signal only delays its work. The [`notifier`]
+//! collects the signals for other schedulers and sends them together.
 
 pub mod notifier;
 
@@ -46,7 +46,7 @@ impl LastSignal {
     }
 }
 
-/// The signal that wakes one background task. Any scheduler may run the task.
+/// The signal that wakes one background task. Any scheduler may run the background task.
 #[derive(Debug)]
 pub struct Signal {
     task: Task,
@@ -57,7 +57,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Wakes the task, both in this process and in the scheduler that leads the task's role.
+    /// Wakes the background task, both in this process and in the scheduler that leads its role.
     pub fn notify_one(&self) {
         self.activity.note();
         self.ring();
@@ -75,14 +75,14 @@ impl Signal {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// The notification for which the task in this process waits.
+    /// The notification for which the background task in this process waits.
     pub const fn here(&self) -> &Notify {
         &self.here
     }
 }
 
-/// Declares the background tasks that can be woken. Each task has a signal of the same name. A
-/// scheduler runs the task only if it has the task's role.
+/// Declares the background tasks that can be woken. Each has a signal of the same name. A scheduler
+/// runs a background task only while it leads the background task's role.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
@@ -94,12 +94,12 @@ macro_rules! tasks {
         impl Task {
             pub const ALL: &[Self] = &[$(Self::$task,)+];
 
-            /// The task's name, as used in logs and in messages between schedulers.
+            /// The background task's name, as used in logs and in messages between schedulers.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$task => stringify!($signal),)+ }
             }
 
-            /// The role whose leader runs the task.
+            /// The role whose leader runs the background task.
             pub const fn role(self) -> Role {
                 match self { $(Self::$task => Role::$role,)+ }
             }
@@ -160,8 +160,9 @@ tasks! {
     Assign assign Plan,
     /// Sent when a session may have ended.
     Reap reap Reap,
-    /// Sent when a crawl has ended. No task waits for this signal. The planner counts it to detect
-    /// that a slot became free, and it marks the scheduler as active.
+    /// Sent when a crawl has ended. No background task waits for this signal. The planner counts
+    /// these signals to detect that a slot became free. The signal also marks the scheduler as
+    /// active.
     Crawls crawls Plan,
 }
 
@@ -189,7 +190,7 @@ impl Wakes {
         }
     }
 
-    /// Wakes every task of a role, in this process only.
+    /// Wakes every background task of a role, in this process only.
     pub fn wake_role(&self, role: Role) {
         self.activity.note();
         let of_role = Task::ALL.iter().filter(|task| task.role() == role);
@@ -216,7 +217,7 @@ impl Wakes {
         self.others.subscribe()
     }
 
-    /// Wakes the tasks and agents that another scheduler signalled.
+    /// Wakes the background tasks and agents that another scheduler signalled.
     fn hear(&self, news: &Signals) {
         self.activity.note();
         news.tasks().for_each(|task| self.signal(task).ring());

@@ -6,7 +6,7 @@
 //!
 //! Therefore one connection queries the database every second. If an answer takes longer than
 //! `PATIENCE`, the database counts as silent until the next answer. Meanwhile, requests are
-//! refused, sessions end, and background tasks abandon their passes.
+//! refused, sessions end, and background jobs abandon their passes.
 //!
 //! It is unknown whether interrupted work was committed. Submissions and outcomes have keys, so
 //! they can be repeated.

@@ -1,7 +1,7 @@
-//! Runs one scheduler: starts its services and background tasks, and supervises them.
+//! Runs one scheduler: starts its services and background jobs, and supervises them.
 //!
-//! If a task panics or returns before the shutdown, the process ends with an error that names the
-//! task. A restart is better than a scheduler in which, for example, reaping has silently stopped.
+//! If a service or a job panics or returns before the shutdown, the process ends with an error. A
+//! restart is better than a scheduler in which, for example, reaping has silently stopped.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -85,12 +85,12 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
 /// The parts of the process. Each returns its name and the result with which it ended.
 type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// The trigger of a background task. It also gives the task's name and role.
+/// The trigger of a background job. It also gives the job's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    /// The task runs when its signal comes, and after its period.
+    /// The job runs when its signal comes, and after its period.
     Woken(Task),
-    /// The task runs only after its period.
+    /// The job runs only after its period.
     Timed(&'static str, Role),
 }
 
@@ -110,7 +110,7 @@ impl Job {
     }
 }
 
-/// Spawns background tasks. Each line gives the trigger, the period without a signal, the
+/// Spawns background jobs. Each line gives the trigger, the period without a signal, the
 /// constructor of the state that is kept between passes, and the function that runs a pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
@@ -148,7 +148,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         // This pass is a cheap query that usually finds nothing, because the recrawl interval of a
         // batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
-        // Rows are kept for days, so seconds do not matter.
+        // Rows are kept for days, so it does not matter if they are deleted minutes late.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
         // A fit reviews the agents itself, so this period matters only while no fit is made.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;

@@ -1,4 +1,4 @@
-//! A small fleet with a real database, for the tests of the background tasks.
+//! A small fleet with a real database, for the tests of the background jobs.
 
 use std::convert::identity;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
 //! LISTEN and NOTIFY.
 //!
-//! A notice is only a hint, because every task and session also polls. The notifier therefore runs
-//! outside the transactions: a NOTIFY in each transaction would make all commits wait for one lock.
-//! Signals that arrive while a notice is being sent go into the next notice. While no other
-//! scheduler exists, no notices are sent. After its connection broke, the notifier wakes every task
-//! and session once, because it may have missed notices.
+//! A notice is only a hint, because every background task and session also polls. The notifier
+//! therefore runs outside the transactions: a NOTIFY in each transaction would make all commits
+//! wait for one lock. Signals that arrive while a notice is being sent go into the next notice.
+//! While no other scheduler exists, no notices are sent. After its connection broke, the notifier
+//! wakes every background task and session once, because it may have missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -48,7 +48,7 @@ pub struct Notifier {
 struct Waiting {
     /// Whether any other scheduler exists that could receive notices.
     heard: bool,
-    /// The roles that this scheduler leads. Signals for tasks of these roles concern no
+    /// The roles that this scheduler leads. Signals for background tasks of these roles concern no
     /// other scheduler.
     here: Vec<Role>,
     news: Signals,
@@ -62,7 +62,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Signals every task and every agent.
+    /// Signals every background task and every agent.
     fn all() -> Self {
         Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Signals {
 }
 
 /// Parsing cannot fail. A notice in an unknown format comes from another version of the program,
-/// and wakes every task and agent.
+/// and wakes every background task and agent.
 impl FromStr for Signals {
     type Err = std::convert::Infallible;
 

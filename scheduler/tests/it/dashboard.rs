@@ -14,7 +14,7 @@ use super::serving::{Serving, ask, client_file, serve_at, until};
 /// Time limit of every answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A scheduler, and what a browser knows of it.
+/// A scheduler, and the data with which a browser uses its dashboard.
 struct Dashboard {
     scheduler: Serving,
     home: PathBuf,
@@ -43,7 +43,7 @@ impl Answer {
         self.header("set-cookie").split(';').next().unwrap().to_owned()
     }
 
-    /// The code of the page's first form.
+    /// The value of the hidden field `form` in the page's first form.
     fn form(&self) -> String {
         let (_, rest) = self.body.split_once("name=\"form\" value=\"").expect("a form");
         rest.split('"').next().unwrap().to_owned()

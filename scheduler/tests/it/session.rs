@@ -51,7 +51,7 @@ mod programs;
 mod several;
 mod together;
 
-/// A scheduler on its own port, with its background tasks running.
+/// A scheduler on its own port, with its background jobs running.
 struct Running {
     pool: PgPool,
     url: String,
@@ -343,8 +343,8 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let second = running.connect(&first.credential, held.clone()).await;
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
-    // The first session ends even without a heartbeat; until then its agent crawls a site that the
-    // second session holds.
+    // The first session must end even without a heartbeat. Until it ends, its agent process crawls
+    // a site whose lease the second session has.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;
@@ -524,8 +524,8 @@ async fn an_agent_that_disconnected_is_given_nothing_new_until_it_is_back(pool: 
     let running = Running::start(pool.clone()).await;
     let (first, mut second) = (running.agent("a").await, running.agent("b").await);
     let credential = first.disconnect().await;
-    // Without known distances agents are chosen at random, so with eight sites the first agent
-    // would very probably get one.
+    // Agents are chosen at random here. With eight sites, the first agent would very probably get
+    // one if it could still get work.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
         let order = second.crawl_order().await;

@@ -184,7 +184,8 @@ async fn a_watch_on_a_pipe_prints_what_changed_and_nothing_else(pool: PgPool) {
         let found = told.next().unwrap();
         assert!(found.starts_with("the scheduler answers again; it was lost "), "{found}");
 
-        // Answers equal to the printed one are omitted, so the next block shows the new batch.
+        // An answer equal to the last printed answer is not printed, so the next block shows the
+        // new batch.
         operated.submit("winter", "a.example\n");
         let block: Vec<String> = lines.by_ref().take(4).collect();
         assert_eq!(block[0], "");

@@ -112,7 +112,7 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let fed = io::copy(dump, &mut input);
     drop(input);
     let status = child.wait().context("wait for pg_restore")?;
-    // The program's message is more precise than the error of the broken pipe.
+    // The message of `pg_restore` is more precise than the error of the broken pipe in `fed`.
     if !status.success() {
         bail!("pg_restore failed: {}", last_words(said));
     }

@@ -2,8 +2,8 @@
 //! the operator's own server, or both.
 //!
 //! The file and the destination are checked before anything is changed. A mark in the database is
-//! set before the first row and removed in the last step. It prevents schedulers from starting on a
-//! database that is only partly restored.
+//! set before the first row is restored, and removed in the last step. The mark prevents schedulers
+//! from starting on a database that is only partly restored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

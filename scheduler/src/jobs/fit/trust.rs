@@ -312,8 +312,8 @@ mod tests {
     }
 
     /// The round trip, in milliseconds, between the landmark with the index `agent` and the site
-    /// with the number `site`. On the map, the landmark is `10 * agent` ms away from the first
-    /// landmark, and the site `9 * site` ms.
+    /// with the number `site`. On the line of landmarks, the landmark is `10 * agent` ms away from
+    /// the first landmark, and the site `9 * site` ms.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }

@@ -135,9 +135,9 @@ impl Ground {
     }
 }
 
-/// Selects the agents that can be fitted as landmarks. `candidates` are the agents that may be
-/// landmarks. The mesh must contain round trips, in either direction, between a selected agent and
-/// at least [`FEWEST_PARTNERS`] others of them.
+/// Returns the agents in `candidates` that can be fitted as landmarks. Each of them has round trips
+/// in the mesh, in either direction, with at least [`FEWEST_PARTNERS`] other agents in
+/// `candidates`.
 fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
     let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
     for pair in mesh {

@@ -5,8 +5,9 @@ use std::time::Instant;
 use super::*;
 
 const SITES: usize = 5;
-/// Time for four hand-overs. The planner polls every two seconds, so without wake-ups they would
-/// take twice as long.
+/// Maximum time in which the four waiting sites are granted one after another. Without wake-ups,
+/// each would wait for the planner's next poll, which comes every two seconds: twice as long
+/// together.
 const FOUR_LOOKS: Duration = Duration::from_secs(4);
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]

@@ -101,7 +101,7 @@ async fn everybody_may_ask_for_the_health_of_each_service(pool: PgPool) {
     let running = Running::start(pool).await;
     let bearer = Operator::of(&running).await.bearer;
     let ours = services(&running, &bearer).await.into_iter().filter(|service| service.starts_with("landfall."));
-    // The empty name is the whole server.
+    // The empty name stands for the whole server.
     for service in ours.chain([String::new()]) {
         let answer = health(&running, &service).await.expect("an answer");
         assert_eq!(answer.status(), ServingStatus::Serving, "{service}");

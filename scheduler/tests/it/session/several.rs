@@ -74,7 +74,7 @@ async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_
     let mut agent = pair.second.agent("a").await;
     let mut dying = pair.first.agent("lost").await;
 
-    // The scheduler's task is aborted, so the scheduler frees no role.
+    // The tokio task of the scheduler is aborted, so the scheduler frees no role.
     pair.first.task.abort();
     pair.submit("a.cn").await;
     let order = agent.crawl_order().await;
