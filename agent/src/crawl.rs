@@ -55,7 +55,8 @@ mod walk;
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// Maximum time for which a crawl keeps its slot after its last request, to keep the request
-/// interval. At longer intervals, one early request of the next crawl hardly burdens the server.
+/// interval. If the interval is longer, the first request of the site's next crawl may come too
+/// early. One early request hardly burdens the server.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -117,7 +118,8 @@ async fn run_within(
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
             // The pause counts against the crawl's time even while no agent has the lease. A crawl
-            // that resumes before the pause ends counts the pause only once.
+            // that resumes before the pause ends has no fetcher yet. It does not count the pause
+            // again.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -274,7 +276,7 @@ impl Crawl {
         politeness
     }
 
-    /// The politeness state that an earlier part of the crawl recorded.
+    /// The politeness state that the crawl recorded before it was stopped.
     fn politeness_state(&self) -> PolitenessState {
         let totals = self.frontier.totals();
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

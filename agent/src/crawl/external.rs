@@ -48,11 +48,11 @@ mod statistics;
 mod verdict;
 
 /// Time for which the agent still reads output after it has killed a crawler. Only a process that
-/// left the crawler's process group can still have the pipe open.
+/// left the crawler's process group can still have the output pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
-/// from being restarted at once. It also gives the agent time to notice a signal that the crawler
-/// and the agent received.
+/// from being restarted at once. It also gives the agent time to notice that a signal stopped the
+/// agent as well as the crawler. The crawl then counts as stopped, not as crashed.
 const CRASH_REST: Duration = Duration::from_secs(1);
 /// Maximum time limit of a crawl, within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -109,7 +109,7 @@ impl ExternalCrawler {
         LimitedDisk::at(self.folder(), self.min_free_bytes)
     }
 
-    /// Runs the command for a lease, until it ends or `stop` is cancelled.
+    /// Runs the command for a lease, until the command ends or `stop` is cancelled.
     pub(crate) async fn crawl(&self, crawl: ExternalCrawl, stop: &CancellationToken) -> CrawlEnd {
         let started = Started { at: clock::wall(), began: Instant::now() };
         let deadline = started.began + crawl.job.policy.max_duration.min(LONGEST);

@@ -229,8 +229,8 @@ impl Fetcher {
     /// HTTP/2 would send all later requests over it.
     fn renew_client(&mut self) {
         let connect_delay = ConnectDelay::default();
-        // These settings have built a client before. If building one fails now, keep the old
-        // client.
+        // The same settings have built the old client. If building a client fails now, keep the
+        // old client.
         if let Ok(client) = client(&self.context, self.timeouts, &self.site_address, &self.resolving, &connect_delay) {
             self.client = client;
             self.connect_delay = connect_delay;

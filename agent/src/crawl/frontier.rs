@@ -1,11 +1,11 @@
 //! The frontier of a site: a queue of paths in breadth-first order, and the set of seen paths.
 //!
-//! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). The paths
-//! found on one visit form one frame. An incomplete frame is ignored, so after a restart a crawl
-//! resumes at the end of its last whole frame. Memory holds only the set of seen paths (`known`,
-//! `seen`) and the part of the queue that is being read. If the queue is full, new paths are
-//! dropped. The frontier records only that the crawl is no longer complete, not the dropped paths.
-//! Links into traps (`trap`) are counted but not queued.
+//! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
+//! of a path and each sitemap adds one frame to the log. An incomplete frame is ignored, so after a
+//! restart a crawl resumes at the end of its last whole frame. Memory holds only the set of seen
+//! paths (`known`, `seen`) and the part of the queue that is being read. If the queue is full, new
+//! paths are dropped. The frontier records only that the crawl is no longer complete, not the
+//! dropped paths. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -56,7 +56,7 @@ pub(super) struct Frontier {
     /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
     /// yet.
     out: VecDeque<u64>,
-    /// The paths found in the current step.
+    /// The frame of the current visit or sitemap, with the paths found so far.
     found: LogFrame,
     written: Instant,
     recorder: Option<Recorder>,
@@ -73,8 +73,8 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths, because a frame does not contain the path whose
-        // visit it records.
+        // Keep the lengths of the queued paths for `log_points`. The frame of a visit does not
+        // contain the visited path.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
@@ -91,7 +91,8 @@ impl Frontier {
         Self { known, queue, log_points, out: VecDeque::new(), found, written, recorder: None }
     }
 
-    /// From now on, a step is written to the log only after its pages are stored.
+    /// From now on, the frame of a visit is written to the log only after the visit's pages are
+    /// stored.
     pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
     }
@@ -112,12 +113,13 @@ impl Frontier {
         self.known.visited() == 0 && self.known.waiting() == 0
     }
 
-    /// Whether the path has been neither queued nor claimed.
+    /// Whether the path was neither queued nor passed to [`Frontier::claim`].
     pub(super) fn is_unseen(&self, path: &SitePath) -> bool {
         !self.known.is_seen(path)
     }
 
-    /// Queues a path found at `depth`, unless it is known, too deep, over the page limit or a trap.
+    /// Queues a path found at `depth`, unless the path is known, too deep or a trap, or the queue
+    /// is full.
     pub(super) fn offer(&mut self, path: &SitePath, depth: u32) {
         match self.known.offer(path, depth) {
             OfferResult::New => self.found.queued.push(QueuedPath { path: path.as_str().to_owned(), depth }),
@@ -152,28 +154,28 @@ impl Frontier {
     }
 
     /// Marks a path as visited: the earliest path that `next` returned and that is not marked yet.
-    /// All paths offered since the previous step belong to this visit.
+    /// All paths offered since the previous frame belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
         self.end_step();
     }
 
-    /// Ends a step that is not the visit of a queued path, such as queueing the start page or a
-    /// sitemap's entries.
+    /// Ends the current frame without marking a path as visited, for example after the start page
+    /// or a sitemap's entries were queued.
     pub(super) fn end_step(&mut self) {
         self.found.totals = *self.known.totals();
         let found = std::mem::take(&mut self.found);
         self.push(&found);
     }
 
-    /// Writes the crawl's totals without ending the current step.
+    /// Writes the crawl's totals without ending the current visit.
     pub(super) async fn note_totals(&mut self) -> io::Result<()> {
         self.push(&LogFrame { totals: *self.known.totals(), ..LogFrame::default() });
         self.write().await
     }
 
-    /// The crawl's totals; the next step stores them.
+    /// The crawl's totals; the next frame stores them.
     pub(super) const fn totals_mut(&mut self) -> &mut CrawlTotals {
         self.known.totals_mut()
     }
@@ -182,12 +184,12 @@ impl Frontier {
         self.known.totals()
     }
 
-    /// Whether the steps in memory should be written before the crawl continues.
+    /// Whether the frames in memory should be written before the crawl continues.
     pub(super) fn is_due(&self) -> bool {
         self.queue.is_due() || self.written.elapsed() >= WRITE_EVERY
     }
 
-    /// Writes the steps that are only in memory. May be called again after an error or a
+    /// Writes the frames that are only in memory. May be called again after an error or a
     /// cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
@@ -199,7 +201,7 @@ impl Frontier {
         Ok(())
     }
 
-    /// The state after the last step, for another agent. The visited pages are synced to the disk
+    /// The state after the last frame, for another agent. The visited pages are synced to the disk
     /// first, because no agent fetches them again, even after a crash of this machine.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;

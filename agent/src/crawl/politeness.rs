@@ -6,10 +6,10 @@
 //!
 //! Two requests are at least the interval apart, or the site's crawl-delay if that is longer. A
 //! crawl becomes slower if the first bytes of responses arrive late, or if the scheduler is
-//! disconnected. It pauses after many errors in a short time, and after a response 429 or 503. Such
-//! a pause takes as long as the response requires; if the response does not say, the pause doubles
-//! with each refusal. Too many consecutive errors open the breaker, which ends the crawl. Nothing
-//! makes a crawl faster than its interval.
+//! disconnected. It pauses after many errors in a short time, and after a response 429 or 503. The
+//! pause after a 429 or 503 takes as long as the response requires; if the response does not say,
+//! the pause doubles with each refusal. Too many consecutive errors open the breaker, which ends
+//! the crawl. Nothing makes a crawl faster than its interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
 //! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that
@@ -188,7 +188,7 @@ impl Politeness {
         self.scheduler_silent = scheduler_silent;
     }
 
-    /// Restores the state of an earlier part of the crawl.
+    /// Restores the state that the crawl had when it was stopped.
     pub(super) fn restore(&mut self, state: PolitenessState, now: Instant) {
         self.in_a_row = state.in_a_row;
         self.turned_away = state.turned_away;
@@ -196,7 +196,7 @@ impl Politeness {
         self.paused_until = (!state.pause.is_zero()).then(|| now + state.pause.min(LONGEST_PAUSE));
     }
 
-    /// The state from which a later part of the crawl continues.
+    /// The state to restore when the crawl resumes.
     pub(super) fn state(&self, now: Instant) -> PolitenessState {
         PolitenessState {
             turned_away: self.turned_away,

@@ -79,7 +79,7 @@ pub(super) struct Walk<'a> {
     /// If the site requires a long pause that ends before this time, the crawl is returned to the
     /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if it was not read yet. Its step ends after it is read.
+    /// The newest page, if it was not read yet. The visit of its path ends after it is read.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
@@ -108,7 +108,8 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // End the step of the newest page first, because the crawl may now end or pause.
+            // Read the newest page first, which ends its visit, because the crawl may now end or
+            // pause.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -166,7 +167,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a step that is not the visit of a page.
+    /// Ends a frame that is not the visit of a page, for example the frame of a sitemap.
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();

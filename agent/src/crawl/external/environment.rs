@@ -11,7 +11,7 @@ use super::{ExternalCrawl, Target};
 use crate::crawl::{Job, Policy};
 use crate::disk::folder::blocking;
 
-/// The files in the folder of a lease. Only in `output` can the site influence the names of files.
+/// The files in the folder of a lease. The site can influence the names of files only in `output`.
 #[derive(Debug)]
 pub(super) struct LeaseFiles {
     /// The folder in which the crawler runs, and stores what it fetches.
@@ -40,7 +40,7 @@ impl LeaseFiles {
     }
 }
 
-/// The variables of a crawl, by name.
+/// The environment variables of a crawl, by name.
 pub(super) fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
     let ExternalCrawl { key, job, stores_pages, context, .. } = crawl;
     let Job { name, policy, .. } = job;
@@ -81,8 +81,8 @@ fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Seconds with three decimals: most crawlers accept this format, and a shell script cannot divide
-/// milliseconds.
+/// Seconds with three decimals. Most crawlers accept this format. A shell script could not compute
+/// it from milliseconds, because shells have only integer arithmetic.
 fn seconds(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_secs(), duration.subsec_millis())
 }

@@ -57,7 +57,7 @@ impl ProcessGroup {
 
     fn signal(&self, signal: Signal) {
         match killpg(self.id, signal) {
-            // No process is left.
+            // `ESRCH` means that the group has no process left.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => tracing::warn!(group = self.id.as_raw(), %error, "a crawler's processes get no {signal}"),
         }

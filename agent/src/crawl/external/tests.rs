@@ -13,7 +13,7 @@ use crate::crawl::{Blocker, NotPermitted, Policy, SchedulerSilence, Trouble};
 use crate::testing::context;
 
 const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };
-/// Longer than any test takes.
+/// A command that runs longer than any test.
 const FOREVER: &str = "sleep 1000";
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -115,7 +115,7 @@ impl CrawlResponse {
         charset(self.header(&CONTENT_TYPE)?)
     }
 
-    /// Sets the response's link depth from the start page.
+    /// Records the number of links between the start page and this response's page.
     pub(in crate::crawl) fn found_at(mut self, depth: u32) -> Self {
         if let Some(recording) = &mut self.recording {
             recording.found_at(depth);

@@ -110,7 +110,7 @@ struct AddressState {
     /// The pending permit request and its address. All connections share the request, so there is
     /// at most one.
     asking: Option<(IpAddr, PendingPermit)>,
-    /// The address that did not respond last time.
+    /// The last address that the crawl marked as unresponsive.
     silent: Option<IpAddr>,
 }
 

@@ -48,8 +48,8 @@ pub struct Checkpoint {
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
 
-/// Encodes the newest state of the crawl in `reader` with a queue that fits. Also returns the size
-/// class of that queue.
+/// Encodes the newest state whose queue fits, from the log that `reader` reads. Also returns the
+/// size class of that queue.
 pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(Checkpoint, usize)> {
     // If the queue has shrunk since the last checkpoint, a larger size class may fit now.
     let mut size = log_points.size.saturating_sub(1);

@@ -22,11 +22,12 @@ use prost::Message as _;
 const MAGIC: &[u8] = b"landfall crawl 1\n";
 /// Number of bytes before every frame, for its length and checksum, both little-endian.
 const HEADER: usize = 8;
-/// Maximum length of a frame in bytes. The limits on one step keep frames far shorter.
+/// Maximum length of a frame in bytes. The limits on the size of a page or sitemap keep frames far
+/// shorter.
 const MAX_FRAME: usize = 64 << 20;
 
-/// Number of bytes to read at once, enough for a few hundred steps. Without reading ahead, each
-/// step would wake a thread.
+/// Number of bytes to read at once, enough for the frames of a few hundred visits. Without reading
+/// ahead, each visit would wake a thread for blocking tasks.
 const READ_AHEAD: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -1,5 +1,5 @@
 //! The moments of a crawl whose state a checkpoint can have, and the positions from which to read
-//! the log for them. They are updated with every step, so that making a checkpoint reads little
+//! the log for them. Both are updated with every frame, so that making a checkpoint reads little
 //! more of the log than fits into the checkpoint.
 //!
 //! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Whether a

@@ -164,7 +164,8 @@ impl Part {
 
     fn remove(&mut self, key: u128) -> bool {
         let Ok(mut hole) = self.find(key) else { return false };
-        // A hole would end searches too early, so move later fingerprints of the same run into it.
+        // A hole would end searches too early, so move fingerprints between the hole and the next
+        // free slot into the hole.
         let mut at = self.after(hole);
         while self.slots.get(at) != 0 {
             let home = Self::home(self.slots.get(at), self.slots.len);

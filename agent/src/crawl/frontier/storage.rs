@@ -93,8 +93,8 @@ impl CrawlStorage {
 }
 
 impl StateWriter {
-    /// Call this after every step. It writes the frontier if that is due. If a write fails, it
-    /// retries until the write succeeds, and the crawl waits.
+    /// Call this after every visit and every sitemap. It writes the frontier if that is due. If a
+    /// write fails, it retries until the write succeeds, and the crawl waits.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {

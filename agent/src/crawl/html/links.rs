@@ -1,9 +1,9 @@
 //! Finds the links of an HTML page while the page is received.
 //!
 //! This module is pure. It returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
-//! that stay inside the site. It honours `base`, `rel=nofollow` and a robots `nofollow`. If a page
-//! needs more memory than the limit, parsing stops; the links found so far are returned and marked
-//! as incomplete.
+//! that stay inside the site. It honours `base`, `rel=nofollow`, and `nofollow` in `meta
+//! name=robots`. If a page needs more memory than the limit, parsing stops; the links found so far
+//! are returned and marked as incomplete.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};

@@ -4,8 +4,9 @@
 //! This module is pure. Pattern and path are first converted to the same spelling, so that they can
 //! be compared literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24`
 //! and `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one
-//! after another, each at the first position where it fits. This is correct because `*` is the only
-//! wildcard. The time is linear in the lengths of path and pattern.
+//! after another, each at the first position where it fits. The first position leaves the most text
+//! for the later pieces, so no match is missed. The time is linear in the lengths of path and
+//! pattern.
 
 use std::borrow::Cow;
 

@@ -16,7 +16,7 @@ fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
     pause >= MIN_HANDED_BACK_PAUSE && Instant::now() + pause < deadline
 }
 
-/// Measures how long a crawl has taken, including its earlier parts.
+/// Measures how long a crawl has taken, including the time before it was stopped and resumed.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::crawl) struct Stopwatch {
     pub(in crate::crawl) began: Instant,
@@ -24,7 +24,7 @@ pub(in crate::crawl) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts the stopwatch. The earlier parts of the crawl took `before`.
+    /// Starts the stopwatch. The crawl took `before` until it was stopped; zero for a new crawl.
     pub(in crate::crawl) fn after(before: Duration) -> Self {
         Self { began: Instant::now(), before }
     }

@@ -1,5 +1,5 @@
 //! Reads a received page while the crawl waits for the response to its next request, so that
-//! reading costs the crawl no time. Requests are paced as before.
+//! reading costs the crawl no time. This does not change the pace of the requests.
 
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,8 @@ impl UnreadPage {
     }
 }
 
-/// The state that a step updates. The fetcher is not part of this state, because it may be sending
-/// a request at the same time.
+/// The state that reading a page or a sitemap updates. The fetcher is not included, because it may
+/// be sending a request at the same time.
 pub(super) struct StepState<'a> {
     pub(super) rules: &'a RobotsRules,
     pub(super) policy: &'a Policy,
@@ -114,7 +114,7 @@ impl Walk<'_> {
         StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
 
-    /// Reads the newest page, if it is unread, and ends its step.
+    /// Reads the newest page, if it is unread, and ends its visit.
     pub(super) async fn catch_up(&mut self) {
         let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
@@ -124,7 +124,7 @@ impl Walk<'_> {
         self.end_visit().await;
     }
 
-    /// Ends the step of a path whose page was read, or that had no page.
+    /// Ends the visit of a path whose page was read, or that had no page.
     pub(super) async fn end_visit(&mut self) {
         let politeness_state = self.fetcher.politeness_state();
         self.step_state().end_visit(politeness_state).await;

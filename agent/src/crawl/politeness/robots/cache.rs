@@ -63,8 +63,8 @@ impl RobotsCache {
         (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
     }
 
-    /// Caches a file unless it is large. If there is too little room, evicts the files with the
-    /// oldest requests.
+    /// Caches a file unless it is large. If there is too little room, evicts the files that were
+    /// requested longest ago.
     pub(in crate::crawl) fn put(&self, origin: Origin, at: Instant, file: Option<Arc<RobotsFile>>) {
         if file.as_ref().is_some_and(|file| is_large(file)) {
             return;
