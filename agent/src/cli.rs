@@ -33,8 +33,8 @@ mod probe;
 mod progress;
 mod request;
 
-/// Number of the runtime's threads. Two are enough: an agent mostly waits, and thirty agents may
-/// share one machine.
+/// Number of the runtime's threads. Two are enough, because an agent mostly waits. The number is
+/// small because thirty agents may share one machine.
 const WORKERS: usize = 2;
 /// Maximum number of bytes to read from a token file. A token has 64 bytes.
 const MOST_TOKEN: u64 = 4096;

@@ -26,9 +26,9 @@ const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Time limit for the head of the next request on a connection. It is longer than the pause between
-/// two samples. Tests use a shorter limit.
+/// two samples, so that a prober keeps its connection. Tests use a shorter limit.
 const IDLE: Duration = Duration::from_secs(if cfg!(test) { 6 } else { 30 });
-/// Maximum lifetime of a connection, so that no client occupies a slot permanently.
+/// Maximum lifetime of a connection, so that no client keeps a connection permanently.
 const MAX_LIFE: Duration = Duration::from_secs(600);
 /// Delay after a failed accept, which usually means that no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -122,7 +122,7 @@ struct ConnectionState {
     close: CancellationToken,
 }
 
-/// An open connection; dropping it frees its slot.
+/// An open connection. Dropping it makes room for another.
 #[derive(Debug)]
 struct Connection {
     number: u64,
@@ -132,7 +132,7 @@ struct Connection {
 }
 
 impl Connections {
-    /// Admits a connection if there is a free slot, or if another connection can be closed for it.
+    /// Admits a connection if there is room for it, or if another connection can be closed for it.
     fn admit(&self, peer: IpAddr, now: Instant) -> Option<Connection> {
         let peer = network(peer);
         let mut table = self.table();

@@ -113,8 +113,8 @@ impl Target {
     }
 
     /// Another agent's beacon. Only the origin of the URL is used, because private addresses may be
-    /// allowed for beacons. With the path, an agent could make another agent send arbitrary
-    /// requests to machines in a private network.
+    /// allowed for beacons. If the path were used too, an agent could make another agent send
+    /// arbitrary requests to machines in a private network.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }

@@ -244,7 +244,7 @@ impl ActiveSession {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Poll `work` before the transport, because the deadline is one of its events.
+                // Await `work` even while the transport is full: the deadline is one of its events.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),

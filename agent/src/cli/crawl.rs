@@ -21,8 +21,9 @@ use crate::crawl::{
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// The default policy. A `shortest_interval` below `request_interval` would permit faster crawls of
-/// large sites. The default is longer than any `request_interval`, so it has no effect.
+/// The default policy. A `shortest_interval` below `request_interval` shortens the interval for
+/// large sites, because their servers can bear more load (`crawl::politeness`). The default is
+/// longer than any `request_interval`, so it shortens no interval.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -138,8 +139,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         ..CrawlStorage::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
-    // Run the crawl in its own task. In `block_on`, each wake-up of the crawl would make the
-    // runtime poll the system once more.
+    // Run the crawl in its own tokio task. In `block_on`, each wake-up of the crawl would make the
+    // runtime ask the operating system for events once more.
     let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl crashed")?,
@@ -153,7 +154,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         CrawlEnd::Stopped(_) if file.is_some() => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped; run the same command to resume it"));
         }
-        // A crawl without a scheduler needs no permit and handles pauses itself.
+        // A crawl without a scheduler never ends as `Paused` or `NotPermitted`: it waits until
+        // pauses end, and needs no permit.
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }

@@ -259,7 +259,7 @@ async fn answers(address: SocketAddr) -> bool {
     tokio::time::timeout(PATIENCE, request).await.is_ok_and(|answered| answered.unwrap_or(false))
 }
 
-/// Whether other agents reach this beacon, and whether this agent reaches theirs.
+/// Whether other agents reach this agent's beacon, and whether this agent reaches their beacons.
 fn others(check: &CheckResponse) -> [CheckResult; 2] {
     let direction = |about, text: String, none: bool, failure: Option<&BeaconFailure>| match failure {
         Some(BeaconFailure { agent, message }) if none => CheckResult::wrong(

@@ -26,8 +26,8 @@ pub(super) struct CrawlSettings {
     pub(super) user_agent: Option<Product>,
 }
 
-/// Overrides `settings` with the settings in the file. The permitted ranges are those of the
-/// scheduler.
+/// Overrides `settings` with the settings in the file. Each setting has the same permitted range as
+/// in a batch's policy.
 pub(super) fn read(path: &Path, settings: &mut CrawlSettings) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =

@@ -55,7 +55,7 @@ pub(crate) async fn sample(
 }
 
 /// A random identifier. Process ids are not unique enough, because every raw socket of a machine
-/// receives all replies, including replies to other containers.
+/// receives the replies to all containers, and two containers may use the same process id.
 fn identifier() -> PingIdentifier {
     PingIdentifier(rand::random())
 }

@@ -1,5 +1,6 @@
-//! Sends crawls' claims of addresses to the scheduler, and passes the replies to the crawls. If the
-//! session breaks, the next session sends unanswered claims again.
+//! Sends crawls' claims of addresses, which are their requests for permits, to the scheduler, and
+//! passes the replies to the crawls. If the session breaks, the next session sends unanswered
+//! claims again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 use crate::disk::outbox::LeaseKey;
 
-/// Maximum number of queued claims. A crawl makes no second claim before the reply to its first.
+/// Maximum number of queued claims of addresses. A crawl makes no second claim before the reply to
+/// its first.
 const WAITING: usize = 64;
 
 /// A crawl's claim of an address, and the channel for the reply.
@@ -27,7 +29,7 @@ pub(super) struct PendingClaim {
 pub(super) struct AddressClaims {
     sender: mpsc::Sender<PendingClaim>,
     receiver: mpsc::Receiver<PendingClaim>,
-    /// Claims without a reply, at most one per crawl.
+    /// Claims of addresses without a reply, at most one per crawl.
     pending: HashMap<LeaseKey, PendingClaim>,
 }
 
@@ -43,7 +45,7 @@ impl AddressClaims {
         self.sender.clone()
     }
 
-    /// Waits for the next claim. Cancel-safe.
+    /// Waits for the next claim of an address. Cancel-safe.
     pub(super) async fn next(&mut self) -> (LeaseKey, IpAddr) {
         let claim = self.receiver.recv().await.expect("a sender is kept beside it");
         let (key, address) = (claim.key, claim.address);
@@ -57,7 +59,7 @@ impl AddressClaims {
 
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
-        // If two sessions reply to the same claim, only the first reply has an effect.
+        // If two sessions reply to one claim of an address, only the first reply has an effect.
         let Entry::Occupied(claim) = self.pending.entry(key) else { return };
         if answer.address.parse() == Ok(claim.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };

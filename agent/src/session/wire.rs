@@ -23,7 +23,8 @@ use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeEr
 const MAX_SAMPLES: u32 = 1000;
 /// Time limit for one sample if the order sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum interval and time limit of an order. Longer values would only waste a slot.
+/// Maximum interval and time limit of an order. An order with longer values would only keep other
+/// orders waiting.
 const LONGEST: Duration = Duration::from_secs(86_400);
 /// Maximum length of a message in a report, in bytes. It is limited because sites influence
 /// messages: for example, a redirect target may be 64 KiB long.

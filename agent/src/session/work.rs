@@ -38,8 +38,8 @@ mod measuring;
 
 use measuring::MeasuredOrder;
 
-/// Maximum number of concurrent orders to measure sites. Most of them are waiting for their next
-/// request.
+/// Maximum number of concurrent orders to measure sites. It is large because most of the orders
+/// only wait for the time of their next request.
 const SITE_ORDERS: usize = 512;
 /// Maximum number of concurrent orders to measure beacons. It is small because concurrent
 /// measurements disturb each other.
@@ -356,7 +356,7 @@ impl Work {
         self.give_up();
     }
 
-    /// Stops all work because another process has taken it over.
+    /// Stops all work because the agent is stopping, or another process has taken it over.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
         self.stop_crawls();

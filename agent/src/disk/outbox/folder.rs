@@ -50,8 +50,8 @@ impl OutboxFolder {
         folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
     }
 
-    /// Removes the outcome of a lease. After a crash the file may exist again; then the agent
-    /// reports the outcome once more.
+    /// Removes the outcome of a lease. The removal is not synced, so after a crash the file may
+    /// exist again. The agent then reports the outcome once more.
     pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
         fs::remove_file(self.path.join(name(key, KEPT)))
     }

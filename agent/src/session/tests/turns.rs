@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Waits for the next claim. Only heartbeats may come before it.
+/// Waits for the next claim of an address. Only heartbeats may come before it.
 async fn claimed(session: &mut TestSession) -> AddressClaim {
     loop {
         match session.next_or_claim().await {
