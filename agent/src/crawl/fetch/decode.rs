@@ -27,8 +27,8 @@ const MAX_PIECE: usize = 32 << 10;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Number of decoded bytes from which the limits on expansion and on large windows apply. The limits
-/// do not apply to smaller pages, which can be very repetitive.
+/// Number of decoded bytes from which the limits on expansion and on large windows apply. The
+/// limits do not apply to smaller pages, which can be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
 /// after each byte sends ten encoded bytes per decoded byte.
