@@ -43,18 +43,19 @@ const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Number of slots of each agent.
 const CAPACITY: u32 = 5;
 /// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
-/// 5 slots each, so a site takes 30 ms. Half of that is added for work that is lost.
+/// 5 slots each, so a site takes 30 ms. Another 15 ms are added for crawls that faults interrupt
+/// and that are repeated.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. With a shorter time, the faults would
-/// stop all ten agents.
+/// Minimum mean time between the beginnings of two faults. With a shorter time, so many faults
+/// would be active at the same time that no agent could crawl.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the sites of the first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of machines that serve the sites. Sites on one machine are measured one after another.
-/// With fewer machines, the measurements take longer than the faults. With more machines, most of
-/// the work is measurement.
+/// With fewer machines, measuring all sites takes longer than injecting all faults. With more
+/// machines, fewer sites share measurements, so agents mostly measure instead of crawl.
 const MACHINES: usize = 250;
 /// After the faults, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
@@ -140,8 +141,8 @@ impl LeaseTimes {
     /// defaults, because ten agents suffer more faults in this run than a fleet in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
-        // A term must not be longer than a third of the session lifetime, which [`LeaseTimes`] may
-        // shorten.
+        // A term lasts at most a third of a session's life, so that the roles of a killed leader
+        // pass to another scheduler faster than sessions expire.
         let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
             "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
@@ -234,8 +235,8 @@ async fn run(
 }
 
 /// Submits and measures the first half of the sites, so that there is work when the faults begin.
-/// The other half is submitted and measured during the faults. Drained agents start no crawl, so
-/// all sites of the first half become located.
+/// The other half is submitted and measured during the faults. All agents are drained while the
+/// first half is measured, so that none of its sites is crawled before all are located.
 async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
     let names = cluster.agent_names();
     for name in &names {
@@ -325,8 +326,8 @@ async fn await_end(
     }
 }
 
-/// Reads new events, and checks the safety rules. If reading fails, there are no violations,
-/// because a fault may have stopped the database.
+/// Reads new events, and checks the safety rules. If reading fails, the result is empty, because a
+/// fault may have stopped the database.
 async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,

@@ -40,7 +40,7 @@ const REQUEST_INTERVAL: &str = "250ms";
 const MAX_DEPTH: u32 = 8;
 /// Minimum time between two probes of a site, which is the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of agents. The demo elects no landmarks in a smaller fleet.
+/// Minimum number of agents for landmarks. In a smaller fleet, the demo elects no landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
@@ -272,7 +272,8 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks without the batch record, from which `with` makes an [`Evidence`].
+/// The input of the checks without the batch record. `with` adds the record, and returns an
+/// [`Evidence`].
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,

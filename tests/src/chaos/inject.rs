@@ -350,7 +350,7 @@ impl Injector {
     }
 
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // An action on the database holds the lock.
+        // An action on the database holds the lock of `cluster.postgres` until the action ends.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }

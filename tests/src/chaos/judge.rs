@@ -94,7 +94,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// All violations of safety rules, also in the record of a run that has not ended.
+/// All violations of safety rules. The run may not have ended yet.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);

@@ -1,5 +1,5 @@
-//! Prepares the proxies, small disks and shiftable clocks that faults need. It also determines
-//! which faults this machine supports.
+//! Prepares the proxies, small disks and shiftable clocks that faults need. This module also
+//! determines which faults this machine supports.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;

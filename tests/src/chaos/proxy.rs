@@ -149,8 +149,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Forwarding starts before the session is opened. The scheduler answers only after the
-        // first message of the agent, which this proxy may hold.
+        // Forwarding starts before the call of `client.session`, because the scheduler answers this
+        // call only after the agent's first message.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;

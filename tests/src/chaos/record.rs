@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! Each read begins with the proxies and logs and ends with the database, so that the database
-//! contains every task in the logs.
+//! Each read begins with the proxies and the sites' logs, and ends with the database. So every task
+//! that occurs in a proxy or a log is also in the data from the database.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};

@@ -19,7 +19,8 @@ pub struct Summary {
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
-    /// Number of failed and cancelled tasks, by state and reason. Reasons end at their first colon.
+    /// Number of failed and cancelled tasks, by state and reason. Each reason is cut at its first
+    /// colon.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,
     pub sessions_expired: usize,

@@ -27,8 +27,8 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
     let ended = tokio::select! {
         status = command.status() => Some(status.with_context(|| format!("run {program}"))),
-        // The command needs no signal from here. It is in the same process group, so it receives
-        // SIGINT itself.
+        // The lab does not forward SIGINT, because the command is in the same process group and
+        // receives SIGINT itself.
         () = interrupted() => None,
     };
     postgres.stop().await?;

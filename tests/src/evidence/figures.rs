@@ -110,8 +110,8 @@ impl Figures {
     }
 }
 
-/// The predictions by which the scheduler chose: those of the refined map, which is fitted again to
-/// the recorded measurements. If the fit fails, the recorded placements give the predictions.
+/// The predictions of the refined map, by which the scheduler chose agents. The map is fitted again
+/// to the recorded measurements. If the fit fails, the recorded placements give the predictions.
 fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
     let Some(map) = &record.embedding else { return Vec::new() };
     let names: Vec<&String> = map.agents.keys().collect();

@@ -1,5 +1,5 @@
-//! The accuracy of measurements. They are compared with the scenario's round trips, unless the
-//! run's timing is not valid.
+//! Compares measurements with the scenario's round trips. If the run's timing is void, inaccurate
+//! measurements are accepted.
 
 use crate::evidence::float;
 

@@ -112,7 +112,8 @@ pub struct FaultRecord {
 }
 
 impl History {
-    /// The part of the record that concerns the tasks in `keep`, and all data that concern no task.
+    /// The part of the record that concerns the tasks for which `keep` is true, and all data that
+    /// concern no task.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();

@@ -15,8 +15,8 @@ struct SiteActivity<'a> {
     requests: Vec<&'a Request>,
 }
 
-/// A violation for every agent that sent requests to a site after the agent with the next lease had
-/// begun.
+/// A violation for every agent that sent more than [`IN_FLIGHT`] requests to a site after the agent
+/// with the next lease had begun.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();

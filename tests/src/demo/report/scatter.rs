@@ -16,7 +16,8 @@ const BAND: f64 = 0.15;
 /// The values of the tick marks on both axes, in milliseconds.
 const MARKS: [f64; 13] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
-/// The common scale of both axes, in milliseconds. So exact predictions are on the diagonal.
+/// The range of both axes, in milliseconds. Both axes have the same range, so that exact
+/// predictions are on the diagonal.
 struct Axes {
     low: f64,
     high: f64,
