@@ -26,10 +26,10 @@ pub mod bound;
 /// Number of agents, taken from the paper's layout. Such a small fleet has no landmarks, so every
 /// agent measures every site.
 const AGENTS: usize = 9;
-/// Factors on the rate. Each applies to a third of the agents.
+/// Multipliers of the rate of access links. Each multiplier applies to a third of the agents.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// The rate of an access link at factor 1, in bytes per second. The rate is so low that only the
-/// link limits the speed of a crawl.
+/// The rate of an access link with multiplier 1, in bytes per second. The rate is so low that only
+/// the link limits the speed of a crawl.
 const RATE: f64 = 60_000.0;
 /// Number of slots of each agent. With two, the link stays busy while one crawl waits for a
 /// response.

@@ -1,5 +1,5 @@
-//! `lab faithful`: simulates the paper's experiment by its text alone, with the published map and
-//! the published strategies. Crawls never end, and all sites are crawled concurrently.
+//! `lab faithful`: simulates the paper's experiment from the paper's text alone, with the published
+//! map and the published strategies. Crawls never end, and all sites are crawled concurrently.
 //!
 //! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch ends: growth is the
 //! slope of the received bytes over a fixed time, as in the paper's Figure 2. For Figure 3, each
@@ -56,7 +56,8 @@ struct CellResult {
     whole: f64,
     /// The fraction of the time in which the busiest access link carried bytes.
     busiest_link: f64,
-    /// The mean round trip of the paths of all bytes, in milliseconds.
+    /// The mean round trip of the paths, weighted by the bytes that used each path, in
+    /// milliseconds.
     byte_rtt_ms: f64,
     /// The fraction of bytes that passed between two carriers.
     between_carriers: f64,
@@ -78,7 +79,8 @@ struct JsonOutput<'a> {
     figure3: &'a [alone::SingleSites],
 }
 
-/// The agents at the places of the paper's landmarks: the first agent of each city and carrier.
+/// The indices of the agents that are used as landmarks: for each of the paper's landmarks, the
+/// first agent of its city and carrier.
 pub fn landmarks_by_hand(layout: &str, scenario: &Scenario) -> anyhow::Result<Vec<usize>> {
     network::landmarks(&Settings::committed()?, layout, scenario)
 }
@@ -159,7 +161,7 @@ fn batch<'a>(settings: &Settings, network: &'a Network, point: Point, contender:
         Contender::Published(strategy) => (strategy, &network.published, settings.slots),
         Contender::Ours(Strategy::GnpConfirmed) => (Strategy::GnpConfirmed, &network.confirmed, settings.our_slots),
         Contender::Ours(strategy) => (strategy, &network.ours, settings.our_slots),
-        // `Network::chosen` makes the survey of the other strategies.
+        // For `Other`, the caller replaces this survey by the result of `Network::chosen`.
         Contender::Other(_) | Contender::Nearest => (Strategy::GNP_TOP1, &network.exact, settings.slots),
     };
     Batch {
@@ -201,12 +203,12 @@ impl CellResult {
     }
 }
 
-/// Points of minutes and of the megabytes that had arrived by then.
+/// The points of a curve: minutes since the start, and all megabytes that had arrived by this time.
 fn curve(arrived: &[BodyArrival], window_s: f64) -> Vec<(f64, f64)> {
     let steps = (1..).map(|step| float(step) * STEP_S).take_while(|at_s| *at_s <= window_s);
     let mut curve: Vec<(f64, f64)> = [0.0].into_iter().chain(steps).map(|at_s| (at_s / 60.0, 0.0)).collect();
     for body in arrived {
-        // The first step after the arrival of the body.
+        // The first point of the curve at or after the arrival of the body.
         let step = curve.partition_point(|(minutes, _)| minutes * 60.0 < body.at_s);
         if let Some((_, megabytes)) = curve.get_mut(step) {
             *megabytes += float(body.bytes) / 1e6;

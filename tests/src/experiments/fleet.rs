@@ -1,5 +1,5 @@
-//! `lab fleet`: adds agents to a running crawl by twos, and measures throughput, load and cost by
-//! the size of the fleet.
+//! `lab fleet`: adds agents to a running crawl, two at a time, and measures throughput, load and
+//! cost by the size of the fleet.
 //!
 //! The real binaries run in the rootless grade. An agent's slots and the request interval limit its
 //! rate, so that the machine is not the limit. Two agents join, and one period passes in which
@@ -32,7 +32,7 @@ const SLOTS: u32 = 4;
 /// Time between two requests of a crawl. With it an agent sends about 16 requests a second, and 30
 /// agents send 480, which two processors can serve.
 const REQUEST_INTERVAL: &str = "250ms";
-/// More sites than the largest fleet crawls during the longest run with default arguments.
+/// Number of sites. In a run with default arguments, 30 agents crawl fewer sites.
 const SITES: usize = 5000;
 const BATCH: &str = "fleet";
 /// The scheduler's configuration. Agents measure each other more slowly than by default, because
@@ -83,7 +83,7 @@ pub async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
 
 fn scenario(agents: usize) -> anyhow::Result<Scenario> {
     let mut scenario = Layout::parse(PAPER, "paper.toml")?.scenario(Some(agents), Some(SITES))?;
-    // Crawls of about five seconds: many end in a period, so that few are cut by its ends.
+    // A crawl takes about five seconds, so that many crawls end in each period.
     scenario.web =
         WebRules { mean_pages: 18.0, pages_sigma: 0.3, max_pages: 40, slow_share: 0.0, ..WebRules::default() };
     Ok(scenario)

@@ -2,8 +2,8 @@
 //! landmarks measure them and when all agents do. It also compares ping with httping.
 //!
 //! The paper argues that landmarks shorten the time from submission to assignment, and that many
-//! sites do not answer a ping; it measures neither. The real binaries run the paper's layout with
-//! the default pauses between probes of a site.
+//! sites do not answer a ping. The paper measures neither. The real binaries run the paper's layout
+//! with the default pauses between probes of a site.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::world::{Grade, World};
 
 const BATCH: &str = "scheduling";
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The crawls only follow the assignments, so they send few requests.
+/// Time between two requests of a crawl. It is long, because crawls are not part of the experiment.
 const REQUEST_INTERVAL: &str = "10s";
 
 /// Arguments of `lab scheduling`.
@@ -114,7 +114,7 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far pings are from httpings of the same pairs.
+/// Compares the ping with the httping of each pair of agent and site.
 fn agreement(http: &RoundTrips, ping: &RoundTrips) -> Option<String> {
     let ratio = |(pair, ping): (&(String, String), &Option<f64>)| Some((*ping)? / (*http.get(pair)?)?);
     let mut ratios: Vec<f64> = ping.iter().filter_map(ratio).collect();

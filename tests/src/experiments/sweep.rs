@@ -132,7 +132,8 @@ pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
     seed: u64,
-    /// The index in the scenario of each agent. Agents are in the order of ranks.
+    /// The index of each agent in the scenario. The agents are ordered by their ids in the
+    /// scheduler.
     agents: Vec<usize>,
     survey: Survey,
     /// The task number of the first site. Random choices depend on the task numbers.

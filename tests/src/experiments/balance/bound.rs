@@ -3,9 +3,9 @@
 //!
 //! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
 //! the agents can do all work, if each site's work may be divided among the site's candidates. By
-//! the max-flow min-cut theorem, this time is a maximum over all sets of agents: of the work that
-//! only agents of the set may do, divided by the sum of their rates. With at most [`MOST_AGENTS`]
-//! agents, all sets can be enumerated, so the bound is exact.
+//! the max-flow min-cut theorem, this time is the maximum of a ratio over all sets of agents: the
+//! work that only agents of the set may do, divided by the sum of the set's rates. With at most
+//! [`MOST_AGENTS`] agents, all sets can be enumerated, so the bound is exact.
 
 use anyhow::ensure;
 
@@ -99,7 +99,7 @@ mod tests {
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
-            // The bytes of each site that each agent does.
+            // `done[site][agent]` is the number of bytes of the site that the agent crawls.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;

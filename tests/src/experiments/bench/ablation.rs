@@ -31,7 +31,7 @@ const fn step(name: &'static str, tier: Tier, without: &'static [&'static str]) 
     Step { name, tier, without }
 }
 
-/// Each step adds a part to the previous step.
+/// Each map has one more part of Landfall's method than the map before it.
 const STEPS: [Step; 8] = [
     step("gnp, as published", Tier::Gnp, &[]),
     step("+ mesh", Tier::Plain, &["height", "log", "robust", "prior"]),

@@ -85,7 +85,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Runs of the same round are compared, because other load on the machine affects both.
+            // Each ratio compares two runs of the same repetition, because other load on the
+            // machine affects both runs.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }

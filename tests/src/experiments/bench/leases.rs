@@ -87,7 +87,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     // With one slot, an agent gets no new lease before the outcomes of all its leases are recorded.
     // So this phase measures completions alone.
     seed::slots(&bench.pool, 1).await?;
-    // All sessions read the new number of slots, which they do every second.
+    // Wait until all sessions have read the new number of slots. Sessions read the number every
+    // second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));

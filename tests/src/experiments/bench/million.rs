@@ -110,7 +110,7 @@ struct PredictedCrawl {
 }
 
 impl PredictedCrawl {
-    /// The size of the set after the crawler has fetched `pages` pages.
+    /// The size of the set of seen URLs after the crawler has fetched `pages` pages.
     fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);

@@ -2,7 +2,7 @@
 //! round trip from every agent to a site.
 //!
 //! Times are processor time of one thread, so that other work on the machine has little effect.
-//! Figures are medians of all rounds.
+//! Each figure is the median of several repetitions.
 
 use std::hint::black_box;
 

@@ -2,8 +2,8 @@
 //! sites, fitting a map, and electing landmarks.
 //!
 //! Times of single-threaded work are processor time of one thread, so that other work on the
-//! machine has little effect. The two solvers alternate on the same hosts of the same map. Each
-//! figure is the median of its rounds.
+//! machine has little effect. The two solvers alternate on the same hosts of the same map. Figures
+//! are medians of several repetitions, except those of the search for the nearest agents.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,10 @@ const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const DIMENSIONS: usize = 8;
 const SEED: u64 = 0;
-/// Number of rounds per measurement.
+/// Number of repetitions per measurement.
 const ROUNDS: usize = 7;
-/// Number of passes over all hosts per round, so that a round takes tens of milliseconds.
+/// Number of times that one repetition places all hosts, so that a repetition takes tens of
+/// milliseconds.
 const BULK_PASSES: usize = 20;
 const SIMPLEX_PASSES: usize = 2;
 /// Number of agents in the search for the nearest agents.

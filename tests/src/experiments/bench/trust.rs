@@ -3,8 +3,8 @@
 //!
 //! Of thirty agents, twelve are landmarks, which were elected while all agents were honest. A liar
 //! falsifies all its reports, on the mesh and on sites. Other agents measure the liar honestly. The
-//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. They are
-//! relative to the same seeds and pairs without liars.
+//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. Each figure
+//! is relative to the figure for the same seeds and pairs without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,17 +27,18 @@ mod lies;
 const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 12;
-/// Number of scored sites per seed. They are evenly spaced, and the same with and without liars.
+/// Number of sites per seed on which maps are scored. Every nth site of a seed is taken, so that
+/// the same sites are scored with and without liars.
 const SITES: usize = 60;
-/// One in this many scored sites also serves to judge the landmarks.
+/// One in this many of these sites is also used to judge the landmarks.
 const JUDGED_BY: usize = 3;
-/// Numbers of rounds of drift after which the map is scored. There are several, because the damage
-/// is largest just before the liar is detected.
+/// Numbers of rounds of drift (not of crawls) after which maps are scored. Maps are scored several
+/// times, because the damage is largest just before the liar is detected.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per round, as a fraction.
 const DRIFT: f64 = 0.02;
 /// Maximum fraction of honest agents that are taken for liars. The maximum is not zero, because
-/// excluding an honest agent costs little, but including a liar costs much.
+/// excluding an honest agent harms the map little, but including a liar harms the map much.
 const MOST_MISJUDGED: f64 = 0.02;
 /// Number of samples per measured pair.
 const SAMPLES: usize = 20;
@@ -132,10 +133,10 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
 }
 
 /// Cached scores, by seed and excluded agents. A score is cached only if all liars are excluded,
-/// because only then it does not depend on the lie.
+/// because otherwise the score depends on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// Scores the maps without the reports of the agents in `out`.
+/// Fits maps without the reports of the agents in `out`, and scores the maps.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,
@@ -179,8 +180,8 @@ struct LieResult {
 }
 
 impl LieResult {
-    /// The median error with liars, divided by the median error without liars. It is the larger of
-    /// the ratios of both tiers.
+    /// The median error with liars, divided by the median error without liars. The result is the
+    /// larger ratio of the two tiers.
     fn harm(&self, clean: &MapQuality) -> f64 {
         let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))

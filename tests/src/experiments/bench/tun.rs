@@ -53,7 +53,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // `crowds` needs another thread, because it blocks on its own runtime.
+    // `crowds` runs in another thread, because it blocks on its own runtime, which would panic in a
+    // thread of the lab's runtime.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);

@@ -26,8 +26,8 @@ const PAPER: f64 = 2.38 / 0.45;
 const QUANTILES: [(&str, f64); 7] =
     [("p1", 0.01), ("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p99", 0.99)];
 
-/// The rates of the sites of a network, in megabytes per minute: by each agent, and by the three
-/// nearest agents.
+/// For each site of a network, the rates of its crawls in megabytes per minute: by each agent, and
+/// by each candidate of Top-3.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SiteRates {
     sites: Vec<(Vec<f64>, Vec<f64>)>,
@@ -41,7 +41,7 @@ pub(super) struct SingleSites {
     sites: usize,
     random: BTreeMap<&'static str, f64>,
     top3: BTreeMap<&'static str, f64>,
-    /// Quantiles of the ratio of Top-3's rate to random's rate, over all draws of both.
+    /// Quantiles of the ratio of Top-3's rate to random's rate, over all draws of both strategies.
     ratio: BTreeMap<&'static str, f64>,
     /// The fraction of draws whose ratio is below the ratio in the paper.
     below_the_papers: f64,
@@ -69,7 +69,7 @@ pub(super) fn rates(settings: &Settings, network: &Network, point: Point, seed: 
     SiteRates { sites: (0..scenario.sites.len()).map(site).collect() }
 }
 
-/// Combines the networks of each layout.
+/// Combines the rates of all networks with the same layout and point.
 pub(super) fn summary(networks: Vec<(String, Point, SiteRates)>) -> Vec<SingleSites> {
     let mut layouts: Vec<(String, Point, SiteRates)> = Vec::new();
     for (layout, point, rates) in networks {

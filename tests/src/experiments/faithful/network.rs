@@ -18,7 +18,7 @@ use crate::world::layout::{City, Layout, PAPER};
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
 use crate::world::web::{SiteRequest, SiteWeb, normal};
 
-/// Streams of the random generator, one for each part of a network.
+/// Streams of the random generator, one for each kind of drawn values.
 const DELAYS: u64 = 1;
 const PATHS: u64 = 2;
 const PUBLISHED: u64 = 3;
@@ -78,8 +78,8 @@ impl Network {
         scenario
     }
 
-    /// The agents that a strategy without distances chooses. For each site, only the distance of
-    /// the chosen agent is known, so that it is the nearest agent.
+    /// The survey for a strategy that chooses agents without distances. For each site, only the
+    /// distance of the chosen agent is known, so that this agent counts as the nearest.
     pub(super) fn chosen(&self, strategy: Strategy, seed: u64) -> anyhow::Result<Survey> {
         let position = |name: &str| {
             let city = self.cities.iter().find(|city| city.name == name)?;
@@ -147,7 +147,8 @@ fn layout(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<L
     Ok(layout)
 }
 
-/// The paper's layout with random access delays, and with a random factor on every path.
+/// The paper's layout with random access delays. The round trip of every path is multiplied by a
+/// random number.
 fn scenario(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Scenario> {
     let layout = layout(settings, form, seed)?;
     let usual = layout.path.agent_access_ms;

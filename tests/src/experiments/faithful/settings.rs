@@ -28,7 +28,8 @@ pub(super) struct Settings {
     pub(super) dimensions: usize,
     /// Range of the agents' access delays, in milliseconds.
     pub(super) agent_access_ms: [f64; 2],
-    /// Standard deviation of the logarithm of the random factor of a path.
+    /// Standard deviation of the logarithm of the random number by which a path's round trip is
+    /// multiplied.
     pub(super) path_spread: f64,
     /// Maximum random delay of a response, in milliseconds.
     pub(super) jitter_ms: f64,

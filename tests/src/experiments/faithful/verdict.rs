@@ -11,11 +11,11 @@ use super::{CellResult, Row};
 use crate::evidence::float;
 use crate::experiments::sweep::grid::median;
 
-/// Random's growth in the paper, in megabytes per minute, and the maximum relative difference of a
-/// similar cell.
+/// The growth with `random` in the paper, in megabytes per minute. A cell is similar to the paper
+/// if its relative difference from this growth is at most `ALIKE`.
 const PAPER_RANDOM: f64 = 198.8;
 const ALIKE: f64 = 0.25;
-/// The paper's ratios of growth to random's growth.
+/// The ratios of the growth with Top-1 and with Top-3 to the growth with `random`, in the paper.
 const PAPER_TOP1: f64 = 1.220;
 const PAPER_TOP3: f64 = 1.361;
 /// Minimum fraction of busy time of a saturated access link.
@@ -161,7 +161,8 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     lines
 }
 
-/// The mean round trip of bytes, and the fraction of bytes between carriers, for each strategy.
+/// The mean round trip weighted by bytes, and the fraction of bytes between carriers, for each
+/// strategy.
 fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let of = |strategy: Contender| {
         let mean = |of: fn(&CellResult) -> f64| {

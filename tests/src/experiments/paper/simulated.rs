@@ -65,7 +65,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Simulates a cell [`DRAWS`] times; `None` for the published system, because the simulation of
-    /// crawls knows neither its map nor its draws.
+    /// crawls has neither the published map nor the published draws.
     pub(super) fn simulate(
         &mut self,
         layout: &'a LayoutData,

@@ -114,7 +114,7 @@ impl Tables {
                 wanted.extend(TABLE_1.iter().map(row(tier, true)));
                 wanted.extend(TABLE_2.iter().map(row(tier, false)));
             }
-            // The refined tier has no number of dimensions, so one row for seven landmarks is enough.
+            // The refined tier has no number of dimensions, so it gets one row for seven landmarks.
             let other = TABLE_2.iter().filter(|(dims, landmarks, ..)| (*dims, *landmarks) != (6, 7));
             wanted.extend(other.map(row(Tier::Refined, false)));
         }
@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        // Fewer sites than the paper has, because tests are not optimised.
+        // There are fewer sites than in the paper, because tests are compiled without optimisation,
+        // and are slow.
         let settings = Settings { sites: 60, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();

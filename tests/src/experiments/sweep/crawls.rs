@@ -3,9 +3,10 @@
 //! a seed.
 //!
 //! There is one event per request, at the time when the first byte of its response is sent. From
-//! this time on, the rounds of the body occupy the agent's access link. The next request is sent
-//! after both the last round and the request interval. The constants are delays of the real system,
-//! measured in the lab. They are the same for every strategy.
+//! this time on, the parts of the body, one per round trip, occupy the agent's access link. The
+//! next request is sent when the last part has arrived and the request interval has passed. The
+//! constants are delays of the real system, measured in the lab. They are the same for every
+//! strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -21,15 +21,15 @@ use stragglers::PartialCrawl;
 mod stragglers;
 
 /// Constants of the scheduler: the number of crawls from which the pace of an agent is estimated,
-/// and the number of crawls for which the mean of the fleet counts in this estimate.
+/// and the weight of the fleet's mean in this estimate, as a number of crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// Number of crawls from which the speed of an agent is learned in the scheduler.
+/// Number of crawls from which the scheduler learns the speed of an agent.
 const CRAWLS_LEARNED: usize = 40;
-/// The pace of the fleet before any crawl has ended, in the scheduler.
+/// The pace that the scheduler assumes before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// Limits of one rebalancing in the scheduler: number of queues, number of tasks per queue, and
-/// number of moves.
+/// The scheduler's limits for one rebalancing: number of agents' queues, number of tasks per queue,
+/// and number of moved tasks.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;

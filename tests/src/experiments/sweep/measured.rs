@@ -16,7 +16,8 @@ const SEED: u64 = 1;
 /// of the scheduler, because random choices depend on the ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
-    /// The index in the scenario of each agent. Agents are in the order of ranks.
+    /// The index of each agent in the scenario. The agents are ordered by their ids in the
+    /// scheduler.
     pub agents: Vec<usize>,
     /// The landmarks in the order of election.
     pub landmarks: Vec<usize>,

@@ -32,7 +32,7 @@ pub struct Survey {
     measured: Vec<Vec<(AgentId, Rtt)>>,
     /// The candidates of each site. Every agent is a candidate. The load of candidates is not set.
     known: Vec<Vec<Candidate>>,
-    /// The confirmation of each site; `None` if the distances of the site are sure.
+    /// The confirmation of each site; `None` if the site needs no confirmation.
     confirmed: Vec<Option<Confirmation>>,
 }
 
@@ -45,7 +45,7 @@ struct Confirmation {
 
 impl Survey {
     /// Fits the map, and predicts all distances that were not measured. Without a map, no distance
-    /// is known. The agents of the scenario must be ordered by rank.
+    /// is known. The agents of `scenario` must be ordered by their ids in the scheduler.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {

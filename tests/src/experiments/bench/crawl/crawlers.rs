@@ -56,7 +56,8 @@ impl CrawlerPaths {
         ]
     }
 
-    /// The crawl has the features of a crawl under a scheduler, but no interval between requests.
+    /// The command line of Landfall's crawler. The crawl has all features of a crawl for a
+    /// scheduler, but no interval between requests.
     fn ours(&self, url: &str) -> Vec<String> {
         let agent = self.agent.display().to_string();
         let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];

@@ -18,7 +18,7 @@ const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
 const CAPACITY: u32 = 100;
 /// Number of backups. Grants are counted during each backup, and for [`SPELL`] before and after it.
-/// `SPELL` is so short that the sites suffice even for nine thousand grants per second.
+/// `SPELL` is so short that a million sites suffice even with nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 

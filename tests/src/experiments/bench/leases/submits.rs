@@ -20,9 +20,10 @@ use crate::cluster::Binaries;
 
 /// Number of sites in a measured submission.
 const SITES: usize = 100_000;
-/// Number of small batches that are submitted earlier, and number of sites per batch.
+/// Number of small batches that are submitted before a measured submission, and number of sites per
+/// batch.
 const SMALL: (usize, usize) = (12, 21);
-/// Number of large batches that are submitted earlier.
+/// Number of large batches that are submitted before a measured submission.
 const LARGE: usize = 10;
 const RUNS: usize = 3;
 const MOST_SECONDS: f64 = 3.0;
