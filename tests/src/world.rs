@@ -36,7 +36,7 @@ use crate::world::web::SiteWeb;
 /// The name server's port. A lab reserves a lane (a range of addresses) by binding this port at the
 /// lane's address for the name server.
 pub const NAMES_PORT: u16 = 5300;
-/// Candidate ports of the sites, in the order in which they are tried.
+/// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 /// Lateness of the emulated network up to which a run is never void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
@@ -189,7 +189,8 @@ impl World {
     }
 
     /// Why the timing since the start of the network is void; `None` if it is valid. The timing is
-    /// void if [`Self::too_late`] says so, or if the machine was less idle than [`LEAST_IDLE`].
+    /// void if [`Self::too_late`] gives a reason, or if the machine was less idle than
+    /// [`LEAST_IDLE`].
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))

@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
-/// Candidate ports for all beacons and proxies. There are several, because an agent outside the lab
-/// may use the first port on all addresses.
+/// Possible ports of all beacons and proxies. There are several ports, because an agent outside the
+/// lab may use the first port on all addresses.
 const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
 /// Maximum size of a beacon's response in bytes.
 const MAX_ANSWER: usize = 64 << 10;

@@ -25,9 +25,10 @@ pub struct Scenario {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link without the factor in `shapes`.
+    /// Rate of an agent's access link, before it is multiplied by the agent's number in `shapes`.
     pub agent_bytes_per_s: f64,
-    /// Factors on `agent_bytes_per_s`, by agent index. The factor of agents beyond the end is 1.
+    /// Multipliers of `agent_bytes_per_s`, by agent index. Agents beyond the end of the list have
+    /// the multiplier 1.
     pub shapes: Vec<f64>,
     pub web: WebRules,
 }

@@ -2,8 +2,8 @@
 //! condition variable.
 //!
 //! The thread sleeps until the earliest deadline with the kernel's high-resolution timer, and then
-//! wakes the waiting task. The task records its lateness, which includes the delay until it is
-//! scheduled.
+//! wakes the waiting tokio task. The tokio task records its lateness, which includes the time until
+//! tokio runs it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ const BUCKET: Duration = Duration::from_micros(50);
 /// Number of buckets. The last bucket contains all values of about 200 ms or more.
 const BUCKETS: usize = 4000;
 
-/// Wakes tasks at given instants. Clones share the thread.
+/// Wakes tokio tasks at given instants. Clones share the thread.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,
@@ -139,7 +139,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// A histogram of the lateness of tasks or packets.
+/// A histogram of the lateness of tokio tasks or packets.
 #[derive(Debug)]
 pub struct Lateness {
     buckets: Vec<AtomicU64>,

@@ -1,9 +1,9 @@
 //! The synthetic web. The pages of each site are drawn from the scenario's seed.
 //!
 //! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
-//! hosts, and the server delays some of them. The body of a page is generated for each request,
-//! always with the same content. [`SiteWeb::expected_crawl`] computes the pages that a polite
-//! crawler reaches.
+//! hosts. The server delays its response for some pages. The body of a page is generated for each
+//! request, always with the same content. [`SiteWeb::expected_crawl`] computes the pages that a
+//! polite crawler reaches.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;

@@ -23,7 +23,8 @@ const QUEUE: u32 = 20_000;
 /// Settings in every namespace, as paths below /proc/sys/net. A setting that the kernel does not
 /// have is skipped.
 const SETTINGS: [(&str, &str); 6] = [
-    // Scenarios have no IPv6, but the router would have to carry its neighbour discovery.
+    // Scenarios have no IPv6. With IPv6, the router would have to carry packets of neighbour
+    // discovery.
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
     // A connection must not reuse metrics of earlier connections, because runs would then influence

@@ -19,8 +19,8 @@ use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
 /// Maximum time for which a packet waits for an agent's access link, in each direction. With a
-/// longer queue, distance would hardly affect throughput. With a shorter queue, a single connection
-/// would not use the full rate of the link.
+/// longer queue, packets would wait longer than they travel, so distance would hardly affect
+/// throughput. With a shorter queue, a single connection would not use the full rate of the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
 /// Maximum number of packets in transit (150 MB). The router carries far fewer packets in one round
 /// trip.

@@ -33,12 +33,13 @@ fn units_name_the_users_folders_and_files_of_the_packages() {
         let start: Vec<&str> = value("ExecStart").split_whitespace().collect();
         assert_eq!(start[0], format!("/usr/local/bin/{package}"), "package.sh replaces this folder");
         assert!(start.contains(&&*format!("/var/lib/{package}")), "{start:?}");
-        // A new home would contain the files of /etc/skel, and a scheduler refuses a folder with
-        // unknown files.
+        // `useradd` must create no home folder. The folder would contain the files of /etc/skel,
+        // but a scheduler refuses a data directory with unknown files.
         assert!(
             unit.contains(&format!("useradd --system --user-group --no-create-home --home-dir /var/lib/{package} "))
         );
-        // The scripts of the package recognise a running service by this word.
+        // The package's scripts recognise a running service by its subcommand: `run`, `up` or
+        // `serve`.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
             assert!(script.contains(&format!("$root{path}")), "{path} is in no package");

@@ -84,8 +84,8 @@ impl Drop for Shell {
     }
 }
 
-/// A script that runs the blocks in one shell until a command fails. The output of each block is
-/// written to a file.
+/// A script that runs the commands of all blocks in one shell until a command fails. The output of
+/// each block is written to a file.
 fn script(blocks: &[Block], folder: &Path) -> String {
     let mut script = "set -e\n".to_owned();
     for (number, block) in blocks.iter().enumerate() {

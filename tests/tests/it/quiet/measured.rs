@@ -178,7 +178,8 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     shows_what_measuring_cost(&cluster, &record, &probes).await;
-    // Shared measurements are removed, because a wrong measurement would count several times.
+    // Shared measurements are removed, because otherwise a wrong measurement would count once for
+    // each site that shares it.
     record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
     let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
