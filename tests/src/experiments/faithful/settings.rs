@@ -28,8 +28,7 @@ pub(super) struct Settings {
     pub(super) dimensions: usize,
     /// Range of the agents' access delays, in milliseconds.
     pub(super) agent_access_ms: [f64; 2],
-    /// Standard deviation of the logarithm of the random number by which a path's round trip is
-    /// multiplied.
+    /// Standard deviation of the logarithm of the random factor of a path.
     pub(super) path_spread: f64,
     /// Maximum random delay of a response, in milliseconds.
     pub(super) jitter_ms: f64,

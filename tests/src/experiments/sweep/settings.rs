@@ -54,7 +54,7 @@ pub struct LayoutRules {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Multiplier of the packet loss of the layout.
+    /// Factor on the packet loss of the layout.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
@@ -118,7 +118,7 @@ impl RequestRate {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Multipliers of the packet loss of the layout.
+    /// Factors on the packet loss of the layout.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
