@@ -45,8 +45,10 @@ fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], st
             told.iter().map(|(at, residual)| CrawlResidual { weight: weight(crawl, *at), ..*residual }).collect();
         let residuals = LearnedCorrections::of(&residuals, &measured);
         for (index, site) in sites.iter().enumerate() {
+            // As the store does, newest first.
             let own: Vec<CrawlObservation> = crawls[index]
                 .iter()
+                .rev()
                 .map(|(at, seen)| CrawlObservation { weight: weight(crawl, *at), ..*seen })
                 .collect();
             let mut candidates =
