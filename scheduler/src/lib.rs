@@ -3,7 +3,7 @@
 //! The modules `model`, `gnp`, `strategy`, `simulate` (except where it reads files), `plot`,
 //! `throughput` and `capacity` are the pure core. These modules use no tokio, sqlx, tonic, clock or
 //! environment. Only `store` contains SQL. `grpc` and `jobs` exchange data through the store, and
-//! wake each other through [`wake::Wakes`].
+//! wake each other through `wake::Wakes`.
 
 use std::sync::Arc;
 

@@ -136,7 +136,7 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
     .await
 }
 
-/// Admits at most `limit` held tasks whose address permits a further crawl, at up to [`LOOKED_AT`]
+/// Admits at most `limit` held tasks whose address permits a further crawl, at up to `LOOKED_AT`
 /// addresses after `from`. Returns the number of admitted tasks, and the address after which the
 /// next pass continues. `None` means that the next pass starts again at the first address.
 pub async fn admit(
