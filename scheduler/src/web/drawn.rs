@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use super::Web;
 use super::error::PageError;
 use super::layout::Page;
+use super::live::MOST_PAGES;
 use super::pages::{self, PageName};
 
 /// A page that takes less time to draw than this is drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
-/// A page is kept for this many times the time that drawing it took, so that drawing a page takes
-/// at most one per cent of a core.
+/// A slow page is kept for this many times the time that drawing it took, so that drawing a page
+/// takes at most one per cent of a core.
 const KEPT: u32 = 100;
-/// Maximum number of kept pages. A limit is needed because visitors can request the map of every
-/// stored epoch.
-const MOST_PAGES: usize = 20;
+/// Maximum time for which a page is kept. Without a limit, one drawing from a slow database would
+/// be shown for an hour.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The place where a page is kept. The place is locked while the page is drawn.
 type Place = Arc<tokio::sync::Mutex<Option<KeptPage>>>;
@@ -24,6 +25,8 @@ type Place = Arc<tokio::sync::Mutex<Option<KeptPage>>>;
 #[derive(Debug)]
 struct KeptPage {
     page: Page,
+    /// When the drawing began.
+    begun: Instant,
     until: Instant,
 }
 
@@ -33,12 +36,20 @@ pub(super) struct KeptPages {
 }
 
 impl KeptPages {
-    fn place(&self, name: &PageName) -> Place {
+    /// The place of a page; `None` if [`MOST_PAGES`] other pages are being drawn or still kept.
+    fn place(&self, name: &PageName) -> Option<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if !places.contains_key(name) && places.len() >= MOST_PAGES {
-            places.clear();
+            let now = Instant::now();
+            // A locked place belongs to a page that is being drawn.
+            places.retain(|_, place| {
+                place.try_lock().map_or(true, |kept| kept.as_ref().is_some_and(|kept| now < kept.until))
+            });
+            if places.len() >= MOST_PAGES {
+                return None;
+            }
         }
-        Arc::clone(places.entry(name.clone()).or_default())
+        Some(Arc::clone(places.entry(name.clone()).or_default()))
     }
 
     /// Removes all pages, because an operator has changed something that they show.
@@ -47,38 +58,65 @@ impl KeptPages {
     }
 }
 
-/// Draws a page, or returns the kept one. Requests for a page that is being drawn wait for it.
+/// The time for which a page is kept, given the time that drawing it took.
+fn kept_for(took: Duration) -> Duration {
+    if took < QUICK { Duration::ZERO } else { took.saturating_mul(KEPT).min(LONGEST) }
+}
+
+/// Draws a page, or returns the kept one. Requests that arrive while the page is drawn share the
+/// next drawing.
 pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
-    if !name.is_large() {
-        return pages::page(web, name).await;
-    }
-    let place = web.kept.place(name);
+    let arrived = Instant::now();
+    let Some(place) = web.kept.place(name) else { return pages::page(web, name).await };
     let mut kept = place.lock().await;
-    let now = Instant::now();
-    if let Some(known) = kept.as_ref().filter(|known| now < known.until) {
+    let begun = Instant::now();
+    if let Some(known) = kept.as_ref().filter(|known| begun < known.until || arrived <= known.begun) {
         return Ok(known.page.clone());
     }
     let page = pages::page(web, name).await?;
-    let took = now.elapsed();
-    *kept = (took >= QUICK).then(|| KeptPage { page: page.clone(), until: now + took * KEPT });
+    *kept = Some(KeptPage { page: page.clone(), begun, until: begun + kept_for(begun.elapsed()) });
     Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
+    use maud::html;
+
     use super::*;
 
+    fn agent(number: usize) -> PageName {
+        PageName::Agent(number.to_string())
+    }
+
     #[test]
-    fn pages_have_separate_places_and_their_number_is_limited() {
+    fn slow_pages_are_kept_but_never_for_long() {
+        assert_eq!(kept_for(Duration::from_millis(49)), Duration::ZERO);
+        assert_eq!(kept_for(Duration::from_millis(200)), Duration::from_secs(20));
+        for slow in [Duration::from_secs(30), Duration::MAX] {
+            assert_eq!(kept_for(slow), LONGEST);
+        }
+    }
+
+    #[test]
+    fn the_number_of_pages_is_limited_and_unknown_ones_displace_none() {
         let kept = KeptPages::default();
-        let fleet = kept.place(&PageName::Fleet);
-        assert!(Arc::ptr_eq(&fleet, &kept.place(&PageName::Fleet)));
-        assert!(!Arc::ptr_eq(&fleet, &kept.place(&PageName::Overview)));
-        for epoch in 0..2 * MOST_PAGES {
-            kept.place(&PageName::Map { epoch: epoch.to_string(), globe: false });
+        let fleet = kept.place(&PageName::Fleet).unwrap();
+        let (page, now) =
+            (Page { title: String::new(), section: "", actions: html! {}, live: html! {} }, Instant::now());
+        *fleet.try_lock().unwrap() = Some(KeptPage { page, begun: now, until: now + LONGEST });
+        // Pages that do not exist are never drawn, so their places stay empty.
+        for number in 0..3 * MOST_PAGES {
+            assert!(kept.place(&agent(number)).is_some());
             assert!(kept.places.lock().unwrap().len() <= MOST_PAGES);
         }
+        assert!(Arc::ptr_eq(&fleet, &kept.place(&PageName::Fleet).unwrap()));
         kept.clear();
-        assert!(!Arc::ptr_eq(&fleet, &kept.place(&PageName::Fleet)));
+        assert!(!Arc::ptr_eq(&fleet, &kept.place(&PageName::Fleet).unwrap()));
+        kept.clear();
+        let places: Vec<Place> = (0..MOST_PAGES).map(|number| kept.place(&agent(number)).unwrap()).collect();
+        let drawing: Vec<_> = places.iter().map(|place| place.try_lock().unwrap()).collect();
+        assert!(kept.place(&PageName::Fleet).is_none(), "all places are being drawn");
+        drop(drawing);
+        assert!(kept.place(&PageName::Fleet).is_some());
     }
 }

@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Time after which a browser must connect again, so that its cookie is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
 /// Maximum number of pages that are watched at once, and of viewers of all these pages together.
-const MOST_PAGES: usize = 50;
+pub(super) const MOST_PAGES: usize = 50;
 const MOST_VIEWERS: usize = 1_000;
 
 /// The content of a page.

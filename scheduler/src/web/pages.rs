@@ -31,11 +31,6 @@ pub(super) enum PageName {
 }
 
 impl PageName {
-    /// Whether the page shows the whole fleet, map or list of batches, so that it can take long.
-    pub(super) fn is_large(&self) -> bool {
-        matches!(self, Self::Overview | Self::Map { .. } | Self::Fleet | Self::Batches | Self::Trends)
-    }
-
     pub(super) fn of(uri: &Uri) -> Option<Self> {
         let query = Form::of_query(uri);
         let named = |name: &str| percent_decoded(name);
