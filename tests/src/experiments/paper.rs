@@ -137,7 +137,9 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         settings.strategies.retain(|strategy| matches!(strategy, Strategy::Random | Strategy::GnpTop(_)));
     }
     let Binaries { landfall, agent } = Binaries::find()?;
-    let mut store = args.run.open(args.folder(), EXPERIMENTS, &[&landfall, &agent])?;
+    // The cells of both systems have the same names, so the key tells their files apart.
+    let key = format!("{EXPERIMENTS}\n# {:?}", args.system());
+    let mut store = args.run.open(args.folder(), &key, &[&landfall, &agent])?;
     let crawled = if args.quick { &layouts[..1] } else { &layouts[..] };
     let plans = plan(&settings, crawled, args.quick)?;
     announce(&plans, &store);
