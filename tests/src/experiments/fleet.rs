@@ -17,6 +17,7 @@ use landfall_scheduler::model::Strategy;
 use self::report::Report;
 use self::sample::Sample;
 use super::sweep::Format;
+use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::world::World;
 use crate::world::layout::{Layout, PAPER};
@@ -29,8 +30,8 @@ mod sample;
 const JOINING: usize = 2;
 /// Number of sites that an agent crawls at the same time.
 const SLOTS: u32 = 4;
-/// Time between two requests of a crawl. With it an agent sends about 16 requests a second, and 30
-/// agents send 480, which two processors can serve.
+/// Time between two requests of a crawl. With it an agent sends at most 16 requests a second, and
+/// 30 agents send at most 480, which two processors can serve.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Number of sites. In a run with default arguments, 30 agents crawl fewer sites.
 const SITES: usize = 5000;
@@ -70,7 +71,10 @@ pub async fn fleet(args: FleetArgs) -> anyhow::Result<()> {
     let world = World::start(scenario(usize::from(args.agents))?).await?;
     let options = ClusterOptions { scheduler: SCHEDULER.to_owned(), capacity: SLOTS, logs: None, sharing: 0 };
     let mut cluster = Cluster::without_agents(world, &options).await?;
-    let ran = run(&args, &mut cluster).await;
+    let ran = tokio::select! {
+        ran = run(&args, &mut cluster) => ran,
+        () = interrupted() => Err(anyhow::anyhow!("interrupted")),
+    };
     let stopped = cluster.stop().await;
     let report = ran?;
     stopped?;
@@ -115,27 +119,26 @@ async fn run(args: &FleetArgs, cluster: &mut Cluster) -> anyhow::Result<Report> 
         agents = (agents + JOINING).min(usize::from(args.agents));
         cluster.start_agents_to(agents).await?;
         tokio::time::sleep(period).await;
-        windows.push(window(cluster, period).await?);
+        windows.push(window(args, cluster, period).await?);
         eprintln!("{agents} agents");
     }
     let mut steady = Vec::new();
     for _ in 0..args.steady {
-        steady.push(window(cluster, period).await?);
+        steady.push(window(args, cluster, period).await?);
     }
-    let left: i64 = sqlx::query_scalar("select count(*) from tasks where state not in ('done', 'failed')")
-        .fetch_one(&cluster.pool)
-        .await
-        .context("count the open sites")?;
-    let busy = i64::from(SLOTS) * i64::from(args.agents);
-    ensure!(args.idle || left >= busy, "the sites ran out: shorten --period or --steady");
     Report::of(cluster, &windows, &steady).await
 }
 
-/// Samples at both ends of a period.
-async fn window(cluster: &Cluster, period: Duration) -> anyhow::Result<[Sample; 2]> {
+/// Samples at both ends of a period. Fails if an agent may have had too few sites.
+async fn window(args: &FleetArgs, cluster: &Cluster, period: Duration) -> anyhow::Result<[Sample; 2]> {
     let first = Sample::take(cluster).await?;
     tokio::time::sleep(period).await;
-    Ok([first, Sample::take(cluster).await?])
+    let last = Sample::take(cluster).await?;
+    let open = "select count(*) from tasks where state not in ('done', 'failed')";
+    let open: i64 = sqlx::query_scalar(open).fetch_one(&cluster.pool).await.context("count the open sites")?;
+    let slots = i64::from(SLOTS) * i64::from(args.agents);
+    ensure!(args.idle || open >= slots, "the sites ran out: shorten --period or --steady");
+    Ok([first, last])
 }
 
 /// A free address for every agent's metrics.

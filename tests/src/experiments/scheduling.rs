@@ -79,7 +79,7 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
         "95 %",
         "without answer",
     ]);
-    let mut by_http = None;
+    let mut by_http = RoundTrips::new();
     let mut lines = Vec::new();
     for contender in CONTENDERS {
         if contender.metric == "icmp" && args.grade != Grade::Tun {
@@ -104,9 +104,10 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
             percent(0.95),
             format!("{silent} of {}", measured.round_trips.len()),
         ]);
-        match &by_http {
-            Some(http) if contender.metric == "icmp" => lines.extend(agreement(http, &measured.round_trips)),
-            _ => by_http = Some(measured.round_trips),
+        if contender.metric == "icmp" {
+            lines.extend(agreement(&by_http, &measured.round_trips));
+        } else {
+            by_http.extend(measured.round_trips);
         }
     }
     println!("{table}");

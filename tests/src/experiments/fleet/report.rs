@@ -22,7 +22,7 @@ use crate::world::sites::Delivery;
 const IDLE: f64 = 0.2;
 /// The least coefficient of determination of a linear growth.
 const LEAST_R_SQUARED: f64 = 0.99;
-/// The largest deviation of the scheduler's processor time per site from the mean.
+/// The largest deviation of the scheduler's processor time per crawl from the mean.
 const MOST_DEVIATION: f64 = 0.10;
 
 /// The rates and costs in one period.

@@ -13,7 +13,6 @@ use anyhow::Context;
 use comfy_table::Table;
 use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::simulate::{self, Report};
-
 use serde::Serialize;
 
 use super::matrices::MatrixSource;
@@ -103,7 +102,7 @@ impl WantedRow<'_> {
 }
 
 impl Tables {
-    /// Computes both tables for every layout, each figure as a mean over `seeds` seeds.
+    /// Computes both tables for every layout, each figure from `seeds` seeds.
     pub(super) fn of(settings: &Settings, layouts: &[LayoutData], seeds: u64) -> anyhow::Result<Self> {
         let sources = layouts.iter().map(|layout| MatrixSource::of(settings, layout, seeds));
         let sources: Vec<MatrixSource<'_>> = sources.collect::<anyhow::Result<_>>()?;
