@@ -67,8 +67,6 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     // Errors are ignored, because standard output may be closed.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
-    let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
-    let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];
     let outbox = Outbox::open(&config.outbox)?;
     let store = config.store.as_ref().filter(|_| config.exec.is_none());
     let store = store.map(|store| warc::Store::open(store, &config.name)).transpose()?;
@@ -77,6 +75,10 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let (traces, exporting) =
         config.otlp.clone().map(|collector| start_traces(collector, &config.name, &crawled)).unzip();
     let work = work.storing(store.clone()).crawling_with(external).tracing_with(traces);
+    // The first scrape already finds the slots.
+    METRICS.work_is(work.state());
+    let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
+    let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     crawled.cancel();
     // If the session ended with an error, the listeners are still running. Stop them.

@@ -202,7 +202,7 @@ impl Work {
         }
     }
 
-    fn state(&self) -> WorkState {
+    pub(crate) fn state(&self) -> WorkState {
         WorkState {
             slots: self.capacity,
             leases: self.running.len(),
