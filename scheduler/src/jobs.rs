@@ -1,10 +1,10 @@
-//! Background jobs. Each is an idempotent function of the stored state, run periodically and on
+//! Background jobs. Each job is an idempotent function of the stored state, run periodically and on
 //! signals.
 //!
 //! A job gets its transactions only through its role ([`leadership::Leader`]), so it changes
 //! nothing while another scheduler leads that role. A failed pass is logged once, and the next pass
-//! tries again; there are no retries inside a pass. A panic in a job ends the process, because the
-//! supervisor in `run` joins every job.
+//! tries again; there are no retries inside a pass. A panic in a job ends the process, because
+//! `run` awaits every job and fails if one of them panics.
 
 pub mod assign;
 pub mod fit;
@@ -33,8 +33,8 @@ use crate::wake::Wakes;
 
 use leadership::NotLeader;
 
-/// The minimum rest between two passes. Busy agents report dozens of times a second. After a rest,
-/// one pass handles the work that results from all reports since the last pass.
+/// The minimum rest between two passes. Busy agents report dozens of times a second. Because of the
+/// rest, one pass handles all reports that arrived since the last pass.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
@@ -48,8 +48,8 @@ const QUIET_STRETCH: u32 = 5;
 pub enum Period {
     /// The same period at all times.
     Steady(Duration),
-    /// A longer period while the scheduler is quiet, so that an idle scheduler costs almost
-    /// nothing.
+    /// A longer period while the scheduler is quiet, so that an idle scheduler uses almost no
+    /// processor time.
     Relaxed(Duration),
 }
 
@@ -86,7 +86,7 @@ pub async fn run_periodic<F, Fut>(
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
-        // `Notify` keeps a signal that arrives during the pass or the rest.
+        // `Notify` keeps a signal that arrives while the job runs a pass or rests.
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = wake.notified() => {}

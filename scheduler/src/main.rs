@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// musl's own allocator takes three times as long for small allocations on one thread.
+/// For small allocations on one thread, musl's own allocator takes three times as long as mimalloc.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -116,7 +116,7 @@ pub struct MapStatus {
     pub fitted_at: DateTime<Utc>,
     /// The median of |ln(predicted / measured)| over the mesh; `None` if unknown.
     pub error: Option<f64>,
-    /// Number of agents that have a place on the map.
+    /// Number of agents with a placement in the embedding.
     pub agents: u32,
     pub landmarks: u32,
     pub dimensions: u32,

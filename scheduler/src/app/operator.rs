@@ -203,7 +203,7 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     }
     let token = match known {
         Some(token) => token,
-        // The database already has another token, so a new one would be refused.
+        // The database already has the hash of a token, so it would refuse a new token.
         None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();

@@ -1,7 +1,7 @@
 //! Runs one scheduler: starts its services and background jobs, and supervises them.
 //!
 //! If a service or a job panics or returns before the shutdown, the process ends with an error. A
-//! restart is better than a scheduler in which, for example, reaping has silently stopped.
+//! restart is better than a scheduler in which, for example, the job `reap` has silently stopped.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
-/// The ratio of the grace period to the reaper's period. It is high enough to detect an expired
+/// Number of passes of the job `reap` in one grace period. It is high enough to detect an expired
 /// session soon.
 const REAPS_PER_GRACE: u32 = 5;
 

@@ -62,7 +62,7 @@ pub struct ServerTls {
     pub leaf: Arc<Leaf>,
     /// SHA-256 of the authority's certificate, in lower-case hexadecimal.
     pub ca_fingerprint: String,
-    /// The authority's certificate, PEM.
+    /// The file with the authority's certificate, PEM.
     pub ca_path: PathBuf,
     /// When the authority expires; `None` if that is more than a year away.
     ca_ends: Option<DateTime<Utc>>,

@@ -2,7 +2,7 @@
 //!
 //! The order matters. Cheap steps that often fail come first (configuration, data directory, port),
 //! then Postgres, then the operator's token. The client file is written when the scheduler can
-//! answer. At shutdown the scheduler drains before Postgres stops.
+//! answer. At shutdown, the scheduler ends its services and jobs before Postgres stops.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -199,7 +199,8 @@ pub(crate) fn configuration(options: &Options) -> anyhow::Result<Configuration> 
     Ok(Configuration { config, exposed })
 }
 
-/// Whether the file's mode gives every user of this machine access. Its folder may still deny it.
+/// Whether the file's mode gives every user of this machine access. The file's folder may still
+/// deny access.
 pub(crate) fn exposed(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o007 != 0)
 }
@@ -233,7 +234,7 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnec
     };
     match connect.connect().await {
         Ok(connection) => Ok(connection),
-        // The library's message would also contain a line number of Postgres' source.
+        // sqlx's own message would also contain a line number of Postgres' source.
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
     }

@@ -236,8 +236,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects to a scheduler. If other schedulers are known, also checks that this one can serve
-/// requests, because otherwise the caller should try another one.
+/// Connects to a scheduler. If other schedulers are known, also checks that this scheduler can
+/// serve requests. If it cannot, the caller should try another scheduler.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));
@@ -333,8 +333,8 @@ pub(super) fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     Ok(ClientFile { scheduler, ca, token, defaults: Defaults::default() })
 }
 
-/// Parses the URL of a scheduler. Plain http is refused except on loopback, because others on the
-/// network could read the token.
+/// Parses the URL of a scheduler. Plain http is refused except on loopback, because other machines
+/// on the network could read the token.
 fn checked_url(text: &str) -> anyhow::Result<Url> {
     let refused =
         || usage(format!("'{text}' is not a scheduler's URL: give http://127.0.0.1:PORT or https://HOST:PORT"));

@@ -33,7 +33,8 @@ pub(crate) trait Row: Sized + 'static {
     /// The noun for the results of [`Row::name`], for the help of `--quiet`.
     const NAMES: &'static str = "names";
 
-    /// The word that identifies the row in other commands. This is the first column by default.
+    /// The word that identifies the row in other commands. By default, it is the text of the first
+    /// column.
     fn name(&self, view: &View) -> String {
         Self::COLUMNS.first().map_or_else(String::new, |(_, cell)| printable(&cell(self, view)))
     }
@@ -352,7 +353,7 @@ fn fold_line(line: &str, most: usize, indent: usize) -> String {
                 (used, begun) = (indent, false);
                 continue;
             }
-            // This word alone is longer than a line.
+            // A word that is longer than a line is broken too.
             let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
             folded.push_str(head);
             (rest, used, begun) = (tail, most, true);
@@ -362,7 +363,8 @@ fn fold_line(line: &str, most: usize, indent: usize) -> String {
     folded + "\n"
 }
 
-/// The number of bytes of a text that fit into `most` columns, at least those of one character.
+/// The number of bytes of a text that fit into `most` columns, but at least those of its first
+/// character.
 fn prefix(text: &str, most: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {

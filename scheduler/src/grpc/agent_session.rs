@@ -195,9 +195,9 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
     }
 }
 
-/// Maximum number of heartbeats that an agent can have sent since it was welcomed. An agent varies
-/// its interval by up to a fifth. The maximum is twice the regular number plus four, which leaves
-/// room for this variation and for the errors of clocks.
+/// Maximum number of heartbeats that an agent can have sent since its session was opened. An agent
+/// varies its interval by up to a fifth. The maximum is twice the regular number plus four, which
+/// leaves room for this variation and for the errors of clocks.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)

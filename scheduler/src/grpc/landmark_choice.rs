@@ -20,8 +20,8 @@ use crate::store::settings;
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
 const ELECTION_SEED: u64 = 1;
-/// Minimum number of landmarks to elect. With only two, a position and its mirror image would fit
-/// equally well.
+/// Minimum number of landmarks to elect. With only two, a host's position and its mirror image
+/// would fit equally well.
 const FEWEST_ELECTED: u32 = 3;
 
 /// Why landmarks were not changed.
@@ -48,9 +48,9 @@ pub enum ChoiceError {
     /// The election would depend on distances that were not measured.
     #[error("the agents have not yet measured each other: {measured} of {pairs} pairs are measured")]
     MeshIncomplete {
-        /// Number of directed pairs that were measured, or tried without success.
+        /// Number of directed pairs of agents that were measured, or tried without success.
         measured: u64,
-        /// Number of directed pairs to be measured.
+        /// Number of directed pairs of agents to be measured.
         pairs: u64,
     },
     #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
@@ -168,10 +168,11 @@ pub struct Replacement {
     pub elected: Option<String>,
 }
 
-/// Replaces an elected landmark that has been disconnected for at least `after` by a newly elected
-/// agent. If several landmarks are lost, replaces only the one that has been disconnected longest.
-/// Returns `None` if no landmark is lost. If two schedulers run this at once, only the first
-/// replaces the landmark; the second then finds that this landmark is no longer lost.
+/// Replaces an elected landmark by a newly elected agent if the landmark has been disconnected for
+/// at least `after`. If several landmarks are lost, replaces only the one that has been
+/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers run this at once,
+/// only the first replaces the landmark; the second then finds that this landmark is no longer
+/// lost.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
     // Usually no landmark is lost, and then this check avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {

@@ -11,8 +11,8 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
 use super::auth::AuthError;
 
-/// Every answer to a wrong token is delayed by this time, and only one such answer is delayed at a
-/// time.
+/// Every answer to a wrong token is delayed by this time. The delays of several answers follow one
+/// another.
 const DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of wrong tokens that wait for their answers. Further wrong tokens are refused at
 /// once.

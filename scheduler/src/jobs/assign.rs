@@ -51,8 +51,9 @@ const TASKS_PER_PASS: i64 = 500;
 #[derive(Debug)]
 pub struct Assign {
     scheduler: Leader,
-    /// The address after which the next pass continues to release tasks that wait for their
-    /// address. `None` means that it starts again at the first address.
+    /// Tasks that are held because of their address are released in the order of their addresses.
+    /// The next pass continues after this address; `None` means that it starts at the first
+    /// address.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
@@ -65,8 +66,8 @@ impl Assign {
     /// One pass: transactions of bounded size, until no task can be assigned.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
-        // The map is read before any row is locked, because the first use of a new map takes a
-        // second of preparation.
+        // The map is read before any row is locked, because the preparation of a new map takes a
+        // second.
         let map = self.scheduler.maps.current(self.scheduler.begin()).await?;
         self.release_held().await?;
         self.release_unmet().await?;
@@ -243,8 +244,8 @@ impl Assign {
 }
 
 /// Whether a task may wait while uncertain distances of its site are confirmed. A site that
-/// probably has several locations is not confirmed, because no measurement shows which agent is
-/// nearest.
+/// probably has several locations is not confirmed, because each agent may measure another
+/// location.
 pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
@@ -310,8 +311,9 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// The choice of another agent, which explores the site because this agent may be nearer than the
-/// chosen one. `None` if the strategy does not explore, or if no agent should explore the site now.
+/// The choice of an agent other than the chosen one, as a trial: the agent may be nearer, and its
+/// crawl measures how near it is. `None` if the strategy makes no trials, or if no agent should be
+/// tried now.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,

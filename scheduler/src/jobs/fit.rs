@@ -28,10 +28,11 @@ use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
 /// Maximum time that a fit waits for missing measurements of landmarks' beacons. Within this time a
-/// lost order expires and is sent again, so a fit leaves out only agents that disconnect again and
-/// again.
+/// lost measurement order expires and is sent again. So a fit leaves out only agents that
+/// disconnect again and again.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Minimum time between two judgements of the drift, each of which reads the whole mesh.
+/// Minimum time between two judgements of the drift: how much worse the map fits newer round trips
+/// than those from which it was made. A judgement reads the whole mesh.
 const JUDGED_EVERY: Duration = Duration::from_secs(60);
 /// Number of newest embeddings that are always kept. An older embedding is kept only while a site
 /// with an open task is placed in it.
@@ -42,13 +43,13 @@ const FORGOTTEN_PER_PASS: i64 = 5_000;
 #[derive(Debug)]
 pub struct Fit {
     scheduler: Leader,
-    /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
-    /// locked across an await.
+    /// The mesh on which the last fit failed. No fit is tried again on this mesh. Never locked
+    /// across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
     /// When the due fit began to wait for missing measurements of beacons. Never locked across an
     /// await.
     due_since: Mutex<Option<Instant>>,
-    /// When the drift was judged last. Never locked across an await.
+    /// When the map's drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
     patience: Duration,
 }
@@ -133,7 +134,8 @@ impl Fit {
     /// Fits an embedding and makes it the current one.
     async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
-        // The error of an old fit is not comparable, because the network may have changed since.
+        // If the last fit is old, its error is not compared, because the network may have changed
+        // since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.mesh.clone();
@@ -191,7 +193,8 @@ impl Fit {
         (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
     }
 
-    /// Whether the drift may be judged now. If so, records this time as that of the last judgement.
+    /// Whether the map's drift may be judged now. If so, records this time as that of the last
+    /// judgement.
     fn may_judge(&self, now: Instant) -> bool {
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
         let may = judged.is_none_or(|last| now.saturating_duration_since(last) >= JUDGED_EVERY);
@@ -229,7 +232,7 @@ impl DueFit {
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.ground.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
-        // new epoch, so it differs.
+        // new epoch, so it uses another seed.
         let seed = self.epoch.get().unsigned_abs();
         let Self { switches, epoch, dimensions, .. } = self;
         let fitted = gnp::fit_with(switches, self.former.as_ref(), epoch, &mesh, landmarks, dimensions, seed);
@@ -367,7 +370,7 @@ mod tests {
         let trial = Trial::new(pool, 6).await;
         trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
-        // One agent is always measuring another, so the mesh always has a gap.
+        // An order for one agent to measure another stays open, so the mesh always has a gap.
         trial
             .execute(
                 "insert into measurement_orders (prober_id, agent_id, expires_at)

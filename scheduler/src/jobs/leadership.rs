@@ -27,7 +27,7 @@ use crate::wake::Wakes;
 use super::locate::refined::MapCache;
 
 /// Number of renewals of a scheduler's row during the life of a term. Three consecutive renewals
-/// may fail.
+/// may fail without the loss of the term.
 const RENEWALS_PER_LIFE: u32 = 4;
 /// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
 /// life. This time is at least `LEAST_STANDSTILL`.
@@ -211,7 +211,8 @@ impl HeldTerms {
             () = keeping => {}
         }
         let handing_over = async {
-            // The former connection may still be executing a statement, so a new one is opened.
+            // The former connection may still be executing a statement, so a new connection is
+            // opened.
             let mut conn = self.pool.connect_options().connect().await?;
             self.leave(&mut conn).await
         };

@@ -68,8 +68,8 @@ impl Locate {
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
             self.scheduler.wakes.confirm.notify_one();
-            // The located sites make room for other sites to be measured, and more sites may be
-            // ready to be located.
+            // Fewer tasks are now being measured, so other tasks may begin to be measured. If this
+            // pass was full, more sites may be ready to be located.
             self.scheduler.wakes.measure.notify_one();
             if full {
                 self.scheduler.wakes.locate.notify_one();
@@ -108,8 +108,8 @@ impl Locate {
         Ok(moved)
     }
 
-    /// Stores the geographic positions of these sites by their addresses, except for sites whose
-    /// submitted list gave a position.
+    /// Stores geographic positions of these sites, looked up by the sites' addresses. Omits sites
+    /// whose submitted list gave a position.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
@@ -155,7 +155,8 @@ impl Locate {
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        // Otherwise outdated placements that cannot be renewed would be found again in every pass.
+        // Deletes the outdated placements that cannot be renewed. Otherwise every pass would find
+        // them again.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {

@@ -1,10 +1,9 @@
 //! Measuring: orders each agent to measure the beacons of others, and one prober after another to
 //! measure a site.
-//!
 //! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
 //! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
-//! This alone limits each site and each address to one probe per interval, over all probers. The
-//! address of a new site is unknown, so its first order only asks for the address.
+//! So each site and each address gets at most one probe per interval, over all probers. The address
+//! of a new site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

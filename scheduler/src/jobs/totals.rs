@@ -1,4 +1,5 @@
-//! Adds the changes of batches to their totals, so that readers have few changes left to add.
+//! Adds the recorded changes to the totals of each batch, so that a reader of the totals has few
+//! changes left to add.
 
 use anyhow::Context;
 

@@ -26,7 +26,7 @@ use super::{Period, run_periodic};
 
 /// Time between two readings of the log.
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
-/// Maximum number of unfinished tasks in memory. Each takes about 100 bytes.
+/// Maximum number of unfinished tasks in memory. Each task takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
 
 /// Sends traces until `stop`, if the configuration names a collector.

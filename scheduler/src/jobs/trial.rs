@@ -36,7 +36,7 @@ pub(super) struct Trial {
     pub(super) agents: Vec<Agent>,
 }
 
-/// Declares the passes of all jobs. Each can be called as a method or by its name.
+/// Declares the passes of all jobs. Each pass can be called as a method or by its name.
 macro_rules! passes {
     ($($name:ident $role:ident $new:path, $pass:path;)+) => {
         impl Trial {
@@ -198,7 +198,7 @@ impl Trial {
         embeddings::latest(&mut *self.conn().await).await.expect("read the embedding")
     }
 
-    /// The open site orders: the agent, and the site that it measures.
+    /// The open site orders: the measuring agent, and its site.
     pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
         let open = "select prober_id, site_id from measurement_orders where site_id is not null order by site_id";
         let open: Vec<(i64, i64)> = self.rows(open).await;

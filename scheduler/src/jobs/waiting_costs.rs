@@ -69,7 +69,7 @@ const WAITING: &str = "
     analyze";
 
 /// Returns when every other connection to this database has ended, because only then do the
-/// statistics include the reads of those connections.
+/// statistics of Postgres include the reads of those connections.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity
                   where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";

@@ -252,7 +252,7 @@ fn idle(status: &Status) -> Vec<Attention> {
     idle.collect()
 }
 
-/// The agents with the same finding: first one of them, then the list of all.
+/// The agents with the same finding: the first agent, and the list of all of them.
 struct Group<'a>(&'a AgentStatus, Vec<&'a AgentStatus>);
 
 impl<'a> Group<'a> {

@@ -22,8 +22,8 @@ const NICENESS: &str = "10";
 /// Maximum time to wait for the lock of a table. While a dump waits because another transaction
 /// alters the table, it blocks all later queries of the table.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// Gives Postgres more memory to build indexes. Commits need not wait for the disk, because an
-/// incomplete restore is repeated anyway.
+/// Gives Postgres more memory to build indexes. Commits need not wait for the disk, because a
+/// restore that did not end is repeated.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
 /// Environment variables that tell the programs how to connect. Command lines are not used for

@@ -30,7 +30,7 @@ const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 pub(super) enum Unserved {
     /// The data directory's authority signed the certificate, but it is not valid at present.
     Outdated(&'static str),
-    /// The server is not a scheduler of this fleet. Contains the reason.
+    /// The server is not a scheduler of this fleet. Contains the reason for this conclusion.
     Stranger(String),
     Failed(String),
 }

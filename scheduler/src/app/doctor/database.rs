@@ -58,7 +58,7 @@ struct StoredSettings {
     /// The contact URL; empty if none is set.
     contact_url: String,
     /// Whether the data directory has the operator's token of this database; `None` if the database
-    /// has none yet.
+    /// has no token yet.
     token: Option<TokenMatch>,
 }
 

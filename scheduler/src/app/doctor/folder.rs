@@ -16,8 +16,9 @@ use crate::app::operator::CLIENT_FILE;
 use crate::app::postgres::LEAST_ROOM;
 
 const CHECK: &str = "data dir";
-/// Number of free bytes below which the operator should act, because the log of the private
-/// Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may stop.
+/// Number of free bytes below which the operator should act, because the write-ahead log of the
+/// private Postgres may grow by its `max_wal_size` of 1 GB. Below [`LEAST_ROOM`] the server may
+/// stop.
 const SCARCE: u64 = 1 << 30;
 /// Files that only the scheduler's user may read, relative to the data directory.
 const PRIVATE: [&str; 5] = ["operator-token", "operator-token.next", CLIENT_FILE, "tls/ca.key", "tls/server.key"];

@@ -245,8 +245,8 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         format!("port={PORT}"),
         "cluster_name=landfall".to_owned(),
         "max_connections=100".to_owned(),
-        // This is enough for the indexes of a million open tasks. A small database uses little of
-        // this memory.
+        // This size is enough for the indexes of a million open tasks. A small database uses little
+        // of this memory.
         "shared_buffers=256MB".to_owned(),
         // After a checkpoint, every changed page is logged in full. A limit of 256 MB would cause a
         // checkpoint every second at full load.

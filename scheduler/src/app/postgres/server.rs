@@ -3,7 +3,7 @@
 //! The kernel sends the parent-death signal when the *thread* that spawned the child ends.
 //! Therefore a separate thread spawns the server and lives as long as the server. The server has
 //! its own process group, so that Ctrl-C at the terminal reaches only the scheduler. The scheduler
-//! needs the database until it has drained.
+//! needs the database until its services and jobs have ended.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;

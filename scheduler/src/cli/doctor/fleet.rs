@@ -18,7 +18,7 @@ use crate::cli::status;
 const NAMED: usize = 3;
 /// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
 /// a row for every agent. The limit suffices for all landmarks of a usual fleet, and for some
-/// agents that few others reach.
+/// agents that few other agents reach.
 const MOST_BEACONS: usize = 24;
 
 const SCHEDULER: &str = "scheduler";
@@ -112,7 +112,7 @@ fn finding(found: &Attention) -> Option<CheckResult> {
 }
 
 /// The connected agents whose beacons are checked. Landmarks come first, because every agent must
-/// reach them, then the agents that the fewest others have reached.
+/// reach them. Then come the agents that the fewest other agents have reached.
 fn beacons(agents: &[Agent]) -> impl Iterator<Item = &Agent> {
     let mut beacons: Vec<&Agent> = connected(agents).filter(|agent| !agent.beacon_url.is_empty()).collect();
     beacons.sort_by_key(|agent| (!agent.landmark, agent.reached_by));

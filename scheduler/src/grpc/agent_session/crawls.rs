@@ -25,7 +25,7 @@ impl Session {
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        // If the lease was granted to this agent but ended in the meantime, no refusal is counted.
+        // If the lease was granted to this agent but has already ended, no refusal is counted.
         let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {

@@ -1,8 +1,8 @@
 //! Group commit: one transaction for the requests of several agents.
 //!
 //! A statement and a commit cost nearly the same for one agent as for twenty. Requests that arrive
-//! during a transaction wait for its end, and the next transaction runs all of them. No request
-//! waits only to be grouped, and larger groups cost less per request.
+//! during a transaction wait for its end, and the next transaction runs all of them. If no
+//! transaction runs, a request does not wait for further requests.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -160,9 +160,9 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     }
 }
 
-/// Returns the request's result, or runs the request in its own transaction if needed. If the
-/// verdict is missing, the session that ran the transaction was dropped. This happens when the
-/// scheduler stops or the database is unreachable.
+/// Returns the request's result, or runs the request in its own transaction if needed. `verdict` is
+/// an error if the session that ran the transaction was dropped. This happens when the scheduler
+/// stops or the database is unreachable.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Divides by a number. Returns the id of the transaction that divided.
+    /// Divides by a number. Returns the id of the transaction that made the division.
     #[derive(Debug)]
     struct Divide(i32);
 

@@ -36,7 +36,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval at which the session reads the store if it is not woken.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum number of checkpoints in memory at the same time. Each has up to 1 MiB.
+/// Maximum number of checkpoints in memory at the same time. Each checkpoint has up to 1 MiB.
 const CHECKPOINTS_AT_ONCE: usize = 8;
 
 /// Maximum number of leases granted to an agent in a shared transaction that records outcomes. The
@@ -60,7 +60,7 @@ pub(super) struct Session {
     /// Whether the agent has announced its stop. Then it gets no new leases, and the session ends
     /// when the stream ends.
     leaving: bool,
-    /// When the agent was welcomed.
+    /// When the session was opened.
     opened: Instant,
     /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
@@ -70,7 +70,7 @@ pub(super) struct Session {
     /// Whether a task may be waiting for the agent. When a task is assigned to the agent, the
     /// session is woken and reads this value from the store again.
     waits: bool,
-    /// The contact URL sent with the welcome.
+    /// The contact URL sent in the welcome message.
     contact_url: Option<String>,
     /// Why the agent takes no leases, as last reported; empty if it takes leases.
     paused: String,
@@ -192,7 +192,7 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // The contact URL is sent only with the welcome, so an agent with a former URL must
+        // The contact URL is sent only in the welcome message, so an agent with a former URL must
         // reconnect. Reconnecting is cheap, because the agent keeps its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
@@ -342,8 +342,8 @@ impl Session {
         Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
     }
 
-    /// The number of pages in the last crawl of each granted task's site. It is read only if the
-    /// crawl rate depends on it.
+    /// The number of pages in the last crawl of each granted task's site. The number is read only
+    /// if the crawl rate depends on it.
     async fn last_pages(&self, grants: &[Grant]) -> Result<HashMap<TaskId, u32>, Status> {
         let depends = |grant: &&Grant| grant.policy.shortest_interval < grant.policy.request_interval;
         let asked: Vec<TaskId> = grants.iter().filter(depends).map(|grant| grant.task).collect();
@@ -365,8 +365,8 @@ impl Session {
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
-            // The assignment job must soon give the agent's waiting tasks to other agents. This
-            // signal prevents the longer period at which the job runs without signals.
+            // The assignment job must soon give the agent's waiting tasks to other agents. Without
+            // this signal, a quiet scheduler would run the job only after a longer period.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());
         }

@@ -22,7 +22,8 @@ const PAUSE: u32 = 10;
 /// Minimum time between two estimates of one batch, because people cannot read estimates that
 /// change faster.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum number of estimates computed at once. Each occupies a connection to the database.
+/// Maximum number of estimates computed at once. Each computation occupies a connection to the
+/// database.
 const AT_ONCE: usize = 2;
 /// Time after which a batch is forgotten if no caller has asked about it.
 const FORGET_AFTER: Duration = Duration::from_secs(600);

@@ -89,7 +89,7 @@ struct Reader {
     shutdown: CancellationToken,
     filter: Filter,
     follow: bool,
-    /// The part of the history that has not been read yet.
+    /// The part of the log's history that has not been read yet.
     past: Option<EventsSince>,
     next: Cursor,
     events: VecDeque<Event>,
@@ -115,7 +115,7 @@ impl Reader {
         })
     }
 
-    /// Reads the next page of the history.
+    /// Reads the next page of the log's history.
     async fn history(&mut self, past: EventsSince) -> Result<(), Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let (events, next) = events::past(&mut conn, &self.filter, past).await?;

@@ -125,7 +125,7 @@ async fn open_token(conn: &mut PgConnection, name: &str) -> Result<(), Status> {
     if enrolments::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
 }
 
-/// The only name that has this beginning. `unknown` is the status if no name has it.
+/// The only name that has this beginning. `unknown` is the status if no name has this beginning.
 async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Status) -> Result<String, Status> {
     let mut known = names::beginning_with(conn, noun, beginning).await?;
     match known.len() {

@@ -658,7 +658,7 @@ async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
-    // The report of this batch has more than two pages.
+    // The report of this batch has two pages: the first 100 rows, and the other 1,001.
     let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     desk.submit("autumn", &names).await.expect("submitted");

@@ -153,7 +153,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// The agents that may no longer begin their assigned tasks of a batch, each with this batch.
+    /// Pairs of a batch and an agent that may no longer begin its assigned tasks of this batch.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -257,8 +257,8 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // An address with four known sites permits two crawls at once, so one pass handles only two
-        // of these tasks.
+        // An address with four known sites permits two crawls at once (the square root), so one
+        // pass handles only two of these tasks.
         for _ in 0..3 {
             trial.assign().await;
         }
@@ -394,7 +394,7 @@ mod tests {
             trial.located(plain, &format!("p{number}.cn")).await;
         }
         trial.assign().await;
-        // The new agent joins after all tasks are assigned. It is the nearest, and idle.
+        // The new agent joins after all tasks are assigned. This agent is the nearest, and idle.
         let joined = trial.join().await;
         for (site,) in trial.rows::<(i64,)>("select id from sites").await {
             trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;

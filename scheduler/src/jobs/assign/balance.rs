@@ -28,8 +28,8 @@ use crate::jobs::leadership::Leader;
 
 /// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
 const MOVES: usize = 200;
-/// Number of tasks read from one queue. Even an agent that may crawl only one in fifty tasks finds
-/// one among a hundred.
+/// Number of tasks read from one queue. Among a hundred tasks, even an agent that may crawl only
+/// one in fifty probably finds a task.
 const LOOKED_AT: i64 = 100;
 /// Maximum number of queues read in one pass, the longest first.
 const QUEUES: usize = 20;
@@ -149,7 +149,7 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether a newly joined agent may get tasks from other queues: whether fewer tasks wait for the
+/// Whether a newly joined agent may get tasks from other queues. It may if fewer tasks wait for the
 /// agent than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)

@@ -134,7 +134,8 @@ struct ConfirmInput {
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<CurrentMap>>,
     tried: HashMap<SiteId, Vec<ConfirmationAttempt>>,
-    /// For each site for which only batches with constraints wait, these batches.
+    /// The batches that wait for each site. A site is absent if a batch without constraints waits
+    /// for it, because then every agent may get a task of the site.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
@@ -243,7 +244,7 @@ mod tests {
             self.trial.assign().await;
         }
 
-        /// The index of the agent with the open order.
+        /// The index of the agent with the open measurement order.
         async fn asked(&self) -> Option<usize> {
             let orders = self.trial.site_orders().await;
             assert!(orders.len() <= 1, "one order at a time: {orders:?}");
@@ -252,7 +253,7 @@ mod tests {
             Some(self.trial.place(*prober))
         }
 
-        /// Answers orders until none is open, and returns the agents that had one.
+        /// Answers measurement orders until none is open. Returns the agents that had an order.
         async fn confirm(&self) -> BTreeSet<usize> {
             let mut asked = BTreeSet::new();
             self.pass().await;

@@ -32,7 +32,8 @@ pub(in crate::jobs) struct Known {
     crawled: HashMap<SiteId, CrawledSite>,
     /// Corrections of predictions, learned from the agents' crawl residuals.
     residuals: Arc<LearnedCorrections>,
-    /// What crawls of similar sites suggest, for each site on the map.
+    /// For each site on the map, the crawls of similar sites, which help to predict its round
+    /// trips.
     near: HashMap<SiteId, SimilarCrawls>,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The other tasks stay
 //! located and are planned again in the next pass, with the results of crawls that have ended by
-//! then. So the last sites of a batch go to the agents that end them soonest, and a wrong
-//! prediction leaves no long queue. A plan that decides nothing is kept until a task, an agent or a
-//! crawl changes, or until a slot is about to become free. The pure module `strategy::schedule`
-//! makes the plan.
+//! then. So the last sites of a batch go to the agents that end the crawls soonest, and a wrong
+//! prediction leaves no long queue at an agent. A plan that decides nothing is kept until a task,
+//! an agent or a crawl changes, or until a slot is about to become free. The pure module
+//! `strategy::schedule` makes the plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,19 +27,19 @@ use input::{PlanDecisions, PlanInput};
 
 mod input;
 
-/// Maximum number of tasks planned together, called a window. It keeps planning within a second,
-/// because computing the distances of a site takes half a millisecond. The oldest tasks of a larger
-/// batch are planned first.
+/// Maximum number of tasks in a window: the tasks that are planned together. It keeps planning
+/// within a second, because computing the distances of a site takes half a millisecond. The oldest
+/// tasks of a larger batch are planned first.
 const WINDOW: i64 = 500;
-/// Maximum number of windows in one pass; each takes up to a second. If the batches of busy agents
-/// fill all windows, the remaining batches are planned when these agents have shorter queues.
+/// Maximum number of windows in one pass; each takes up to a second. Batches that get no window are
+/// planned in a later pass, when fewer tasks of other batches wait.
 const WINDOWS: usize = 8;
 /// Maximum age of a plan. Some changes send no signal, such as a new measurement of a site or a
 /// quota that became free, and a signal may be lost. After this time, a new plan takes such changes
 /// into account.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Makes plans. Keeps the newest plan while a new one would be the same.
+/// Makes plans. Keeps the newest plan while a new plan would be the same.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
@@ -56,8 +56,8 @@ struct UnchangedPlan {
 }
 
 impl UnchangedPlan {
-    /// Keeps the plan that was begun at `began`. `None` if the plan moved a task, because the next
-    /// plan may move more, or if no task was planned.
+    /// Keeps the plan that was begun at `began`. Returns `None` if no task was planned, or if the
+    /// plan moved a task: then the next plan may move more tasks.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
@@ -119,14 +119,14 @@ struct PassTotals {
     moved: bool,
     /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
-    /// Whether an agent could only take over running crawls. This is so if no task was decided and
-    /// the agent is admitted to none of the waiting tasks.
+    /// Whether an agent can do nothing but take over running crawls. Such an agent is admitted to
+    /// none of the waiting tasks, and no task was decided.
     idles: bool,
 }
 
 /// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
 /// tasks fill a whole window and some agent is admitted to no task planned so far. The caller then
-/// plans another window, because that may have tasks for this agent.
+/// plans another window, because that window may contain tasks for this agent.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
@@ -172,8 +172,8 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
-    // The undecided tasks wait for occupied slots. An agent that is admitted to none of them may
-    // be idle.
+    // The undecided tasks wait until slots become free. An agent that is admitted to none of these
+    // tasks may be idle.
     seen.decided |= !decided.is_empty();
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();

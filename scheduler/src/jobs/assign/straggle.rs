@@ -289,7 +289,7 @@ mod tests {
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
-        // The crawl crashed at one agent, and the other agent is excluded.
+        // The crawl crashed at one of the idle agents, and the other idle agent is excluded.
         scene
             .trial
             .execute(

@@ -1,5 +1,5 @@
-//! Holds tasks that wait for a confirmation, for a circuit to close, or for room at their address.
-//! These tasks are held before agents are chosen for the other tasks.
+//! Holds tasks until a confirmation ends, a circuit closes, or their address permits a further
+//! crawl. These tasks are held before agents are chosen for the other tasks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,8 +23,8 @@ pub(super) struct Unconfirmed {
 
 /// Holds tasks whose strategy needs confirmed distances until these distances exist. A task with
 /// another strategy is held only while a confirmation of its site is open, and at most for the
-/// usual time of a confirmation. Such a task would have waited that long anyway, and an agent that
-/// does not answer must not delay it further.
+/// usual time of a confirmation. During this time, the task would wait for a slot anyway. The time
+/// is limited because an agent that does not answer must not delay the task further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
@@ -66,8 +66,9 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full. Returns the other tasks. A returned task with
-/// a known, shared address now counts toward the crawls that the address permits.
+/// Holds the tasks whose known address permits no further crawl. Returns the other tasks. A
+/// returned task with a known, shared address now counts toward the crawls that the address
+/// permits.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

@@ -1,5 +1,5 @@
 //! Decides whether the map must be fitted again, and states the reason for the operator. This file
-//! is pure, except that it reads the mesh to measure drift.
+//! is pure, except that it reads the mesh to measure drift: how much the map's error has grown.
 
 use sqlx::PgConnection;
 
@@ -14,10 +14,11 @@ use crate::jobs::measure::fleet::Ground;
 /// The map is fitted again if at least one in this many round trips of the mesh is newer than the
 /// fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged if at least one in this many measured pairs is newer than the fit. Fewer pairs
-/// could all be measured within one minute of unusual delays.
+/// Drift (the growth of the map's error since the fit) is judged if at least one in this many
+/// measured pairs of agents is newer than the fit. Fewer pairs could all be measured within one
+/// minute of unusual delays.
 const FRESH_SHARE: usize = 4;
-/// Minimum number of newer pairs. A median of fewer would mean little.
+/// Minimum number of newer pairs for judging drift. A median over fewer pairs would mean little.
 const FEWEST_FRESH: usize = 10;
 /// The map has drifted only if its median error over the newer pairs is at least this many times
 /// its median error at the fit.
@@ -25,7 +26,7 @@ const DRIFT_FACTOR: f64 = 1.5;
 /// The map has drifted only if its median error has also risen by at least this much. The fit error
 /// of a steady network is near zero, so `DRIFT_FACTOR` alone would be reached too easily.
 const DRIFT_ABOVE: f64 = 0.01;
-/// Maximum number of newcomers named in a reason; further ones are only counted.
+/// Maximum number of newly joined agents that a reason names. Further agents are only counted.
 const NAMED: usize = 3;
 
 /// How well the newest embedding predicts the round trips measured after its fit.
@@ -66,8 +67,9 @@ impl Drift {
     }
 }
 
-/// Whether enough pairs may be newer than the fit to judge the drift. A pair has at most two rows,
-/// and a newer pair at least one newer row. So counts of rows suffice, without reading the mesh.
+/// Whether enough pairs of agents may be newer than the fit to judge the drift. A pair has at most
+/// two rows in the mesh, and a newer pair has at least one newer row. So counts of rows suffice,
+/// without reading the mesh.
 pub(super) fn may_be_enough(newest: &Newest) -> bool {
     let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
     let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));

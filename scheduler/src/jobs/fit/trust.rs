@@ -1,8 +1,8 @@
 //! Trust: judges every agent by its reports, and acts on the results.
 //!
-//! A review runs before every fit, and periodically for reports about sites. It opens and ends
-//! quarantines and alarms. Code that reads the mesh, the fleet or measurements of sites must itself
-//! omit quarantined agents.
+//! A review runs before every fit. Between fits, it runs periodically to judge reports about sites.
+//! It opens and ends quarantines and alarms. Code that reads the mesh, the fleet or measurements of
+//! sites must itself omit quarantined agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const SITES: i64 = 40;
 /// before the agent is trusted again.
 const CONSISTENT: i32 = 3;
 /// Number of sites that an agent must measure again if it was quarantined for its reports about
-/// sites. This is 1.5 times the minimum for a judgement, because some sites do not answer.
+/// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.
 const PROBATION_SITES: i64 = 12;
 /// Age after which an agent quarantined for its reports about sites repeats these measurements. It
 /// is short enough to release the agent within an hour, and long enough not to burden sites.
@@ -37,7 +37,8 @@ const PROBATION_AGE: Duration = Duration::from_secs(600);
 const FEWEST_AGENTS: usize = 4;
 /// A fit is rejected if its error is more than this many times the error of the last good fit.
 const ERROR_GROWTH: f64 = 2.0;
-/// Up to this relative error no fit is rejected, however good the last good fit was.
+/// A fit with at most this relative error is never rejected, however small the error of the last
+/// good fit was.
 const USUAL_ERROR: f64 = 0.5;
 
 /// The result of a review.
@@ -167,7 +168,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is now consistent in the kind of evidence for which it was quarantined.
+/// Whether an agent is consistent again, by the kind of evidence for which it was quarantined.
 fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
     (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted

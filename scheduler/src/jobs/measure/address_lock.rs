@@ -1,5 +1,5 @@
 //! Tests the address lock: which agents resolve addresses, which agents measure at an address, and
-//! for which agents a measurement counts.
+//! which measurements are shared.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,9 +32,9 @@ async fn report(
     measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
-/// Answers an agent's orders as if all names resolved to `address`. If the order locks that
-/// address, the answer is `finding`, otherwise it is only the address. Returns the locked
-/// addresses.
+/// Answers an agent's orders as if all names resolved to `address`. The answer is `finding` if the
+/// order locks that address, otherwise only the address. Returns the address that each order
+/// locked.
 async fn answer(trial: &Trial, agent: Agent, finding: &ReportContent, address: [u8; 4]) -> Vec<Option<IpAddr>> {
     let mut held = Vec::new();
     for (order, locked) in take(trial, agent).await {
@@ -245,8 +245,9 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }
 
-/// Makes one agent measure the site `name` at the address 192.0.2.1 and report `agreed`. Returns
-/// whether the order allowed sites at this address to share measurements.
+/// Makes one agent measure the site `name` at the address 192.0.2.1. `agreed` says whether its
+/// result agrees with an earlier measurement at this address. Returns whether the order allowed
+/// sites at this address to share measurements.
 async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;

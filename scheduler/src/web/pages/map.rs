@@ -183,7 +183,7 @@ async fn errors(
     Ok(errors)
 }
 
-/// Computes the errors of each agent's pairs from the present measurements.
+/// Computes the map's errors for the pairs of each agent, from the present measurements.
 async fn residuals(
     conn: &mut PgConnection,
     embedding: &crate::gnp::Embedding,

@@ -9,7 +9,7 @@ use crate::store::reports::events::{Event, KINDS};
 use super::filters::{Places, TimeRange};
 use super::{InvalidField, timestamp};
 
-/// Maximum number of newest events per request. Each takes some 200 bytes of memory.
+/// Maximum number of newest events per request. Each event takes some 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 
 /// A validated request for events.

@@ -29,7 +29,7 @@ const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// Minimum and maximum of a requested validity.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Maximum time that a replaced operator's token stays valid.
+/// Maximum time that the former operator's token stays valid after its replacement.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Default number of dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;
@@ -120,7 +120,8 @@ pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
 
-/// Parses the hash of a new operator's token, and the time for which the former token stays valid.
+/// Parses the hash of the operator's new token, and the time for which the former token stays
+/// valid.
 pub(in crate::grpc) fn new_token(
     request: &v1::ReplaceOperatorTokenRequest,
 ) -> Result<(SecretHash, Duration), InvalidField> {

@@ -14,7 +14,7 @@ use super::{InvalidField, agent_name, duration, line, sites, whole};
 const MOST_ADDED: usize = 100;
 /// Maximum number of agents to remove in a plan. No fleet has more.
 const MOST_REMOVED: usize = 100_000;
-/// Maximum number of places to suggest.
+/// Maximum number of places to suggest for new agents.
 const MOST_SUGGESTED: u32 = 20;
 /// Valid numbers of slots of an agent. The schema has the same bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;

@@ -29,7 +29,8 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
 pub(in crate::grpc) const OF_CRAWLS: &[ReportGroup] =
     &[ReportGroup::Agent, ReportGroup::City, ReportGroup::Carrier, ReportGroup::Day];
 
-/// Parses the properties by which a report's rows are grouped. Each must be one of `permitted`.
+/// Parses the properties by which a report's rows are grouped. Each property must be one of
+/// `permitted`.
 pub(in crate::grpc) fn groups(asked: &[i32], permitted: &[ReportGroup]) -> Result<Groups, InvalidField> {
     let known = |value: &i32| ReportGroup::try_from(v1::ReportGroup::try_from(*value).ok()?).ok();
     let unknown = |value: &i32| InvalidField::new("by", format!("{value} is nothing that this report has rows about"));

@@ -11,7 +11,8 @@ use crate::status::{
 use super::{count, duration, timestamp};
 
 impl From<Status> for v1::ShowStatusResponse {
-    /// Makes the response without the URL of the answering scheduler and without findings.
+    /// Makes the response without the URL of the answering scheduler, and without the problems that
+    /// need attention.
     fn from(status: Status) -> Self {
         Self {
             now: Some(timestamp(status.now)),

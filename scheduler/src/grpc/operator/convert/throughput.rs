@@ -10,9 +10,9 @@ use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, pe
 
 use super::{InvalidField, duration, rtt, timestamp};
 
-/// Default number of slices. A terminal can show this many at once.
+/// Default number of slices of time in a report. A terminal can show this many at once.
 const SLICES: u16 = 20;
-/// Maximum number of slices. No plot can show more.
+/// Maximum number of slices of time. No plot can show more.
 const MOST_SLICES: u16 = 500;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,4 @@
-//! The input and the decisions of a plan. This file has the reads and writes that need a
-//! transaction.
+//! The input and the decisions of a plan, with the reads and writes that need a transaction.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -29,7 +28,7 @@ use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
 /// Number of agents stored with a choice: the agent that gets the site, and the agents that would
-/// have ended its crawl next.
+/// have ended the crawl soonest after this agent.
 const LISTED: usize = 3;
 
 /// The input of a plan.
@@ -72,7 +71,8 @@ pub(super) struct DecidedTask {
     choice: Choice,
     /// Predicted duration of the crawl.
     takes: Option<Duration>,
-    /// Whether the agent was chosen because it may be nearer than the best known agent.
+    /// Whether the agent was chosen for a trial, because it may be nearer than the nearest measured
+    /// agent.
     explores: bool,
 }
 
@@ -132,8 +132,8 @@ impl PlanInput {
     }
 
     /// Stores the decisions. Returns the agents that got a task, and whether a task has no agent. A
-    /// decided task whose address is full is held. A task that still waits for a slot does not
-    /// count toward the crawls that its address permits.
+    /// decided task is held if its address permits no further crawl. A task that still waits for a
+    /// slot does not count toward the crawls that its address permits.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -183,9 +183,8 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// Only the duration at each agent is kept for a site, because the candidates of all sites
-    /// would need a hundred megabytes. Few sites get a decision now, and their candidates are read
-    /// again from `among`.
+    /// The candidates of all sites would need a hundred megabytes. So only the crawl's duration at
+    /// each agent is kept, and the candidates of the few decided sites are read again from `among`.
     pub(super) fn decided(
         &self,
         admission: &Admission,
@@ -260,9 +259,9 @@ impl PlanInput {
         Job { takes, sized, waited: self.waiting[index].waited }
     }
 
-    /// The agent that explores this site because this agent may be nearer than the best known one.
-    /// Only a few sites are explored. The site of a preempted task is not explored, because the
-    /// task should end soon.
+    /// The agent that should crawl this site as a trial, because it may be nearer than the nearest
+    /// measured agent. Only a few sites get a trial. The site of a preempted task gets none,
+    /// because the task should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
