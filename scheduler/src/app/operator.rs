@@ -182,8 +182,8 @@ pub enum Precedence {
 /// Returns the operator's token, which is made at the first start.
 ///
 /// # Errors
-/// When the file or the database cannot be used. Also when another scheduler of the database made
-/// the token, and this data directory does not have the token.
+/// When the file or the database cannot be used. Also when this data directory lacks the token that
+/// another scheduler of the database made.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = held(data_dir.path())?;

@@ -82,7 +82,7 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
     tx.commit().await.context("commit")
 }
 
-/// The parts of the process. Each returns its name and the result with which it ended.
+/// The parts of the process. Each part returns its name and the result with which it ended.
 type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
 /// The trigger of a background job. It also gives the job's name and role.

@@ -1,9 +1,11 @@
 //! The scheduler's own certificate authority. It is used unless the scheduler listens on loopback.
 //!
 //! The authority is made once, in `DIR/tls`. It is valid for ten years, because agents pin the
-//! SHA-256 of its certificate. The server's certificate, for [`DOMAIN`] and the scheduler's other
-//! names, is issued anew at each start and long before it expires. Open connections keep their
-//! certificate. The server also sends the authority's certificate, so that an agent that knows only
+//! SHA-256 of its certificate: after a replacement, every agent must be enrolled again. The
+//! server's certificate, for [`DOMAIN`] and the scheduler's other names, is issued anew at each
+//! start and long before it expires. Open connections keep their certificate. The server also sends
+//! the authority's certificate, so that an agent that knows only the authority's fingerprint can
+//! verify the chain.
 //! the authority's fingerprint can verify the chain.
 
 use std::fs;

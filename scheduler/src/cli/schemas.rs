@@ -16,7 +16,7 @@ pub(super) struct Answers(BTreeMap<String, Vec<Value>>);
 
 impl Answers {
     /// Sets the example values of an answer, and replaces earlier values. If the JSON of a command
-    /// differs from its table rows, this is called after the rows were recorded.
+    /// differs from its table rows, this function is called after the rows were recorded.
     pub(super) fn set(&mut self, name: &str, values: Vec<Value>) {
         self.0.insert(key(name), values);
     }

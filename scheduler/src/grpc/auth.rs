@@ -58,7 +58,8 @@ impl AllowedCallers {
 }
 
 /// Whether a path leads to a page and not to a gRPC service. The name of a gRPC service has a dot.
-/// The dashboard itself checks who may see its pages, because browsers send a cookie.
+/// The dashboard itself checks who may see its pages, because browsers send a cookie instead of a
+/// token.
 pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }

@@ -51,9 +51,9 @@ const TASKS_PER_PASS: i64 = 500;
 #[derive(Debug)]
 pub struct Assign {
     scheduler: Leader,
-    /// Tasks that are held because of their address are released in the order of their addresses.
-    /// The next pass continues after this address; `None` means that it starts at the first
-    /// address.
+    /// Tasks that are held because of their site's address are released in the order of the
+    /// addresses. The next pass continues after this address; `None` means that it starts at the
+    /// first address.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }

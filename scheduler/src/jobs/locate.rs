@@ -135,7 +135,7 @@ impl Locate {
     }
 
     /// Locates the sites of open tasks in a new embedding, a bounded number per pass. Sites without
-    /// an open task are located when they get one.
+    /// an open task are located when they get an open task.
     async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
         let mut tx = self.scheduler.begin().await?;

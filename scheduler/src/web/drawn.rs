@@ -15,8 +15,8 @@ const QUICK: Duration = Duration::from_millis(50);
 /// A slow page is kept for this many times the time that drawing it took, so that drawing a page
 /// takes at most one per cent of a core.
 const KEPT: u32 = 100;
-/// Maximum time for which a page is kept. Without a limit, one drawing from a slow database would
-/// be shown for an hour.
+/// Maximum time for which a page is kept. Without a limit, a page drawn while the database is slow
+/// could be shown for an hour.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The place where a page is kept. The place is locked while the page is drawn.

@@ -197,7 +197,7 @@ fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
         0x80 => u64::from_be_bytes(block[128..136].try_into().ok()?),
         _ => octal(&block[124..136])?,
     };
-    // No file is longer than this. The limit prevents overflows when callers add lengths.
+    // No file is longer than 64 PiB. The limit prevents overflows when callers add lengths.
     (length <= 1 << 56).then_some((name, length))
 }
 

@@ -60,7 +60,7 @@ fn line(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
-/// Converts a duration and checks its bounds; `None` if the request has none.
+/// Converts a duration and checks its bounds; `None` if the request has no duration.
 fn bounded(
     field: &str,
     value: Option<prost_types::Duration>,

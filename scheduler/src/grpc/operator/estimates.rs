@@ -64,7 +64,8 @@ impl Estimates {
         self.batches().get(&batch).and_then(|entry| entry.newest.clone())
     }
 
-    /// The estimate that is being computed. Starts one if the newest estimate is outdated.
+    /// The estimate that is being computed. Starts a computation if the newest estimate is
+    /// outdated.
     fn begin(self: &Arc<Self>, pool: &PgPool, batch: BatchId) -> Option<Shared<BoxFuture<'static, ()>>> {
         let now = Instant::now();
         let mut batches = self.batches();

@@ -226,7 +226,7 @@ mod tests {
         }
         trial.balance().await;
         assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
-        // The second agent finishes its tasks, and gets a lease for the task that waits for it.
+        // The second agent finishes its tasks, and gets a lease for its waiting task.
         let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
         for _ in 0..2 {
             trial.execute(done).await;

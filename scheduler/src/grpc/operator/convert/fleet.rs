@@ -29,7 +29,7 @@ const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// Minimum and maximum of a requested validity.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Maximum time that the former operator's token stays valid after its replacement.
+/// Maximum time that the operator's former token stays valid after its replacement.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Default number of dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;

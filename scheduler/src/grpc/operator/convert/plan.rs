@@ -12,7 +12,7 @@ use super::{InvalidField, agent_name, duration, line, sites, whole};
 
 /// Maximum number of agents to add in a plan.
 const MOST_ADDED: usize = 100;
-/// Maximum number of agents to remove in a plan. No fleet has more.
+/// Maximum number of agents to remove in a plan. No fleet has more agents.
 const MOST_REMOVED: usize = 100_000;
 /// Maximum number of places to suggest for new agents.
 const MOST_SUGGESTED: u32 = 20;
