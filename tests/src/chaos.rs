@@ -42,20 +42,21 @@ pub mod twins;
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Number of slots of each agent.
 const CAPACITY: u32 = 5;
-/// Expected time per site for the whole fleet under faults. A crawl takes 1.5 s, and 10 agents have
-/// 5 slots each, so a site takes 30 ms. Another 15 ms are added for crawls that faults interrupt
-/// and that are repeated.
+/// Expected time from one crawl's end to the next crawl's end in the whole fleet under faults. A
+/// crawl takes 1.5 s, and 10 agents with 5 slots run 50 crawls at once, so a crawl ends every 30
+/// ms. Another 15 ms are added for crawls that faults interrupt and that are repeated.
 const A_SITE: Duration = Duration::from_millis(45);
 /// Minimum mean time between the beginnings of two faults. With a shorter time, so many faults
 /// would be active at the same time that no agent could crawl.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
-/// Time limit for measuring the sites of the first list.
+/// Time limit for measuring the first half of the sites.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of machines that serve the sites. Sites on one machine are measured one after another.
 /// With fewer machines, measuring all sites takes longer than injecting all faults. With more
-/// machines, fewer sites share measurements, so agents mostly measure instead of crawl.
+/// machines, each machine has fewer sites. Sites on one machine share measurements, so more
+/// measurements are needed, and agents mostly measure instead of crawl.
 const MACHINES: usize = 250;
 /// After the faults, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
@@ -137,8 +138,9 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. Limits on supersessions and crashes are higher than their
-    /// defaults, because ten agents suffer more faults in this run than a fleet in a year.
+    /// The schedulers' configuration. The limits on crashes, and on sessions that a newer session
+    /// of the same agent replaces, are higher than their defaults. The reason is that ten agents
+    /// suffer more faults in this run than a fleet in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
         // A term lasts at most a third of a session's life, so that the roles of a killed leader
@@ -152,7 +154,7 @@ impl LeaseTimes {
     }
 }
 
-/// Runs the test. The cluster is stopped even after a failure or an interrupt.
+/// Runs `lab chaos`. The cluster is stopped even after a failure or an interrupt.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
@@ -189,7 +191,8 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     stopped
 }
 
-/// Runs the test once the schedulers have started.
+/// Surveys the sites, injects the faults, and prints the judge's result. The schedulers must be
+/// running.
 async fn run(
     args: &ChaosArgs,
     times: LeaseTimes,
@@ -269,8 +272,8 @@ async fn inject_faults(
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
-        // Submit lists in proportion to the number of begun faults, so that there is always work.
-        // After the last fault, submit all remaining lists.
+        // Submit lists in proportion to the number of faults that have begun, so that there is
+        // always work. After the last fault, submit all remaining lists.
         let wanted = if injector.is_over() {
             lists
         } else {
@@ -299,7 +302,8 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended. Gives up if no task ends for `patience`.
+/// Waits until all tasks have ended, or until no task has ended for `patience`. Then judges the
+/// run.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,

@@ -268,7 +268,7 @@ impl Cluster {
     }
 
     /// Starts another process of an agent, with the files in `folder`. `suffix` is appended to the
-    /// name of its log.
+    /// name of the process's log.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }

@@ -259,7 +259,8 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;
-        // Exit code 3 means that sites failed, which the checks judge later.
+        // Exit code 3 means that the crawls of some sites failed. The checks judge these failures
+        // later.
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
             matches!(output.status.code(), Some(0 | 3)),
@@ -272,8 +273,8 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks without the batch record. `with` adds the record, and returns an
-/// [`Evidence`].
+/// The input of the checks, without the database's record of the batch. `with` adds this record,
+/// and returns an [`Evidence`].
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,

@@ -1,5 +1,5 @@
-//! The client of a run. It submits each list of sites until a scheduler acknowledges the list, and
-//! records the sites of acknowledged lists.
+//! The client in a run of `lab chaos`. It submits each list of sites until a scheduler acknowledges
+//! the list, and records the sites of acknowledged lists.
 
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! Small tmpfs disks that the lab can fill, for the agents' outboxes and for a database.
+//! Small tmpfs disks that the lab can fill: for a database, and for the agents' outboxes. An outbox
+//! keeps outcomes until a scheduler has acknowledged them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

@@ -1,8 +1,8 @@
 //! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed at its
 //! end.
 //!
-//! A fault begins when its time has come and a target is free. Several faults may affect the
-//! messages of one agent at the same time, but only one fault may affect a process.
+//! A fault begins when its time has come and a target is free of conflicting faults. Faults that
+//! affect the messages of one agent do not conflict. Two faults that affect one process conflict.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -82,7 +82,7 @@ enum CommandTarget {
 #[derive(Debug, Default)]
 struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
-    /// For each target, a receiver whose sender is dropped when the newest command ends.
+    /// For each target, a receiver whose sender is dropped when the target's newest command ends.
     newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
@@ -324,8 +324,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Configures an agent with the URLs of at most `most` schedulers. The change takes effect when
-    /// the agent starts again.
+    /// Writes the URLs of at most `most` schedulers into an agent's configuration. The change takes
+    /// effect when the agent starts again.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
         let mut urls = prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);

@@ -94,7 +94,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// All violations of safety rules. The run may not have ended yet.
+/// All violations of safety rules, also of a run that has not ended yet.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -191,7 +191,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Checks that tokens in the tables match the tokens of events.
+/// Checks that the tokens of tasks and outcomes in the database match the tokens of events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -335,7 +335,7 @@ fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Finds tasks that lost their lease and were not granted again in time.
+/// Finds tasks that lost their lease and were not granted again within three session lifetimes.
 fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
     let mut violations = Vec::new();

@@ -146,8 +146,8 @@ impl ChaosArgs {
         self.grade.unwrap_or_else(missing)
     }
 
-    /// The requested kinds of faults that this machine supports. The reasons for unsupported kinds
-    /// are printed.
+    /// The requested kinds of faults that this machine supports. For each other requested kind, the
+    /// function prints why this machine does not support the kind, unless `quiet` is true.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

@@ -29,7 +29,7 @@ pub struct Recorder {
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// Transactions with an id below this one have ended, and their events were read.
+    /// All transactions with an id below this value have ended, and their events were read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,

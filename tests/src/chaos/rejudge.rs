@@ -1,5 +1,5 @@
-//! `lab judge`: judges a recorded run again. It can also write an excerpt of the record with
-//! violating tasks.
+//! `lab judge`: judges a recorded run again. It can also write an excerpt of the record that
+//! contains tasks with violations.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::report::Summary;
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::{self, Rule, Violation};
 
-/// Number of violating tasks per rule that an excerpt contains.
+/// Number of tasks per violated rule that an excerpt contains.
 const KEPT_OFFENDING: usize = 2;
 /// Number of other tasks that an excerpt contains, for comparison.
 const KEPT_OTHERS: usize = 3;
@@ -46,7 +46,7 @@ pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// An excerpt with a few violating tasks and a few other tasks.
+/// An excerpt of the record with a few tasks that violate rules and a few other tasks.
 fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {

@@ -45,8 +45,8 @@ pub enum FaultKind {
     HoldDown,
     /// A scheduler is killed by `kill -9`. It is restarted when the fault ends.
     SchedulerKill,
-    /// A scheduler gets SIGSTOP, and another scheduler becomes leader. After SIGCONT, both believe
-    /// that they are the leader.
+    /// A scheduler gets SIGSTOP, and another scheduler becomes leader. After SIGCONT, both
+    /// schedulers believe that they are the leader.
     SchedulerStop,
     /// The database is restarted.
     PostgresRestart,

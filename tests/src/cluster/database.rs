@@ -113,8 +113,8 @@ impl SharedPostgres {
     }
 }
 
-/// Makes a temporary directory that other users may enter: if the lab runs as root, Postgres runs
-/// as another user. If `TMPDIR` is private, the directory is in `/tmp`.
+/// Makes a temporary directory that other users may enter, because Postgres runs as another user if
+/// the lab runs as root. If `TMPDIR` is private, the directory is in `/tmp`.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();

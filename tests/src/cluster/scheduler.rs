@@ -89,8 +89,8 @@ impl SchedulerNode {
     /// until it answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // The scheduler writes this file when it answers. The old file is removed, because
-        // `await_started` waits for the file.
+        // The scheduler writes client.toml when it is ready for requests, and `await_started` waits
+        // for this file. So the file of the previous run is removed.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));

@@ -39,8 +39,8 @@ impl Stages {
         self.stage = Instant::now();
     }
 
-    /// Runs the work of a stage. Meanwhile it draws a bar whose length is the result of `query` as
-    /// a fraction of `all`.
+    /// Runs the work of a stage. Meanwhile the function draws a bar whose length is the result of
+    /// `query` as a fraction of `all`.
     pub(super) async fn follow<T>(
         &mut self,
         what: &str,

@@ -12,8 +12,9 @@ use crate::world::web::{DISALLOWED, SiteWeb};
 
 /// Maximum number of violations printed per check.
 const TOLD: usize = 5;
-/// Minimum ratio of the measured to the required gap between requests. The ratio is below 1,
-/// because the requirement applies to sending, but the log has arrival times.
+/// Minimum ratio of the measured to the required gap between two probes of a site. The ratio is
+/// below 1, because the gap is required between the times of sending, but the log has arrival
+/// times, and transit times vary.
 const GAP_TOLERANCE: f64 = 0.95;
 
 /// The kind of a run. The kind determines whether a site may be assigned more than once.

@@ -76,9 +76,9 @@ impl Figures {
         }
     }
 
-    /// What is wrong with the measurements; empty if `void` gives a reason why the timing is not
-    /// valid. Fails if the mesh or the sites have fewer than `fewest` measurements, even if the
-    /// timing is not valid.
+    /// What is wrong with the measurements. The result is empty if `void` gives a reason why the
+    /// timing is not valid. In any case, fails if the mesh or the sites have fewer than `fewest`
+    /// measurements.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
@@ -88,7 +88,7 @@ impl Figures {
         Ok(violations)
     }
 
-    /// Mean round trip between a site and its crawler, divided by the mean over random agents.
+    /// `crawler_ms` divided by `random_ms`; `None` if no site was crawled.
     pub fn ratio(&self) -> Option<f64> {
         self.crawler_ms.map(|crawler| crawler / self.random_ms)
     }
@@ -98,7 +98,7 @@ impl Figures {
     pub fn relative_error(&self, share: f64) -> Option<f64> {
         let mut errors: Vec<f64> = self.predictions.iter().map(Prediction::relative_error).collect();
         errors.sort_by(f64::total_cmp);
-        // A rank is found unless `errors` is empty, because `share` is at most 1.
+        // `share` is at most 1, so `position` finds a rank unless `errors` is empty.
         let rank = errors.iter().enumerate().position(|(rank, _)| float(rank + 1) >= share * float(errors.len()));
         rank.and_then(|rank| errors.get(rank).copied())
     }

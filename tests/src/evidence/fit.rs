@@ -6,7 +6,7 @@ use crate::evidence::float;
 pub struct LineFit {
     pub slope: f64,
     pub intercept: f64,
-    /// The coefficient of determination, 0 to 1; 1 if all points have the same height.
+    /// The coefficient of determination, 0 to 1; 1 if all points have the same y.
     pub r_squared: f64,
     /// The standard error of the slope; `None` with fewer than three points.
     pub slope_error: Option<f64>,

@@ -49,15 +49,16 @@ pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The first process of the Postgres that has this data directory; `None` if it does not run.
+/// The main process of the Postgres with the data directory `cluster`; `None` if Postgres does not
+/// run.
 pub fn postmaster(cluster: &Path) -> Option<Pid> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     Some(Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?))
 }
 
 /// The memory in bytes of the Postgres with the data directory `cluster`: the sum of the
-/// proportional set sizes of its processes, so that shared buffers count once. `None` if /proc does
-/// not report the sizes.
+/// proportional set sizes of its processes. In this sum, shared buffers count once. `None` if /proc
+/// does not report the sizes.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let postmaster = postmaster(cluster)?;
     let pids = children(postmaster).into_iter().chain([postmaster]);
@@ -71,7 +72,7 @@ pub fn children(parent: Pid) -> Vec<Pid> {
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// The processor time in seconds of a process, and of those of its children that have ended.
+/// Two processor times in seconds: of a process, and of all its children that have ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
     // Split after the process name, because the name may contain any character. The times are
@@ -87,8 +88,8 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
 
 /// The processor time in seconds of a process and all its children, including ended children.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
-    // A child that ended after it was listed is included in `ended`. A child that ends after it was
-    // read counts twice.
+    // A child that ended after it was listed is included in `ended`. A child that ends after its
+    // time was read counts twice.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
     let (own, ended) = processor_s(parent)?;
     Ok(children + own + ended)
@@ -116,8 +117,8 @@ mod tests {
     #[test]
     fn this_process_has_held_some_memory() {
         let own = Pid::this();
-        // The peak is read last, because other tests in this process may allocate memory between
-        // the two reads.
+        // The peak is read after the current memory, because other tests in this process may
+        // allocate memory between the two reads.
         let now = resident_memory(own).unwrap();
         let peak = peak_memory(own).unwrap();
         assert!(now > 1 << 20 && peak >= now, "{peak} {now}");

@@ -1,5 +1,5 @@
 //! Reads the state of a finished batch from the database with SQL of the lab. The scheduler's
-//! queries are not used, because a wrong query could hide its own error.
+//! queries are not used, because a check that uses a wrong query would not find its error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -217,7 +217,8 @@ pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
         .with_context(|| format!("connect to the Postgres in {}", data_dir.display()))
 }
 
-/// Compares the progress that triggers maintain with a count of the tasks, in one snapshot.
+/// Compares the progress of each batch, which SQL triggers maintain, with a count of its tasks.
+/// Both are read in one snapshot.
 const WRONG_PROGRESS: &str = "
     select b.name || ': ' || shown.progress || ' instead of ' || counted.progress
     from batches b

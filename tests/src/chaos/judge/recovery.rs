@@ -67,7 +67,7 @@ fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     spans.map(|span| span[1] - span[0]).sum()
 }
 
-/// The periods in which assigned tasks waited for their grants, one per grant.
+/// The periods in which assigned tasks waited for their leases, one period per grant of a lease.
 fn waits(history: &History) -> Vec<Range<i64>> {
     let mut events: Vec<&Event> = history.events.iter().collect();
     events.sort_by_key(|event| event.id);

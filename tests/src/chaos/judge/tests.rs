@@ -1,4 +1,4 @@
-//! Tests of the judge, with histories that have one violation each.
+//! Tests of the judge with histories. Each history has one violation.
 
 use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};

@@ -99,7 +99,7 @@ fn bars<'a>(run: &ReportInput<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
     bars
 }
 
-/// Each part with its start, which is the sum of the parts before it.
+/// The start and the length of each part of a bar. The start is the sum of the parts before it.
 fn starts(parts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     parts.iter().scan(0, |end, &count| {
         let begin = *end;
