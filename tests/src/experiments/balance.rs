@@ -5,8 +5,8 @@
 //! is the agent's rate. The scheduler does not know the rates, and all agents have the same number
 //! of slots. All sites are measured while all agents are drained. Then one batch is crawled. Its
 //! time is from the first grant to the end of the last lease. The lower bound is the maximum of
-//! three bounds: the total work divided by the total rate, the time of the longest site, and the
-//! flow bound (see the module `bound`).
+//! three bounds: the total work divided by the total rate, the crawl time of the site that takes
+//! longest, and the flow bound (see the module `bound`).
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
 /// The rate of an access link with multiplier 1, in bytes per second. The rate is so low that only
 /// the link limits the speed of a crawl.
 const RATE: f64 = 60_000.0;
-/// Number of slots of each agent. With two, the link stays busy while one crawl waits for a
-/// response.
+/// Number of slots of each agent. With two slots, the link stays busy while one of the crawls waits
+/// for a response.
 const SLOTS: u32 = 2;
 /// Maximum ratio of the batch's time to the lower bound.
 const TARGET: f64 = 1.10;

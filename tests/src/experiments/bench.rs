@@ -91,7 +91,7 @@ impl Line {
     }
 }
 
-/// The names of the measured matrices. The repository does not contain the matrices.
+/// The names of the matrices of measured round trips. The repository does not contain the matrices.
 const PLANETLAB: &str = "planetlab490";
 const SEATTLE: &str = "seattle99";
 
@@ -107,7 +107,7 @@ fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }
 
-/// Runs an async section on the command's runtime.
+/// Runs an async section on the current tokio runtime.
 fn block<T>(measure: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure))
 }

@@ -1,5 +1,5 @@
-//! `lab faithful`: simulates the paper's experiment from the paper's text alone, with the published
-//! map and the published strategies. Crawls never end, and all sites are crawled concurrently.
+//! `lab faithful`: simulates the paper's experiment from the paper's text alone, with the map and
+//! the strategies of the paper. Crawls never end, and all sites are crawled concurrently.
 //!
 //! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch ends: growth is the
 //! slope of the received bytes over a fixed time, as in the paper's Figure 2. For Figure 3, each

@@ -30,10 +30,10 @@ mod sample;
 const JOINING: usize = 2;
 /// Number of sites that an agent crawls at the same time.
 const SLOTS: u32 = 4;
-/// Time between two requests of a crawl. With it an agent sends at most 16 requests a second, and
-/// 30 agents send at most 480, which two processors can serve.
+/// Time between two requests of a crawl. With this interval an agent sends at most 16 requests a
+/// second, and 30 agents send at most 480, which two processors can serve.
 const REQUEST_INTERVAL: &str = "250ms";
-/// Number of sites. In a run with default arguments, 30 agents crawl fewer sites.
+/// Number of sites. In a run with default arguments, 30 agents crawl fewer sites than this.
 const SITES: usize = 5000;
 const BATCH: &str = "fleet";
 /// The scheduler's configuration. Agents measure each other more slowly than by default, because
@@ -129,7 +129,8 @@ async fn run(args: &FleetArgs, cluster: &mut Cluster) -> anyhow::Result<Report> 
     Report::of(cluster, &windows, &steady).await
 }
 
-/// Samples at both ends of a period. Fails if an agent may have had too few sites.
+/// Takes a sample at the start and at the end of a period. Fails if so few sites are left that an
+/// agent may have had a free slot.
 async fn window(args: &FleetArgs, cluster: &Cluster, period: Duration) -> anyhow::Result<[Sample; 2]> {
     let first = Sample::take(cluster).await?;
     tokio::time::sleep(period).await;

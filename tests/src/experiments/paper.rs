@@ -1,11 +1,11 @@
 //! `lab paper`: repeats the paper's experiments. Tables 1 and 2 are computed by `simulate`. Figures
 //! 2 and 3 are measured with real agents in the lab.
 //!
-//! With the paper's layout, the base cell and all cells that differ from it in one factor run. With
-//! other layouts, only the base cell runs. Each cell runs with every strategy and seed
-//! (`tests/experiments.toml`). A cell whose timing is void runs once more, and is printed as void
-//! if its timing is void again. Finished cells are stored, so that an interrupted run can continue.
-//! Each cell is compared with a simulation that uses the same survey.
+//! With the paper's layout, the lab runs the base cell and all cells that differ from it in one
+//! factor. With other layouts, it runs only the base cell. Each cell runs with every strategy and
+//! seed (`tests/experiments.toml`). A cell whose timing is void runs once more, and is printed as
+//! void if its timing is void again. Finished cells are stored, so that an interrupted run can
+//! continue. Each cell is compared with a simulation that uses the same survey.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ impl PaperArgs {
         if self.published { System::Published } else { System::Landfall }
     }
 
-    /// The folder of finished cells and of the page.
+    /// The folder of the finished cells and of the HTML page with the results.
     fn folder(&self) -> &'static str {
         if self.published { "paper-published" } else { "paper" }
     }
@@ -137,7 +137,8 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
         settings.strategies.retain(|strategy| matches!(strategy, Strategy::Random | Strategy::GnpTop(_)));
     }
     let Binaries { landfall, agent } = Binaries::find()?;
-    // The cells of both systems have the same names, so the key tells their files apart.
+    // The cells of Landfall and of the published system have the same names, so the key contains
+    // the system.
     let key = format!("{EXPERIMENTS}\n# {:?}", args.system());
     let mut store = args.run.open(args.folder(), &key, &[&landfall, &agent])?;
     let crawled = if args.quick { &layouts[..1] } else { &layouts[..] };

@@ -1,9 +1,10 @@
 //! `lab scheduling`: measures how long sites wait for an agent, and how many probes they get, when
-//! landmarks measure them and when all agents do. It also compares ping with httping.
+//! landmarks measure them and when all agents do. It also compares round trips by ping (ICMP) with
+//! those by httping (HTTP requests).
 //!
 //! The paper argues that landmarks shorten the time from submission to assignment, and that many
-//! sites do not answer a ping. The paper measures neither. The real binaries run the paper's layout
-//! with the default pauses between probes of a site.
+//! sites do not answer a ping. The paper measures neither. The real binaries run in the paper's
+//! layout, with the default pauses between probes of a site.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -115,7 +116,7 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the ping with the httping of each pair of agent and site.
+/// Compares the round trips by ping and by httping of each pair of agent and site.
 fn agreement(http: &RoundTrips, ping: &RoundTrips) -> Option<String> {
     let ratio = |(pair, ping): (&(String, String), &Option<f64>)| Some((*ping)? / (*http.get(pair)?)?);
     let mut ratios: Vec<f64> = ping.iter().filter_map(ratio).collect();

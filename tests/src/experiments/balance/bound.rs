@@ -1,11 +1,11 @@
-//! Lower bounds of the time of a batch: from the total work, from the longest site, and from the
-//! candidates of the sites. This module does no I/O.
+//! Lower bounds of the time of a batch: from the total work, from the site that takes longest, and
+//! from the candidates of the sites. This module does no I/O.
 //!
 //! Work is in bytes, and rates are in bytes per second. The flow bound is the minimum time in which
 //! the agents can do all work, if each site's work may be divided among the site's candidates. By
-//! the max-flow min-cut theorem, this time is the maximum of a ratio over all sets of agents: the
-//! work that only agents of the set may do, divided by the sum of the set's rates. With at most
-//! [`MOST_AGENTS`] agents, all sets can be enumerated, so the bound is exact.
+//! the max-flow min-cut theorem, this time is the maximum of a ratio over all sets of agents. The
+//! ratio is the work that only agents of the set may do, divided by the sum of the set's rates.
+//! With at most [`MOST_AGENTS`] agents, all sets can be enumerated, so the bound is exact.
 
 use anyhow::ensure;
 

@@ -1,9 +1,9 @@
-//! Changes the published map step by step into Landfall's map, and evaluates each step on the
-//! paper's layout and on matrices of measured round trips.
+//! Changes the paper's map step by step into Landfall's map. Each step is evaluated on the paper's
+//! layout and on matrices of measured round trips.
 //!
 //! No row has a target, because the table only shows the contribution of each step. Confirmation is
-//! a strategy, not a part of the map, so it is a column. Rebalancing and learning are not parts of
-//! the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
+//! a strategy, not a part of the map, so it has a column instead of a row. Rebalancing and learning
+//! are not parts of the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
 
 use std::num::NonZeroUsize;
 use std::path::Path;

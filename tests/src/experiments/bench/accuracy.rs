@@ -95,7 +95,7 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
     };
-    // NaN, because it meets no target.
+    // A missing figure becomes NaN, because NaN meets no target.
     let number = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
     let estimate = &report.estimate;
     let refined = target.tier == Tier::Refined;

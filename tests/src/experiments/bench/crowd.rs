@@ -2,9 +2,10 @@
 //! requests is compared with the number that the request intervals allow.
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
-//! `RequestContext` and one page store. Each crawl has its own file. The server of the sites is a
-//! separate process. It delays each response by 20 ms, to emulate a round trip. Each page fits into
-//! TCP's initial window, so a real round trip would also delay a page only once. There is no TLS.
+//! `RequestContext` and one page store. Each crawl saves its progress in its own file. The server
+//! of the sites is a separate process. It delays each response by 20 ms, to emulate a round trip.
+//! Each page fits into TCP's initial window, so a real round trip would also delay a page only
+//! once. There is no TLS.
 //!
 //! The sites count requests for ten seconds, during which all crawls are running.
 

@@ -25,7 +25,7 @@ const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
 const LANDMARKS: i64 = 9;
-/// Number of known crawls, each of a different site.
+/// Number of past crawls from which `residual_micros` learns. Each crawl is of a different site.
 const CRAWLS: i64 = 40_000;
 /// Maximum time of a choice in microseconds. The time must be negligible compared with a round
 /// trip.
@@ -65,8 +65,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time per crawl to find stragglers. All crawls run at the nearest agent, so each crawl is
-/// compared with every agent, and none is moved.
+/// The time per crawl to find stragglers: crawls that another agent would finish sooner. All crawls
+/// run at the nearest agent, so each crawl is compared with every agent, and none is moved.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -80,7 +80,8 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
 }
 
 /// The time per site to learn from crawls. The number of crawls is the maximum that the scheduler
-/// reads for this number of agents. Learning is part of reading candidates, not of the choice.
+/// reads for this number of agents. The scheduler learns when it reads the candidates, before the
+/// choice.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();

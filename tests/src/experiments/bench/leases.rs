@@ -2,9 +2,9 @@
 //! crawls that it completes. It also measures how long a free slot waits for a lease, and how long
 //! a restart takes with a million open tasks.
 //!
-//! Everything except the agents is real and on this machine: the scheduler's binary in the folder
-//! of the lab's binary (build it with `--release`), a Postgres with fsync, and gRPC streams. The
-//! agents crawl nothing, and can report outcomes immediately. The printed load average includes
+//! Everything except the agents is real and runs on this machine: the scheduler's binary in the
+//! folder of the lab's binary (build it with `--release`), a Postgres with fsync, and gRPC streams.
+//! The agents crawl nothing, and can report outcomes immediately. The printed load average includes
 //! other work on the machine.
 
 use std::path::Path;
@@ -42,8 +42,8 @@ const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
 /// Duration of each measurement that is not limited by a number of tasks.
 const SPELL: Duration = Duration::from_secs(10);
-/// Number of slots that all agents together free per second, while the wait for a lease is
-/// measured: half of the target, and the target.
+/// Numbers of slots that all agents together free per second, while the wait for a lease is
+/// measured. The wait has a target only for the larger number.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
@@ -84,8 +84,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // With one slot, an agent gets no new lease before the outcomes of all its leases are recorded.
-    // So this phase measures completions alone.
+    // Each agent has [`CAPACITY`] leases. With one slot, it gets no new lease before the outcomes
+    // of all these leases are recorded. So this phase measures completions alone.
     seed::slots(&bench.pool, 1).await?;
     // Wait until all sessions have read the new number of slots. Sessions read the number every
     // second.

@@ -1,10 +1,11 @@
 //! Measures the damage that lying landmarks cause, and the fraction of honest agents that are taken
 //! for liars.
 //!
-//! Of thirty agents, twelve are landmarks, which were elected while all agents were honest. A liar
-//! falsifies all its reports, on the mesh and on sites. Other agents measure the liar honestly. The
-//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. Each figure
-//! is relative to the figure for the same seeds and pairs without liars.
+//! Of thirty agents, twelve are landmarks (without liars, also nine and fifteen). They are elected
+//! while all agents are honest. A liar falsifies all its reports, on the mesh and on sites. Other
+//! agents measure the liar honestly. The figures cover seeds 0 to 9, and pairs of a site and an
+//! agent that is not a landmark. Each figure is relative to the figure for the same seeds and pairs
+//! without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,13 +28,13 @@ mod lies;
 const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 12;
-/// Number of sites per seed on which maps are scored. Every nth site of a seed is taken, so that
-/// the same sites are scored with and without liars.
+/// Number of sites per seed on which maps are scored. The sites are evenly spaced in the list of a
+/// seed's sites, so that the same sites are scored with and without liars.
 const SITES: usize = 60;
-/// One in this many of these sites is also used to judge the landmarks.
+/// Every third of these sites is also used to judge whether landmarks lie.
 const JUDGED_BY: usize = 3;
-/// Numbers of rounds of drift (not of crawls) after which maps are scored. Maps are scored several
-/// times, because the damage is largest just before the liar is detected.
+/// In a round of drift (not of crawls), a liar's reports grow by [`DRIFT`]. Maps are scored after
+/// each of these numbers of rounds, because the damage is largest just before the liar is detected.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per round, as a fraction.
 const DRIFT: f64 = 0.02;
@@ -136,7 +137,7 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
 /// because otherwise the score depends on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// Fits maps without the reports of the agents in `out`, and scores the maps.
+/// Fits maps without the reports of the agents in `out`, and returns the maps' quality.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,

@@ -34,7 +34,8 @@ const CROWDS: [usize; 2] = [50, 800];
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Sizes of bodies in bytes, and the round trips in milliseconds over which they are transferred.
+/// Sizes of bodies in bytes, each with the round trips in milliseconds of the paths over which it
+/// is transferred.
 const BODIES: [(usize, [f64; 4]); 2] = [(50_000, [10.0, 50.0, 100.0, 200.0]), (2_000_000, [10.0, 50.0, 100.0, 200.0])];
 const BODIES_EACH: usize = 7;
 /// Size in bytes of each datagram of the flood.
@@ -53,8 +54,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // `crowds` runs in another thread, because it blocks on its own runtime, which would panic in a
-    // thread of the lab's runtime.
+    // `crowds` runs in another thread, because it blocks on its own runtime. In a thread of the
+    // lab's runtime, this would panic.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);

@@ -1,4 +1,4 @@
-//! The results of `lab fleet`: rates and costs by the size of the fleet, the line through the
+//! The results of `lab fleet`: rates and costs by the size of the fleet, a line fitted to the
 //! rates, the load of agents that joined, and whether the throughput is constant.
 
 use std::fmt::Write as _;
@@ -20,9 +20,9 @@ use crate::world::sites::Delivery;
 /// Minimum share of idle processor time. Below it, the machine's processors limit the rate of
 /// crawls, and the period is not used to judge how the rate grows with the number of agents.
 const IDLE: f64 = 0.2;
-/// The least coefficient of determination of a linear growth.
+/// Growth counts as linear if the coefficient of determination is at least this.
 const LEAST_R_SQUARED: f64 = 0.99;
-/// The largest deviation of the scheduler's processor time per crawl from the mean.
+/// Maximum relative deviation of the scheduler's processor time per crawl from its mean.
 const MOST_DEVIATION: f64 = 0.10;
 
 /// The rates and costs in one period.
@@ -41,7 +41,7 @@ pub(super) struct Row {
     scheduler_percent: f64,
     postgres_percent: f64,
     scheduler_mb: f64,
-    /// Means over the agents. A per cent is of one processor.
+    /// Means over the agents. 100 % is one whole processor.
     agent_percent: f64,
     agent_ms_per_page: Option<f64>,
     agent_mb: f64,

@@ -1,4 +1,5 @@
-//! What the processes of a fleet have spent up to one moment.
+//! The totals of a fleet's processes at one moment: processor time, memory, messages and ended
+//! crawls.
 
 use std::time::Instant;
 
@@ -16,11 +17,11 @@ pub(super) const METRICS: &str = "LANDFALL_AGENT_METRICS";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AgentSample {
     pub(super) processor_s: f64,
-    /// Its memory at this moment, in bytes.
+    /// The agent's memory at the time of the sample, in bytes.
     pub(super) memory: f64,
-    /// Messages of its sessions, in both directions.
+    /// Number of messages of the agent's sessions, in both directions.
     pub(super) messages: f64,
-    /// Lookups of names, including cached ones.
+    /// Number of lookups of names, including lookups in the cache.
     pub(super) lookups: f64,
 }
 

@@ -17,7 +17,7 @@ pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// The medians of a strategy over the unthrottled cells of a layout.
+/// The medians of a strategy over the cells of a layout that do not limit the requests per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
     pub(super) mb_per_min: f64,
@@ -60,7 +60,8 @@ pub(super) struct SingleSites {
 /// The rates of single sites, by layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// The rates of single sites with random and with Top-3, for seeds in which both cells are valid.
+/// The rates of single sites with random and with Top-3, for seeds with valid cells of both
+/// strategies.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();

@@ -38,7 +38,8 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", &style(), &body)
 }
 
-/// Draws Figure 2 for a layout. Its curves are those of the base cell of the first valid seed.
+/// Draws Figure 2 for a layout. Each strategy's curve is from its base cell with the first valid
+/// seed.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
@@ -130,7 +131,7 @@ fn cells(page: &Page<'_>) -> Markup {
     } }
 }
 
-/// A figure, and in brackets the simulation's figure divided by it.
+/// The lab's figure, and in brackets the simulation's figure divided by the lab's figure.
 fn compared(figure: f64, ratio: Option<f64>) -> String {
     ratio.map_or_else(|| format!("{figure:.1}"), |ratio| format!("{figure:.1} ({ratio:.2})"))
 }

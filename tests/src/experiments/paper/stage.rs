@@ -111,7 +111,8 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure(system).await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // The failure to stop is only logged, because the first error is returned.
+                // If the cluster does not stop, this error is only logged, because the survey's
+                // error is returned.
                 if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "the cluster did not stop either");
                 }

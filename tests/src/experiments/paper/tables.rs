@@ -3,7 +3,8 @@
 //!
 //! The accuracy is one minus the mean relative error, over pairs of a site and an agent that is not
 //! a landmark. The worst 30 % or 20 % of the predictions are left out. The paper does not define
-//! its accuracy, so this definition is an assumption. The code is that of `landfall simulate`.
+//! its accuracy, so this definition is an assumption. The code of `landfall simulate` computes the
+//! accuracy.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -113,7 +114,8 @@ impl Tables {
                 wanted.extend(TABLE_1.iter().map(row(tier, true)));
                 wanted.extend(TABLE_2.iter().map(row(tier, false)));
             }
-            // The refined tier has no number of dimensions, so it gets one row for seven landmarks.
+            // The refined tier has no number of dimensions, so only one of the two rows with seven
+            // landmarks is computed for it.
             let other = TABLE_2.iter().filter(|(dims, landmarks, ..)| (*dims, *landmarks) != (6, 7));
             wanted.extend(other.map(row(Tier::Refined, false)));
         }
@@ -168,7 +170,8 @@ impl Tables {
         text
     }
 
-    /// The increases of accuracy with dimensions and with landmarks, beside those in the paper.
+    /// Sentences that compare the increase of accuracy with more dimensions, and with more
+    /// landmarks, with the increase in the paper.
     fn laws(&self) -> Vec<String> {
         let rise = |rows: &[AccuracyRow], of: &AccuracyRow, to: (usize, usize)| {
             let same = |row: &&AccuracyRow| {

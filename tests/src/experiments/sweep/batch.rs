@@ -52,7 +52,7 @@ impl Batch<'_> {
     }
 }
 
-/// The load of the bodies of an agent on the network.
+/// The traffic of all bodies that one agent received.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Carried {
     pub bytes: f64,
@@ -76,7 +76,7 @@ pub struct BatchResult {
     /// Total crawl time of each agent.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
-    /// The load of each agent on the network.
+    /// The traffic of the bodies that each agent received.
     pub carried: Vec<Carried>,
 }
 

@@ -24,7 +24,7 @@ use crate::world::reno;
 use crate::world::scenario::Scenario;
 
 /// Time from a grant to the first request. It includes the transmission of the grant, the creation
-/// of the file of the crawl, and the wait for the permit for the address.
+/// of the file of the crawl, and the wait for permission to crawl the address.
 const LEASE: Duration = Duration::from_millis(15);
 /// Time from the last response to the recorded outcome. It includes writing, sending and storing
 /// the outcome.
@@ -302,7 +302,7 @@ impl Run<'_> {
         self.ask(site, sends);
     }
 
-    /// Adds the unfinished part of a site to the sites that wait for a plan.
+    /// Returns the unfinished part of a site to the fleet, which plans it for another agent.
     fn handed_back(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, took, .. } = self.crawls[site];
         self.preempted += 1;
@@ -362,7 +362,8 @@ pub(super) mod tests {
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
     use crate::world::web::SiteRequest;
 
-    /// A scenario of agents with 2 MB/s. `rtt_ms[agent]` is the agent's round trip to every site.
+    /// A scenario whose agents have access links of 2 MB/s. `rtt_ms[agent]` is the agent's round
+    /// trip to every site.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };

@@ -20,11 +20,11 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// Constants of the scheduler: the number of crawls from which the pace of an agent is estimated,
-/// and the weight of the fleet's mean in this estimate, as a number of crawls.
+/// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls.
+/// The fleet's mean duration is included as often as `PRIOR_CRAWLS` crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// Number of crawls from which the scheduler learns the speed of an agent.
+/// The scheduler learns the speed of an agent from this number of its newest crawls.
 const CRAWLS_LEARNED: usize = 40;
 /// The pace that the scheduler assumes before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
@@ -53,13 +53,13 @@ pub struct Fleet<'a> {
     /// The task number of the first site. The other sites have consecutive numbers.
     first_task: u64,
     agents: Vec<AgentState>,
-    /// The candidates of each site, without load.
+    /// The candidates of each site, without the agents' current load.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
-    /// Sites that wait for a plan.
+    /// Sites that wait until `plan` assigns them.
     pool: BTreeSet<usize>,
-    /// The end of the confirmation of each site that is being confirmed.
+    /// The sites that are being confirmed, each with the time when its confirmation ends.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
@@ -135,9 +135,8 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    /// Assigns a site, adds it to the sites that wait for a plan, or starts its confirmation.
-    /// Returns the agent if the site was assigned. The outer `None` means that no agent could be
-    /// chosen.
+    /// Assigns a site, adds it to `pool`, or starts its confirmation. Returns the agent if the site
+    /// was assigned. The outer `None` means that no agent could be chosen.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -197,7 +196,7 @@ impl<'a> Fleet<'a> {
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            // The former agent gets the site again only if it is the only candidate.
+            // The agent that returned the site gets it again only if there is no other candidate.
             if let Some(partial) = partial.filter(|_| candidates.len() > 1) {
                 takes[partial.from] = None;
             }
@@ -320,7 +319,7 @@ impl<'a> Fleet<'a> {
             .iter()
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
-            // The last sites of the queue come first.
+            // The sites are taken from the end of each agent's queue.
             .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {

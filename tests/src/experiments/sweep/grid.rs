@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
 
-/// Targets for the ratio of the throughput of a strategy to that of `random` in unthrottled cells:
-/// the values in the paper.
+/// Targets for the ratio of the throughput of a strategy to that of `random`, in cells that do not
+/// limit the requests per second. The targets are the values in the paper.
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy that is tested.
 const OURS: &str = "earliest-finish";
-/// Targets of the tested strategy: the minimum ratio of its growth to that of Top-3, the maximum
-/// ratio of its makespan to that of Top-3 if sizes are known, and the maximum ratio of its makespan
-/// to that of the list scheduler.
+/// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to that of Top-3.
+/// The other targets are for its second crawl, for which sizes are known. `AGAIN_MAKESPAN` is the
+/// maximum ratio of this crawl's makespan to that of Top-3, and `LIST_MAKESPAN` to that of the list
+/// scheduler.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
@@ -204,7 +205,8 @@ fn ours(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
         for (what, ours, other, figure, target) in figures {
-            // If requests are throttled, all strategies have the same growth.
+            // In throttled cells the request rate determines the growth, so all strategies have the
+            // same growth.
             if what == "growth" && !unthrottled {
                 continue;
             }

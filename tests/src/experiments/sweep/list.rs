@@ -1,9 +1,10 @@
 //! A list scheduler that knows every round trip, rate and size. Its makespan is a reference for
 //! strategies. This module does no I/O.
 //!
-//! It takes the sites in descending order of their crawl time at the best agent, and assigns each
-//! site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim 1977). The crawl times
-//! are means with a free access link, so the makespan is too short if links are full.
+//! The list scheduler takes the sites in descending order of their crawl time at the best agent,
+//! and assigns each site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim
+//! 1977). The crawl times are means with a free access link, so the makespan is too short if links
+//! are full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::witness;
 use crate::world::scenario::{AgentNode, Link, Scenario};
 
-/// The seed of the election, which is also the epoch of the first map.
+/// The seed of the landmarks' election, which is also the epoch of the first map.
 const SEED: u64 = 1;
 
 /// Round trips in milliseconds, by prober. The number of an agent is its rank among the agent ids

@@ -72,8 +72,8 @@ impl Survey {
         Self::given((0..scenario.sites.len()).map(known).collect())
     }
 
-    /// Confirms a site. Its confirmers measure it one after another, so the duration is the sum of
-    /// their times.
+    /// Confirms a site. The confirmers measure the site one after another, so the duration is the
+    /// sum of their times.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         let free: Vec<AgentId> = known.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();

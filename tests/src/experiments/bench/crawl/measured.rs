@@ -22,7 +22,8 @@ pub struct ProcessCost {
     pub user_s: f64,
     pub system_s: f64,
     pub wall_s: f64,
-    /// Peak memory in KiB. It is at least the few MiB of `lab` when it started the process.
+    /// Peak memory in KiB. It is never less than the few MiB that `lab` occupied when it started
+    /// the process.
     pub peak_kib: i64,
 }
 

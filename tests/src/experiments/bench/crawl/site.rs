@@ -1,8 +1,8 @@
 //! `lab bench-site`: serves the sites on which crawlers are measured, in a separate process.
 //!
 //! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
-//! children `fan * n + 1 ..`, which makes every page reachable, and to other pages that are drawn
-//! from `n`. The server counts the requests, because the count of a crawler may be wrong.
+//! children `fan * n + 1 ..`, so every page is reachable. The page also links to pages that are
+//! drawn from `n`. The server counts the requests, because the count of a crawler may be wrong.
 //!
 //! The server can serve many identical sites, each at its own address. It can delay its responses
 //! to emulate a round trip.

@@ -101,7 +101,7 @@ impl SimulatedAgent {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// The times for which slots were free before they were filled, since the previous call.
+    /// For each slot that was filled since the previous call: how long the slot had been free.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }

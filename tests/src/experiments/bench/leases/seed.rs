@@ -29,8 +29,9 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
 }
 
 /// Creates the state after a restart of the scheduler: a session for each agent, and `count` tasks
-/// that are assigned to the agents. The origins of the sites are known. The rows are written in
-/// bulk without triggers and constraints, because writing them is not measured.
+/// that are assigned to the agents. The origin of each site is stored, as after an earlier crawl.
+/// The rows are written in bulk without triggers and constraints, because writing them is not
+/// measured.
 pub(in crate::experiments::bench) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;

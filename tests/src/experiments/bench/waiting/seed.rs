@@ -14,7 +14,7 @@ const ADDRESSES: u32 = 100;
 const AT_ADDRESS: u32 = 8;
 /// Number of slots of each agent in the case `EarliestFinish`. All slots are taken.
 const SLOTS: u32 = 4;
-/// Maximum number of tasks in measurement.
+/// Maximum number of tasks in the state `measuring`.
 const MEASURING: u32 = 4_096;
 const ORDERS: u32 = 2_304;
 /// Number of rounds of each site in the case `Done`.
@@ -181,7 +181,7 @@ impl WaitingTasks<'_> {
 }
 
 /// Puts the first tasks into the state `measuring`, and gives each agent the maximum number of
-/// orders.
+/// measurement orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
     format!(

@@ -23,8 +23,9 @@ pub(super) struct PartialCrawl {
 }
 
 impl Fleet<'_> {
-    /// Preempts slow crawls if no site waits for a plan, and returns their sites. `checkpoint`
-    /// gives the number of pages and the crawl time at the last checkpoint of a site.
+    /// Preempts slow crawls, and returns their sites. Does nothing while sites wait in `pool` for
+    /// an agent. `checkpoint` gives the number of pages and the crawl time at the last checkpoint
+    /// of a site.
     pub fn stragglers(&mut self, checkpoint: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
         if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
             return Vec::new();
@@ -85,7 +86,7 @@ impl Fleet<'_> {
     }
 
     /// Records that an agent has returned a site after `pages` fetched pages. The site then waits
-    /// for a plan.
+    /// in `pool` for another agent.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
