@@ -2,7 +2,8 @@
 //!
 //! [`world::scenario`] defines what is emulated. [`world::wan`] or [`world::tun`] adds the delays.
 //! [`world::sites`], [`world::beacons`] and [`world::names`] are the servers that agents reach.
-//! [`cluster`] runs the real binaries in this world. The scheduler never sees the scenario.
+//! [`cluster`] runs the real binaries in this emulated network. The scheduler never sees the
+//! scenario.
 
 #[cfg(feature = "experiments")]
 pub mod chaos;

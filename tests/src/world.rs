@@ -38,7 +38,7 @@ use crate::world::web::SiteWeb;
 pub const NAMES_PORT: u16 = 5300;
 /// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// Lateness of the emulated network up to which a run is never void.
+/// A lateness of the emulated network up to this limit never makes a run void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
 /// Minimum fraction of processor time that must be idle for reliable times.
 pub const LEAST_IDLE: f64 = 0.20;
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Starts the network of a scenario. Fails if this machine does not support the grade, no lane
-    /// is free, or an address is in use.
+    /// (range of addresses) is free, or an address is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();

@@ -100,10 +100,11 @@ struct End<'a> {
     access_ms: f64,
 }
 
-/// Parses TOML. Error messages contain `origin`, the name of the text, and the line number.
+/// Parses TOML. Error messages contain the line number, and `origin` as the name of the text.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, origin: &str) -> anyhow::Result<T> {
     toml::from_str(text).map_err(|error| {
-        // The `Display` of the error would print the whole line.
+        // Only the error's message is used, because its `Display` would print the whole line of the
+        // text.
         let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
         anyhow::anyhow!("{origin}: line {line}: {}", error.message())
     })

@@ -3,9 +3,9 @@
 //!
 //! The first window is ten segments. In slow start, the window doubles in each round. A loss halves
 //! the window and ends slow start. After slow start, the window grows by one segment per round. The
-//! maximum window is the number of segments that the rate carries in one round trip. A lost segment
-//! is sent again in the next round. [`crate::world::wan`] adds the round trips of the handshake and
-//! the request.
+//! maximum window is the number of segments that the link can transmit in one round trip. A lost
+//! segment is sent again in the next round. [`crate::world::wan`] adds the round trips of the
+//! handshake and the request.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ mod tests {
     fn without_loss_the_window_doubles_until_the_rate_holds_it() {
         let arrivals = rounds(100_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
         assert_eq!(arrivals, [14_600, 29_200, 56_200]);
-        // At 2.5 MB/s, a round of 100 ms carries 171 whole segments.
+        // At 2.5 MB/s, a link transmits 171 whole segments in a round of 100 ms.
         let arrivals = rounds(2_000_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
         assert_eq!(arrivals[3], 80 * SEGMENT);
         assert!(arrivals.iter().all(|round| *round <= 171 * SEGMENT), "{arrivals:?}");
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn on_a_short_path_the_rate_is_the_limit() {
-        // At 2.5 MB/s, a round of 2 ms carries 3 segments.
+        // At 2.5 MB/s, a link transmits 3 segments in a round of 2 ms.
         assert_eq!(count(43_800, path(2, 0.0)), 10);
     }
 }

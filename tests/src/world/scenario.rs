@@ -186,8 +186,8 @@ impl Scenario {
         })
     }
 
-    /// Reorders the agents. `order` lists their current indices in the new order. Fails if `order`
-    /// is not a permutation of all agents.
+    /// Reorders the agents. `order[n]` is the current index of the agent that gets the index `n`.
+    /// Fails if `order` is not a permutation of all agents.
     pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
         let mut all = order.to_vec();
         all.sort_unstable();

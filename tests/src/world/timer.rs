@@ -1,7 +1,7 @@
 //! A timer with a finer resolution than tokio's millisecond. It consists of a thread, a heap, and a
 //! condition variable.
 //!
-//! The thread sleeps until the earliest deadline with the kernel's high-resolution timer, and then
+//! The thread uses the kernel's high-resolution timer to sleep until the earliest deadline. Then it
 //! wakes the waiting tokio task. The tokio task records its lateness, which includes the time until
 //! tokio runs it.
 
@@ -17,7 +17,7 @@ const BUCKET: Duration = Duration::from_micros(50);
 /// Number of buckets. The last bucket contains all values of about 200 ms or more.
 const BUCKETS: usize = 4000;
 
-/// Wakes tokio tasks at given instants. Clones share the thread.
+/// Wakes tokio tasks at given instants. Clones share the timer's thread.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,

@@ -32,7 +32,7 @@ pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// Like [`beside`], but for a test without a runtime.
+/// Like [`beside`], but for a test without a tokio runtime.
 pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }

@@ -50,7 +50,8 @@ pub(super) enum Addresses {
 
 /// Creates the device, addresses and routes of a namespace.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // The device file must exist, because opening a missing file could create it.
+    // The device file is checked first, because opening a missing file could create an ordinary
+    // file.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {

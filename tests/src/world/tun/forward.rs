@@ -28,9 +28,9 @@ struct NextHop {
     /// The namespace from which to connect.
     from: NetNamespace,
     address: SocketAddr,
-    /// Whether `address` is on the host's loopback. Then the source address is a different one for
-    /// each agent, as in the rootless grade. From 127.0.0.1, a connection to the port of a stopped
-    /// scheduler could connect to itself.
+    /// Whether `address` is on the host's loopback. If so, each agent has its own source address,
+    /// as in the rootless grade. From 127.0.0.1, a connection to the port of a stopped scheduler
+    /// could connect to itself.
     host: bool,
 }
 

@@ -22,8 +22,8 @@ use crate::world::scenario::Scenario;
 /// longer queue, packets would wait longer than they travel, so distance would hardly affect
 /// throughput. With a shorter queue, a single connection would not use the full rate of the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
-/// Maximum number of packets in transit (150 MB). The router carries far fewer packets in one round
-/// trip.
+/// Maximum number of packets in transit (150 MB). The limit is far above the number of packets that
+/// the router carries in one round trip.
 const MAX_HELD: usize = 100_000;
 
 /// Counts of packets, by result.
@@ -52,8 +52,8 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// The time when the link of each agent is free again, in the direction from the agent. `down`
-    /// has the other direction.
+    /// The time when the link of each agent is free again, for packets from the agent. `down` has
+    /// the times for packets to the agent.
     up: Vec<Instant>,
     down: Vec<Instant>,
     /// The arrival time of the newest packet of each path, indexed by [`PacketPath::key`].

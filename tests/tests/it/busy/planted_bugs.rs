@@ -1,5 +1,5 @@
-//! Tests the judge with records of runs of programs with a planted bug. The judge must find each
-//! bug by the rule that the bug's patch names.
+//! Tests the judge with records of chaos runs. In each run, the programs had a planted bug. The
+//! judge must find each bug by the rule that the bug's patch names.
 //!
 //! `tests/mutants` contains the bugs as patches. `tests/histories` contains a record of a chaos run
 //! with each bug, written by `ops/mutants.sh --record`. `make chaos` runs the programs with the

@@ -97,7 +97,7 @@ async fn agent_metrics(cluster: &mut Cluster) -> String {
     until("the agent to tell where its metrics are", PATIENCE, told).await.unwrap()
 }
 
-/// The expressions of all panels of the dashboard.
+/// The expressions of all panels of the Grafana dashboard.
 fn panels() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&ops("grafana/landfall.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();

@@ -1,5 +1,5 @@
-//! Runs the real binaries with invalid command lines. Each must print one sentence, and end with
-//! the exit code for its kind of error.
+//! Runs the real binaries with invalid command lines. Each command must print one sentence, and end
+//! with the exit code for its kind of error.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -9,7 +9,8 @@ use tokio::process::Command;
 
 use crate::harness::{PATIENCE, alone, count, small, submit, submit_list};
 
-/// The folder of the driver of the browser. Fails if the driver or the browser is not installed.
+/// The folder with playwright-core, which drives the browser, and axe-core. Fails if the driver or
+/// the browser is not installed.
 fn modules() -> Result<PathBuf, &'static str> {
     let executable = std::env::current_exe().map_err(|_| "the test's own executable is unknown")?;
     let target = executable.ancestors().nth(3).ok_or("the target folder is unknown")?;

@@ -111,7 +111,7 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
 }
 
 /// Two mean true round trips over all sites: to the chosen agent, and to the agent that `gnp-top1`
-/// would have chosen by the measurements of landmarks and the map.
+/// would have chosen. `gnp-top1` uses the measurements of landmarks and the map.
 fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
     let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
@@ -163,8 +163,8 @@ async fn sites_share_measurements() -> Vec<String> {
     // site.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine, samples vary, so agents take more samples. The expected number is an
-    // eighth of `naive`, and the limit is half of `naive`.
+    // On a busy machine, samples vary, so agents take more samples. The expected number of probes
+    // is an eighth of `naive`, and the limit is half of `naive`.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
     // Each agent measures one of the eight sites of a machine. It also measures one in fifty of the
     // other sites as a check, and all other sites if a check fails.
@@ -228,8 +228,8 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
     }
 }
 
-/// Asserts, from the sites' logs, that two probes of a machine are at least an interval apart, even
-/// for different sites and agents.
+/// Asserts that two successive probes of a machine, for different sites or by different agents, are
+/// at least an interval apart. The times are from the sites' logs.
 fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&Access]) {
     let sites = &cluster.world.scenario().sites;
     let mut newest: BTreeMap<usize, &Access> = BTreeMap::new();

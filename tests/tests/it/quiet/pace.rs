@@ -11,8 +11,8 @@ use landfall_scheduler::model::address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
-/// Maximum difference between the transit times of two requests. It is large, because logs contain
-/// arrival times, and other programs may use the machine.
+/// Maximum difference between the transit times of two requests. It is large, because other
+/// programs on the machine may delay the arrival of a request.
 const SLACK: Duration = Duration::from_millis(200);
 /// The number of leases that ended without a request, because the address of the site permitted no
 /// further crawl.
