@@ -5,9 +5,10 @@
 //! whether something has expired. A row with an invalid value causes a typed error, never a panic.
 //!
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
-//! in a state, the planner scans the whole index on states. To prevent such scans, statements that
-//! find tasks by key or by site compare `state::text`, which no index contains, or filter by state
-//! in an earlier step.
+//! in a state, the planner expects the index on states to return almost nothing, and prefers it to
+//! the index on keys or sites. It may then read all tasks in that state. To prevent such scans,
+//! statements that find tasks by key or by site compare `state::text`, which no index contains, or
+//! test the state in an earlier step (a separate statement or an `offset 0` subquery).
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -48,15 +49,16 @@ use rows::{Rows, Statement as _};
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Maximum number of connections of one scheduler. Two schedulers and other programs, such as
-/// backups, together stay below Postgres' default limit of 100.
+/// Maximum number of connections of one scheduler. With this maximum, two schedulers and other
+/// programs, such as backups, together stay below Postgres' default limit of 100 connections.
 const MAX_CONNECTIONS: u32 = 24;
 
 /// Maximum time that a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeouts that Postgres enforces. Even a statement that inserts ten thousand sites takes less
-/// than 60 s, so a statement that takes longer probably waits for a lock that is never released.
-/// The idle timeout releases the locks of a scheduler that stops in the middle of a transaction.
+/// Timeouts of statements and transactions, which Postgres enforces. Even a statement that inserts
+/// ten thousand sites takes less than 60 s, so a statement that takes longer probably waits for a
+/// lock that is never released. The idle timeout releases the locks of a scheduler that stops in
+/// the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 #[derive(Debug, thiserror::Error)]
@@ -168,8 +170,8 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
-/// Interval of the statements that keep a transaction open. It is a fifth of the shortest idle
-/// timeout, that of a leader's transactions.
+/// Interval of the statements that keep a transaction open. The shortest idle timeout is that of a
+/// leader's transactions (5 s), five times this interval.
 const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of statements that keep a transaction open. Because of this limit, work that
 /// never ends does not hold the transaction's locks forever.

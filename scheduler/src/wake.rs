@@ -1,9 +1,9 @@
 //! Wake-up signals, by which `grpc` and `jobs` make each other read the store at once, in this
 //! scheduler and in others.
 //!
-//! A signal carries no data. The woken background task reads its work from Postgres. The background
-//! task also reads Postgres periodically, so a lost signal only delays its work. The [`notifier`]
-//! collects the signals for other schedulers and sends them together.
+//! A signal contains no data: the woken background task reads its work from Postgres. Every
+//! background task also reads Postgres periodically, so a lost signal only delays the work. The
+//! [`notifier`] collects the signals for other schedulers and sends them together.
 
 pub mod notifier;
 
@@ -57,7 +57,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Wakes the background task, both in this process and in the scheduler that leads its role.
+    /// Wakes the background task, in this process and in the scheduler that leads the task's role.
     pub fn notify_one(&self) {
         self.activity.note();
         self.ring();
@@ -70,7 +70,7 @@ impl Signal {
     }
 
     /// Number of signals so far, from this or another scheduler. While the number stays the same,
-    /// none of the events that send this signal have happened.
+    /// no event that sends this signal has happened.
     pub fn came(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
@@ -81,8 +81,8 @@ impl Signal {
     }
 }
 
-/// Declares the background tasks that can be woken. Each has a signal of the same name. A scheduler
-/// runs a background task only while it leads the background task's role.
+/// Declares the background tasks that can be woken. Each background task has a signal of the same
+/// name, and a role. A scheduler runs the background task only while it leads this role.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
@@ -105,8 +105,8 @@ macro_rules! tasks {
             }
         }
 
-        /// The signals: one per background task, and one per connected agent. Also knows whether
-        /// the database answers.
+        /// The signals: one per background task, and one per connected agent. The field `database`
+        /// stores whether the database answers.
         #[derive(Debug)]
         pub struct Wakes {
             $($(#[$doc])* pub $signal: Signal,)+
@@ -160,9 +160,9 @@ tasks! {
     Assign assign Plan,
     /// Sent when a session may have ended.
     Reap reap Reap,
-    /// Sent when a crawl has ended. No background task waits for this signal. The planner counts
-    /// these signals to detect that a slot became free. The signal also marks the scheduler as
-    /// active.
+    /// Sent when a crawl has ended. No background task waits for this signal. The job that assigns
+    /// tasks counts these signals to detect that a slot became free. The signal also marks the
+    /// scheduler as active.
     Crawls crawls Plan,
 }
 
@@ -217,7 +217,7 @@ impl Wakes {
         self.others.subscribe()
     }
 
-    /// Wakes the background tasks and agents that another scheduler signalled.
+    /// Wakes the background tasks and agents for which another scheduler sent signals.
     fn hear(&self, news: &Signals) {
         self.activity.note();
         news.tasks().for_each(|task| self.signal(task).ring());

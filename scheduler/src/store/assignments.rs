@@ -30,12 +30,12 @@ pub struct WaitingTask {
     pub site: SiteId,
     pub batch: BatchId,
     pub strategy: Strategy,
-    /// Why distances to the site are missing; `None` if they are known.
+    /// Why no round trip to the site is known; `None` if one is known.
     pub unmeasured: Option<Unmeasured>,
     /// Number of earlier assignments of the task.
     pub choices: i64,
     pub former: Option<RecordedChoice>,
-    /// The former agent, and why the task left it.
+    /// The agent chosen before, and why the task left that agent.
     pub parted: Option<FormerAgent>,
     /// Time since the task entered its state.
     pub waited: Duration,
@@ -129,8 +129,8 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
     next.all(conn).await
 }
 
-/// Reads tasks batch by batch through an index: no row of an omitted batch, and at most `limit`
-/// rows of each other batch.
+/// Reads tasks batch by batch through an index. Reads no row of an omitted batch, and at most
+/// `limit` rows of any other batch.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"

@@ -32,8 +32,8 @@ pub struct Batch {
 pub struct Progress {
     pub submitted: u64,
     pub measuring: u64,
-    /// Number of tasks for which the distances to the site are known, or the reason for their
-    /// absence is stored.
+    /// Number of located tasks: round trips to the site are known, or the reason why none is known
+    /// is stored.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,

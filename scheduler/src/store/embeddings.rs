@@ -24,7 +24,7 @@ use super::types::{Interval, Micros, whole};
 /// Number of epochs in the history: six weeks if a fit runs every hour.
 const HISTORY: i64 = 1000;
 /// The error assumed for an embedding fitted before errors were stored. It is infinite, so that the
-/// error of later measurements cannot count as drift.
+/// error of later measurements is never larger, and causes no new fit.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
 /// The newest embedding, with facts about the measurements that came after it.
@@ -167,7 +167,7 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
 
-/// A fit that is to become the newest embedding.
+/// A finished fit that is to become the newest embedding.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEmbedding<'a> {
     pub embedding: &'a Embedding,
@@ -280,10 +280,10 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
     epochs.all(conn).await
 }
 
-/// Deletes embeddings in which no site is placed any more, except the newest `keep`. First deletes
-/// from these embeddings the placements of sites without an open task; such a site is located again
-/// when it gets a task. Deletes at most `limit` placements and ten embeddings per call. Returns the
-/// number of deleted rows.
+/// Prunes all embeddings except the newest `keep`. First deletes their placements of sites without
+/// an open task; such a site is located again when it gets a task. Then deletes the embeddings in
+/// which no site is placed any more. Deletes at most `limit` placements and ten embeddings per
+/// call. Returns the number of deleted rows.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
     let surplus =
         sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep).all(conn).await?;

@@ -98,9 +98,10 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 }
 
 /// Like [`grant`], for several agents whose free slots are known. The free slots are not counted
-/// again, because only an agent's own session grants leases to the agent. For thousands of agents,
-/// counting would be most of the work. Returns grants in the order of `asking`. Each agent occurs
-/// once in `asking`, and the caller has [locked](lock) it.
+/// again: the given numbers are right, because only an agent's own session grants leases to the
+/// agent. For thousands of agents, counting would be most of the work. Returns grants in the order
+/// of `asking`. Each agent occurs once in `asking`, and the caller has [locked](lock) the agent's
+/// row.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {

@@ -81,7 +81,7 @@ impl From<MeasurementResult> for Report {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// The measured site or, if the reported origin shows that this site is an alias, the site to
+    /// The measured site. If the reported origin shows that this site is an alias, the site to
     /// which the alias points.
     Site(SiteId),
     Beacon(AgentId),

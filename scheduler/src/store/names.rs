@@ -32,8 +32,8 @@ pub enum Noun {
     Token,
 }
 
-/// Runs a statement on the names of a noun. Each literal is the text that follows a `from` in the
-/// statement.
+/// Runs a statement on the names of one [`Noun`]. Each literal below is the text that follows
+/// `from` in the statement.
 macro_rules! of_noun {
     ($noun:expr, $statement:ident, $conn:expr, $($argument:expr),+) => {
         match $noun {

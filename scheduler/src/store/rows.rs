@@ -1,7 +1,7 @@
 //! Reads rows. An invalid stored value causes an error that names its table and column.
 //!
-//! sqlx's error contains only the column's index in the statement. The names are looked up from the
-//! description that Postgres sends with the rows.
+//! sqlx's error contains only the column's index in the statement. The names of the table and
+//! column are looked up from the description that Postgres sends with the rows.
 
 use std::sync::{Mutex, PoisonError};
 

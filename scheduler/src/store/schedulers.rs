@@ -1,5 +1,5 @@
-//! Schedulers: one row per running process. When the row expires, the other schedulers know that
-//! the process is gone.
+//! Schedulers: one row per running process, which the process renews. When the row expires, the
+//! other schedulers know that the process is gone.
 //!
 //! Renewing the row keeps all roles of the process. An expired row is never renewed: its process
 //! has lost its terms, and must register again.
@@ -110,8 +110,7 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
     .await
 }
 
-/// Deletes the rows of processes that expired at least an hour ago and to which no term refers any
-/// more.
+/// Deletes the rows that expired at least an hour ago and to which no term refers any more.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -1,6 +1,6 @@
 //! Migrates the schema when a scheduler starts. If that fails, explains to operators what to do.
 //!
-//! The causes of a failure are recognised by Postgres' error codes and the database's contents,
+//! The code recognises the cause of a failure by Postgres' error code and the database's contents,
 //! never by the wording of a message.
 
 pub(crate) mod inspection;
@@ -138,8 +138,8 @@ async fn obstacle(
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
     let DatabaseRole { role, database, schema, creates } = match refusal.code() {
-        // After an error of another class the connection may be broken, so the database is not
-        // read.
+        // After an error of another class the connection may be broken, so nothing is read from the
+        // database.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };

@@ -37,7 +37,7 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
     sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
-/// The operator's token that is valid now, and the former one.
+/// The operator's token that is valid now, and the token that it replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
     /// The hash of the valid token; `None` until the first scheduler makes a token.
@@ -108,14 +108,14 @@ pub async fn replace_operator_token(
     .await
 }
 
-/// Sets the operator's token unconditionally.
+/// Sets the operator's token, whatever token was set before.
 pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<(), Error> {
     sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).run(conn).await
 }
 
 /// Sets the operator's token unless there is one already. Returns the hash of the token that is
 /// valid afterwards. If several schedulers start at the same time on one database, all use the
-/// first one's token.
+/// token of the first scheduler.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .run(conn)

@@ -33,7 +33,7 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// For an alias, the site to which the alias points, and the name of this site; `None` for any
+    /// For an alias, the site to which the alias points, with that site's name; `None` for any
     /// other site.
     pub alias_of: Option<(SiteId, String)>,
 }
@@ -42,7 +42,8 @@ pub struct Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteMeasurement {
     pub prober: String,
-    /// The statistical weighted mean. `None`, like `min` and `median`, if no sample was answered.
+    /// The statistical weighted mean of the samples. `None`, like `min` and `median`, if no sample
+    /// was answered.
     pub rtt: Option<Rtt>,
     pub min: Option<Rtt>,
     pub median: Option<Rtt>,

@@ -126,8 +126,8 @@ pub async fn heard(
         .collect())
 }
 
-/// Ends the measuring of these sites. Their tasks become located, and store the reason if distances
-/// are missing.
+/// Ends the measuring of these sites. Their tasks become located. If no round trip to a site is
+/// known, its tasks store the reason.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
@@ -156,8 +156,8 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
     .await
 }
 
-/// The names of strategies that need distances. Tasks of other strategies begin in the state
-/// located.
+/// The names of the strategies for which sites must be measured first. Tasks of other strategies
+/// begin in the state located.
 pub(super) fn distanced() -> Vec<String> {
     Strategy::each().filter(|strategy| strategy.needs_measuring()).map(String::from).collect()
 }

@@ -19,7 +19,8 @@ use crate::model::{
     SchedulerId, SessionId, SiteId, TaskId, TermNumber,
 };
 
-/// Stores a type as a `bigint`. Takes one function for each direction.
+/// Stores a type as a `bigint`. The first function converts the stored number, the second converts
+/// the value.
 macro_rules! as_bigint {
     ($($type:ty: $read:expr, $write:expr;)+) => {$(
         impl Type<Postgres> for $type {

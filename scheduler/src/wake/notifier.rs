@@ -1,11 +1,12 @@
 //! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
 //! LISTEN and NOTIFY.
 //!
-//! A notice is only a hint, because every background task and session also polls. The notifier
-//! therefore runs outside the transactions: a NOTIFY in each transaction would make all commits
-//! wait for one lock. Signals that arrive while a notice is being sent go into the next notice.
-//! While no other scheduler exists, no notices are sent. After its connection broke, the notifier
-//! wakes every background task and session once, because it may have missed notices.
+//! A notice may be lost, because every background task and session also polls. So notices need not
+//! be part of the transactions that cause them. A NOTIFY in each of these transactions would make
+//! all commits wait for one lock. Signals that arrive while a notice is being sent go into the next
+//! notice. While no other scheduler exists, no notices are sent. When the notifier has connected
+//! again after its connection broke, it wakes every background task and session once, because it
+//! may have missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,10 +29,10 @@ use crate::store::schedulers::terms::Role;
 /// Postgres limits a payload to 8000 bytes, and an identifier takes up to 20 bytes.
 const MOST_NAMED: usize = 256;
 /// The pause before reconnecting. It is longer than connecting takes, and much shorter than the
-/// intervals of polling.
+/// intervals at which background tasks poll.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// Time without notices after which the listener checks its connection. Without the check, the
-/// listener would never notice that the connection was cut off.
+/// Time without notices after which the listener checks its connection. Without this check, the
+/// listener would never detect that the connection was cut off.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);

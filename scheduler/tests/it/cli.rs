@@ -60,7 +60,8 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     let home = home();
     let list = "\u{feff}# autumn\r\n\r\nwww.example.cn\r\nhttp://\r\nWWW.Example.CN.\r\nnot a host\r\nftp://files.example.cn\r\n";
     fs::write(home.path().join("list.txt"), list).unwrap();
-    // No scheduler listens at this URL, so an attempt to submit would give an error.
+    // No scheduler listens at this URL. The command must reject the list before it tries to
+    // connect.
     fs::write(home.path().join("token"), "abc\n").unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");

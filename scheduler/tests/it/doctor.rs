@@ -27,7 +27,7 @@ impl Examined {
         &self.checks[check].1
     }
 
-    /// The checks in a state, except those that depend on the machine.
+    /// The names of the checks in this state, except the checks that depend on the machine.
     fn in_state(&self, state: &str) -> Vec<&str> {
         let machine = ["clock", "disk"];
         let found =

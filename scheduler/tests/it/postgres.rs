@@ -1,5 +1,5 @@
-//! Tests the private Postgres with a real server: it keeps its rows, never outlives its scheduler,
-//! and refuses unusable directories.
+//! Tests the private Postgres with a real server. The server keeps its rows and never outlives its
+//! scheduler; its start refuses unusable directories.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, Permissions};
@@ -30,7 +30,7 @@ impl Place {
         self.0.path()
     }
 
-    /// A data directory as `landfall up` would make it.
+    /// A data directory with the permissions with which `landfall up` would create it.
     fn data_dir(&self) -> PathBuf {
         let dir = self.0.path().join("data");
         if !dir.exists() {

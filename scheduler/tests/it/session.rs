@@ -343,8 +343,8 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let second = running.connect(&first.credential, held.clone()).await;
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
-    // The first session must end even without a heartbeat. Until it ends, its agent process crawls
-    // a site whose lease the second session has.
+    // The first session must end even if its process sends no heartbeat. Until then this process
+    // crawls a site whose lease the second session has.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;
@@ -480,7 +480,8 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
 async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
-    // The URL is deleted only now, because the scheduler stores its configured URL when it starts.
+    // The contact URL is deleted only now, because the scheduler stores its configured contact URL
+    // when it starts.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
     let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
     assert_eq!(agent.welcome.contact_url, "");
@@ -524,8 +525,8 @@ async fn an_agent_that_disconnected_is_given_nothing_new_until_it_is_back(pool: 
     let running = Running::start(pool.clone()).await;
     let (first, mut second) = (running.agent("a").await, running.agent("b").await);
     let credential = first.disconnect().await;
-    // Agents are chosen at random here. With eight sites, the first agent would very probably get
-    // one if it could still get work.
+    // Agents are chosen at random here. With eight sites, the first agent would very probably get a
+    // site if it could still get work.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
         let order = second.crawl_order().await;

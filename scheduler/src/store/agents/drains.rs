@@ -2,8 +2,8 @@
 //!
 //! Both commands lock the agent's row first, as grants and new sessions do, so the later of two
 //! transactions sees the changes of the earlier one. Tasks that are assigned but not begun are
-//! withdrawn at once, so that other agents can be chosen for them. Neither command counts as a
-//! crash of a task.
+//! withdrawn at once, so that other agents can be chosen for them. A lease that such a command ends
+//! does not count as a crash of its task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

@@ -1,9 +1,10 @@
 //! Enrolments: one-time tokens, which agents exchange for credentials.
 //!
 //! Invariants: only a token's hash is stored. A token is exchanged at most once, because each
-//! exchange locks the token's row. A name has at most one open token. A token replaces an agent in
-//! use only if the token was made for that purpose. The replacement is one transaction, which voids
-//! the agent's former credential, ends its session and releases its leases.
+//! exchange locks the token's row. A name has at most one open token (not used, revoked or
+//! expired). A token replaces an agent in use (one that is not removed) only if the token was made
+//! for that purpose. The replacement is one transaction, which voids the agent's former credential,
+//! ends its session and releases its leases.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +39,7 @@ pub struct AgentRequest {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
     pub position: Option<Position>,
-    /// If empty, an agent enrolled again keeps its tags.
+    /// If empty, an agent that is enrolled again keeps its former tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
     /// Whether to replace an agent of this name that is in use.

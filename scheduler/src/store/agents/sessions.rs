@@ -1,8 +1,8 @@
 //! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
-//! Invariants: an agent has at most one active session (a unique index), and that is the session of
-//! the newest incarnation. A session is marked as ended before its leases are released, never
-//! after.
+//! Invariants: an agent has at most one active session (a unique index). The active session is the
+//! one with the newest incarnation. A session is marked as ended before its leases are released,
+//! never after.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -230,9 +230,9 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Extends every active session when a scheduler takes the role reap. The extension makes up for
-/// the time since `served_until`, the end of the former term, in which possibly no scheduler
-/// renewed sessions. Returns the number of extended sessions.
+/// Extends every active session when a scheduler takes the role reap. The former term ended at
+/// `served_until`. From then until now possibly no scheduler renewed sessions; the extension makes
+/// up for this time. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
 /// gets the time that remained of its lifetime when the former term ended. So a dead agent's

@@ -1,5 +1,5 @@
-//! Reads the facts that strategies use besides distances: positions, and former crawls of sites and
-//! agents.
+//! Reads the facts that strategies use besides round trips: positions of sites, and former crawls
+//! of sites and agents.
 
 use std::collections::HashMap;
 
@@ -17,14 +17,14 @@ use crate::store::{Error, position};
 
 /// Number of an agent's newest crawls from which its speed is learned.
 const CRAWLS_LEARNED: i64 = 40;
-/// Maximum number of crawl residuals read per agent. With more than 100 connected agents, each
-/// agent's share of [`RESIDUALS`] is the lower limit.
+/// Maximum number of crawl residuals read per agent. With more than 100 connected agents, the limit
+/// is lower: [`RESIDUALS`] divided by the number of agents.
 const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
-/// Maximum number of crawl residuals read for all agents together. Even beyond this limit, at least
-/// [`CRAWLS_LEARNED`] of each agent are read.
+/// Maximum number of crawl residuals read for all agents together. The total may exceed this limit,
+/// because at least [`CRAWLS_LEARNED`] of each agent are read.
 const RESIDUALS: i64 = 20_000;
-/// Number of a site's newest crawls that are read. More are not needed, because strategies try only
-/// a few agents per site.
+/// Number of a site's newest crawls that are read. Older crawls are not needed, because strategies
+/// try only a few agents per site.
 const CRAWLS_OF_A_SITE: i64 = 10;
 
 /// The facts that strategies use about these tasks' sites.
@@ -67,9 +67,9 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
         .collect()
 }
 
-/// The newest crawls of each of these agents, newest first: work, distance and length. Omits crawls
-/// without a round trip or a page. Also omits crawls that the agent took over from another one,
-/// because their length depends on both agents.
+/// The newest crawls of each of these agents, newest first: what each crawl fetched, its round trip
+/// and its duration. Omits crawls without a round trip or a page. Also omits crawls that the agent
+/// took over from another agent, because their duration depends on both agents.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
     let rows = sqlx::query!(
         r#"

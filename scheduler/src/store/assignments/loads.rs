@@ -20,8 +20,8 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, position};
 
-/// Maximum number of waiting tasks counted per agent. Two queues of this length or more are treated
-/// as equal.
+/// Maximum number of waiting tasks counted per agent. Agents with this number of waiting tasks or
+/// more are treated as equally loaded.
 const MOST_COUNTED: i64 = 1000;
 /// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
 /// size, the mean of this many crawls has an error of about 15 %.
@@ -230,7 +230,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     Ok(waiting.collect())
 }
 
-/// Combines the columns of a stored assignment into its candidates.
+/// Combines three parallel columns of a stored assignment into its candidates.
 pub(in crate::store) fn listed(
     candidates: &[AgentId],
     predicted: &[Option<Rtt>],
@@ -242,8 +242,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks and returns the tasks that can move now: those that still have the assignment that was
-/// read, and that no other transaction has locked.
+/// Locks and returns the tasks that can move now. Omits tasks whose assignment has changed since it
+/// was read, and tasks that another transaction has locked.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

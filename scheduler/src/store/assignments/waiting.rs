@@ -82,7 +82,7 @@ impl Row {
             (Some(_), _) if self.crashed == Some(true) => Parting::Crashed,
             (Some(_), _) if self.drains == Some(true) => Parting::Drained,
             (Some(_), _) => Parting::HandedBack,
-            // Both values are `None` if the agent has no active session.
+            // `paused` and `disconnected` are `None` if the agent has no active session.
             (None, _) => match self.paused.zip(self.disconnected) {
                 _ if self.removed == Some(true) => Parting::WaitedRemoved,
                 _ if self.drains == Some(true) => Parting::WaitedDrained,

@@ -23,7 +23,7 @@ const NAMED_AT_MOST: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeScope {
-    /// The whole batch. A retry changes only its failed tasks.
+    /// The whole batch; a retry affects only the batch's failed tasks.
     All,
     Sites(Vec<SiteName>),
 }
@@ -66,9 +66,9 @@ fn listed(sites: &[String]) -> String {
     }
 }
 
-/// Cancels open tasks, and planned recrawls of ended ones. Revokes the tasks' active leases; the
-/// agents' sessions later send the revocations. Run in a transaction, because the tasks' rows must
-/// stay locked.
+/// Cancels open tasks, and the planned recrawls of ended tasks. Revokes the tasks' active leases;
+/// the agents' sessions later send the revocations. Run in a transaction, because the tasks' rows
+/// must stay locked.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -108,8 +108,8 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // The call is repeated, because an outcome may have ended an open task just before the task was
-    // locked.
+    // The call is repeated, because an outcome may have ended an open task, and planned its
+    // recrawl, just before the task was locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
@@ -148,8 +148,8 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks. Omits the task of an alias if the site to which the alias points
-/// has an open or done task.
+/// Locks the batch's failed tasks. An alias is a name that leads to the origin of another site.
+/// Omits the task of an alias if that other site has an open or done task.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"

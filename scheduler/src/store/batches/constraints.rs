@@ -46,7 +46,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
     Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
-/// The properties of all enrolled agents, connected or not, that constraints can require.
+/// The properties that constraints can require, for each enrolled agent, connected or not.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTraits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits = rows

@@ -1,10 +1,10 @@
 //! Removes a batch with its tasks and their dependent rows. Keeps the sites and their measurements,
 //! because other batches share them. A site that is submitted again then needs no new measurement.
 //!
-//! Invariants: a batch that is being removed gets no new task. A step is one short transaction that
-//! locks only ended tasks of the batch. If a removal is interrupted between two steps, the next
-//! removal continues with the tasks that are left. The task of an active crawl is deleted only
-//! after the agent was told to stop the crawl.
+//! A removal consists of steps. Invariants: a batch that is being removed gets no new task. A step
+//! is one short transaction that locks only ended tasks of the batch. If a removal is interrupted
+//! between two steps, the next removal continues with the tasks that are left. The task of an
+//! active crawl is deleted only after the agent was told to stop the crawl.
 
 use sqlx::PgConnection;
 

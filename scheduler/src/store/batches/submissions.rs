@@ -198,8 +198,8 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::Differs { batch: batch.name, differences });
     }
-    // Checked last, because the values of all fields of the policy are known only here. After an
-    // error, the caller's transaction is rolled back, which also undoes the creation of a batch.
+    // The policy is checked last, because the values of all its fields are known only here. After
+    // an error, the caller's transaction is rolled back, which also undoes the creation of a batch.
     batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }

@@ -1,6 +1,6 @@
 //! The progress of batches. Triggers write each change as a difference, a job adds the differences
-//! to sums, and readers use the view `batch_progress`. So the cost depends only on the number of
-//! changes, not on the number of tasks.
+//! to sums, and readers use the view `batch_progress`. So the cost of reading the progress depends
+//! only on the number of recent changes, not on the number of tasks.
 
 use std::time::Duration;
 
@@ -176,7 +176,8 @@ mod tests {
         ) c
         order by batch_id";
 
-    /// Checks the view against the tasks, before and after the differences are added to the sums.
+    /// Checks that the view's numbers equal the counted tasks, before and after the differences are
+    /// added to the sums.
     async fn is_exact(conn: &mut PgConnection) {
         let counted: Vec<(String,)> = fixtures::rows(conn, COUNTED).await;
         assert!(!counted.is_empty());

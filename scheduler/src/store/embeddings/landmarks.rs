@@ -77,9 +77,9 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// The elected landmark that has been disconnected for the longest time. Considers a landmark if it
-/// was removed, or if its last session ended more than `after` ago. Time before the present term of
-/// the role fit does not count.
+/// The elected landmark that has been disconnected for the longest time. Considers only landmarks
+/// that were removed, or whose last session ended more than `after` ago. Time before the present
+/// term of the role `fit` does not count.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,

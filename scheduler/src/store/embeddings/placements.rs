@@ -17,7 +17,8 @@ pub struct LocatedSite {
     pub placement: Placement,
 }
 
-/// The placements of these sites in one embedding. Sites that were not located in it are absent.
+/// The placements of these sites in one embedding. Sites that were not located in this embedding
+/// are absent.
 pub async fn sites(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -106,8 +107,8 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
     Ok(rows.into_iter().map(|row| OutdatedSite { site: row.site_id, open: row.open }).collect())
 }
 
-/// Marks placements in embeddings before `epoch` as idle, because no task needs them. They stay
-/// until their sites are located again.
+/// Marks placements in embeddings before `epoch` as idle, because no task needs them. An idle
+/// placement stays until its site is located again.
 pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!(
         // The condition on the epoch excludes sites that have since been placed in the newest

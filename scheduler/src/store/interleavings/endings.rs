@@ -1,5 +1,6 @@
-//! Tests every pair of endings of a lease that can be concurrent, in both orders. Also tests holds
-//! that begin while their condition ends.
+//! Tests every pair of endings of a lease that can be concurrent, in both orders. Also tests tasks
+//! that one transaction holds while another transaction ends the cause of the hold (a confirmation,
+//! an open circuit).
 
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static
     }
 }
 
-/// The states after two endings. The first one ends the lease. The second one may still end the
-/// task, or withdraw the task by removing its agent.
+/// The states (as in [`states`]) after two endings. The first ending ends the lease. The second
+/// ending may still end the task, or withdraw the task by removing its agent.
 fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     let (task, lease, hold) = leaves(first);
     match second {

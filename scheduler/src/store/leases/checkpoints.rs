@@ -33,7 +33,8 @@ pub struct RateState {
     pub interval: Option<Duration>,
     /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,
-    /// Number of requests that the site refused (429, 503) since this count was last cleared.
+    /// Number of requests that the site refused (429, 503). The agent resets it after 30 minutes
+    /// without a refusal.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     /// Number of requests in the last minute.
@@ -150,7 +151,7 @@ mod tests {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         fixtures::grant(&mut conn, agent, session).await;
-        // Every statement that ends a lease locks the task and then changes the lease.
+        // Every transaction that ends a lease locks the task and then changes the lease.
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;

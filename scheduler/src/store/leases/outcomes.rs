@@ -73,8 +73,8 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
-        // If two reports are of the same task, the second is judged only after the first was
-        // recorded.
+        // If two reports are about the same task, the second report is judged only after the first
+        // was recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);

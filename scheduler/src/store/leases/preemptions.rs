@@ -17,10 +17,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// Time for which the agent that would finish a preempted crawl sooner reserves a slot for it. The
-/// time is longer than the present agent needs to end a request, write a checkpoint and wait one
-/// request interval of the site. An agent that has not returned the lease by then continues the
-/// crawl, for example because this agent does not support preemptions.
+/// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
+/// crawl sooner. The time is longer than the present agent needs to end a request, write a
+/// checkpoint and wait one request interval of the site. If the present agent has not returned the
+/// lease by then, the slot is no longer reserved. The present agent may not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -38,8 +38,8 @@ pub struct UnderWay {
     /// Maximum time that the batch's policy allows for a crawl.
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Number of fetched pages, and the time that they took, from the checkpoint. `None` if no page
-    /// was fetched, or if another agent crawled the task before.
+    /// Number of pages fetched until the checkpoint, and the time from the grant to the checkpoint.
+    /// `None` if no page was fetched, or if another agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
     /// The minimum interval that the agent keeps between two requests to the site; `None` if no
     /// interval was reported.
@@ -48,11 +48,11 @@ pub struct UnderWay {
     pub crashed_at: Vec<AgentId>,
 }
 
-/// At most `limit` crawls that were planned together, were never preempted and have been active for
-/// at least `least`. The crawl that is predicted to end last comes first. Omits crawls that the
-/// site paused or refused, because another agent would have to wait as well. Omits crawls at an
-/// address for which other tasks wait, because these tasks would be admitted before the preempted
-/// task.
+/// At most `limit` crawls of batches whose tasks are planned together. The crawls were never
+/// preempted, and have been active for at least `least`. The crawl that is predicted to end last
+/// comes first. Omits crawls whose site asked for a pause or refused requests, because another
+/// agent would have to wait as well. Omits crawls at an address for which other tasks wait, because
+/// these tasks would be admitted before the preempted task.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -229,7 +229,7 @@ pub struct PreemptedLease {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
-    /// Predicted time until the crawl would have ended at the agent `from`.
+    /// Time until the crawl would have ended at the agent `from`, as predicted at the preemption.
     pub here: Duration,
 }
 

@@ -1,5 +1,6 @@
-//! Contradictions: crawls that observe a round trip that differs from the known round trip of the
-//! site. Contradictions make the site's measurements doubtful.
+//! Contradictions: crawls whose observed round trip is a multiple, or a fraction, of the one known
+//! when the agent was chosen. After enough contradictions in a row, the site's measurements are
+//! marked as doubtful, so that the site is measured again.
 
 use std::collections::HashMap;
 
@@ -20,9 +21,9 @@ pub struct CrawlRtt {
     pub rtt: Rtt,
 }
 
-/// Compares the round trips of crawls with those that were known when the agents were chosen. After
-/// enough contradictions in a row, marks the site's measurements as doubtful. Returns the newly
-/// marked sites.
+/// Compares the round trips that crawls observed with the round trips known when their agents were
+/// chosen. After enough contradictions in a row, marks the site's measurements as doubtful. Returns
+/// the newly marked sites.
 pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();

@@ -5,9 +5,9 @@
 //! without an address only asks for the site's address (`super::of_sites`). A pair of agents has at
 //! most one open order. An order ends with the session on which it was sent, and at `expires_at` at
 //! the latest. Once the session has ended, another prober may measure the site, because the former
-//! prober no longer does. An agent drops its orders when its stream breaks, or when the scheduler
-//! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires more than a
-//! grace period later.
+//! prober has stopped: an agent drops its orders when its stream breaks, or when the scheduler
+//! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires only after
+//! that, more than a grace period later.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

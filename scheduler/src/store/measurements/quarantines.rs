@@ -1,9 +1,9 @@
 //! Quarantines: agents whose measurements are ignored. This file also stores the alarm, which is
-//! raised when the whole map is not trusted.
+//! raised when too many landmarks are not trusted.
 //!
 //! Invariants: an agent has at most one open quarantine, and there is at most one open alarm. A
 //! quarantined agent's measurements stay stored, so that the agent can be judged again. Readers of
-//! measurements omit them.
+//! measurements omit the measurements of quarantined agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -61,7 +61,7 @@ impl Reachability {
     }
 }
 
-/// Selects directions between agents.
+/// Selects directions: pairs of a prober and a target, in this order.
 #[derive(Debug, Clone, Copy)]
 pub struct ReachFilter {
     /// Directions from and to this agent.
@@ -74,7 +74,8 @@ pub struct ReachFilter {
     pub max_peers: u32,
 }
 
-/// The selected directions, problems first, then sorted by the agents' names.
+/// The selected directions, in the order of [`Reachability`] (failures first), then sorted by the
+/// agents' names.
 pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<ReachDirection>, Error> {
     let rows = sqlx::query!(
         r#"

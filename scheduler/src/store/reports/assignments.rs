@@ -16,7 +16,7 @@ use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, TaskRow};
 
-/// A page reads a range of sites if, on average, at least one of this many consecutive site
+/// The next page reads a range of sites if, on average, at least one of this many consecutive site
 /// identifiers is in the batch.
 const SPARSEST: i64 = 4;
 
@@ -69,9 +69,9 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// The mean distance between the site identifiers of the last page's rows; `None` if it was
-    /// large. With a value, the next page reads a range of sites; otherwise the next page looks up
-    /// each site.
+    /// The mean difference between consecutive site identifiers of the last page's rows. If it was
+    /// large, it is `None`, and the next page looks up each site. Otherwise the next page reads a
+    /// range of sites.
     spacing: Option<i64>,
     ended: bool,
 }
@@ -108,9 +108,9 @@ impl AssignmentPages {
     }
 }
 
-/// For the rest of the transaction, makes the planner read a page's rows in index order, and join
-/// ranges of sites by hashing. By default the planner underestimates the number of rows, so it
-/// would sort all rows of the batch for every page, and join by nested loops.
+/// Makes the planner read a page's rows in index order, and join ranges of sites by hashing, until
+/// the transaction ends. By default the planner underestimates the number of rows, so it would sort
+/// all rows of the batch for every page, and join by nested loops.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -180,7 +180,8 @@ macro_rules! page {
 }
 
 /// At most `limit` rows after `after`, of sites up to the identifier `last`. Unless `last` is
-/// `i64::MAX`, the statement reads all these sites, so most of them should belong to the batch.
+/// `i64::MAX`, the statement reads every site between `after` and `last`, so many of these sites
+/// should belong to the batch.
 async fn assignments(
     conn: &mut PgConnection,
     wanted: &TaskFilter,

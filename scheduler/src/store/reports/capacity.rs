@@ -1,8 +1,8 @@
 //! Reads the input of a capacity plan: the agents' coordinates, and every located site with its
 //! size.
 //!
-//! Takes no locks and writes nothing. Sites are read row by row, so memory contains only what the
-//! caller keeps.
+//! The functions take no locks and write nothing. Sites are read row by row, so memory contains
+//! only what the caller keeps.
 
 use std::time::Duration;
 

@@ -122,7 +122,8 @@ impl EventsSince {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0, until })
     }
 
-    /// The position at which a reader that has read the history begins to follow the log.
+    /// The position in the log from which a reader follows new events after it has read the
+    /// history.
     pub const fn end(self) -> Cursor {
         Cursor { xact: self.horizon - 1, id: i64::MAX }
     }
@@ -281,7 +282,8 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     .await
 }
 
-/// Sorts by number, because the events of one task, lease or session happened in this order.
+/// Sorts events by their numbers, because the events of one task, lease or session happened in this
+/// order.
 fn in_order(rows: Vec<Row>) -> Vec<Event> {
     let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
     events.sort_by_key(|event| event.cursor.id);
@@ -290,7 +292,7 @@ fn in_order(rows: Vec<Row>) -> Vec<Event> {
 
 /// Deletes at most [`PRUNED_AT_ONCE`] events older than `keep`, oldest first. Returns the number of
 /// deleted events. Also deletes events with transaction numbers that this server has not reached
-/// yet: they were copied from another server, and no reader could read them in order.
+/// yet: such events were copied from another server, and no reader could read them in order.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"

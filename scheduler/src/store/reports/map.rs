@@ -7,8 +7,8 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::whole;
 
-/// A table with up to this many times the wanted rows is read completely. A sample would then
-/// consist of so few blocks that its size could differ much from the wanted size.
+/// A table with up to this many times the wanted rows is read completely. A sample of such a small
+/// table would consist of so few blocks that its size could differ much from the wanted size.
 const READ_WHOLE: f64 = 4.0;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +23,8 @@ pub struct PlacedSite {
 }
 
 /// About `wanted` sites that this embedding places, and the approximate number of sites placed in
-/// all embeddings. Reads blocks of the table chosen at random, but always the same ones, so that
-/// drawings of an unchanged map are equal.
+/// all embeddings. Reads the same randomly chosen blocks of the table each time, so that drawings
+/// of an unchanged map are equal.
 pub async fn sites(
     conn: &mut PgConnection,
     epoch: EmbeddingEpoch,

@@ -120,7 +120,7 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
     Ok(agents.collect())
 }
 
-/// The space of a file system, if both figures are known.
+/// The free and total space of a file system; `None` if either is unknown.
 pub(in crate::store) fn disk(free: Option<Unsigned<u64>>, size: Option<Unsigned<u64>>) -> Option<DiskSpace> {
     Some(DiskSpace { free: free?.0, size: size?.0 })
 }

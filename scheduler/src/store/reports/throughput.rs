@@ -1,7 +1,7 @@
 //! Throughput of a batch's crawls: over time, by agent, by strategy, and of recent crawls.
 //!
 //! The view `crawls` defines the time in which a crawl was active. The number of rows read per
-//! crawl is bounded, however many crawls and slices there are.
+//! crawl is bounded, however many crawls and slices of time there are.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ pub use task_totals::{TaskTotals, task_totals};
 mod task_totals;
 
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
-/// until it includes this many.
+/// until it includes this number of ended crawls.
 const FEWEST_RECENT: i64 = 10;
-/// Maximum number of recent crawls, and of active crawls, whose lengths are read as a sample. The
-/// lengths of a thousand crawls are read in a few milliseconds, and their distribution is accurate
-/// to within a few percent.
+/// Maximum number of recent crawls, and of active crawls, whose durations are read as a sample. The
+/// durations of a thousand crawls are read in a few milliseconds, and their distribution is
+/// accurate to within a few percent.
 const MOST_TOLD: i64 = 1000;
 
 /// Selects the tasks of a report.
@@ -70,7 +70,7 @@ pub struct CrawlTotals {
     pub total: Total,
     /// Time for which an agent had at least one of the crawls active, summed over agents.
     pub busy: Duration,
-    /// The sum of the crawls' lengths.
+    /// The sum of the crawls' durations.
     pub crawling: Duration,
     /// The mean of the crawls' median round trips.
     pub mean_rtt: Option<Rtt>,
@@ -149,7 +149,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawl
     Ok(crawls)
 }
 
-/// What crawls fetched in each of `slices` equal slices of a period.
+/// What crawls fetched in each of `slices` equal slices of the time from `from` to `from + span`.
 pub async fn slices(
     conn: &mut PgConnection,
     scope: ReportScope,
@@ -319,7 +319,7 @@ mod tests {
     use crate::store::tasks::holds::{self, Cause};
     use crate::throughput::{StallReason, StalledCrawls, estimate, growth};
 
-    /// A batch that agents crawl. The time `begin` is an hour ago.
+    /// A batch that agents crawl. In these tests the time `begin` is an hour ago.
     struct Scene {
         conn: PoolConnection<Postgres>,
         batch: BatchId,
@@ -537,8 +537,8 @@ mod tests {
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
         assert!(recent.crawls.contains(&BegunCrawl { time: going_on, ended: false }) && recent.crawls.len() == 41);
-        // The window begins 2,900 seconds after `begin`. It contains forty crawls of a hundred
-        // seconds each, and the active crawl.
+        // The window of recent crawls begins 2,900 seconds after `begin`. It contains forty crawls
+        // of a hundred seconds each, and the active crawl.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);

@@ -9,7 +9,8 @@ use crate::store::rows::Rows;
 
 const CHANNEL: &str = "landfall";
 
-/// Notifies all listeners. The commit need not wait for the disk, because a notice stores nothing.
+/// Notifies all listeners. The statement's commit does not wait for the disk, because a notice
+/// stores nothing.
 pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error> {
     sqlx::query!(
         r#"select set_config('synchronous_commit', 'off', false) as off, pg_notify($1, $2) as "told: ()""#,

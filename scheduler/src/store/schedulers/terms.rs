@@ -43,10 +43,10 @@ pub struct TakenTerm {
 /// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
 /// the role. Waits for open transactions of the former leader. Run in a transaction.
 ///
-/// A scheduler calls this function only if it knows of no term of its own. If the database says
-/// that this scheduler already has the role, the answer to an earlier commit was lost. The
-/// scheduler then takes another term; otherwise the role would be idle for as long as the process
-/// runs.
+/// A scheduler calls this function only if it knows of no term of its own in this role. If the
+/// database says that this scheduler already has the role, the answer to an earlier commit was
+/// lost. The scheduler then takes another term; otherwise the role would be idle for as long as the
+/// process runs.
 ///
 /// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
 /// lifetime of a session.
@@ -116,9 +116,9 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
 }
 
 /// Whether this scheduler still has this term. Each transaction that acts in this role must call
-/// it, because it prevents other schedulers from taking the role until the transaction ends.
-/// Postgres aborts the transaction if it is idle for longer than `patience` between two statements,
-/// so that a suspended scheduler does not block other schedulers.
+/// this function, because its row lock prevents other schedulers from taking the role until the
+/// transaction ends. Postgres aborts the transaction if it is idle for longer than `patience`
+/// between two statements, so that a suspended scheduler does not block other schedulers.
 pub async fn check(
     conn: &mut PgConnection,
     role: Role,

@@ -30,7 +30,7 @@ pub async fn server(conn: &mut PgConnection) -> Result<ServerFacts, Error> {
     Ok(facts)
 }
 
-/// The relation of a database's schema to this program's schema.
+/// How a database's schema differs from this program's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaState {
     /// There are no tables; the start of a scheduler creates them.
@@ -43,7 +43,7 @@ pub enum SchemaState {
     },
     /// The start of a scheduler would apply this number of migrations.
     Older { missing: usize },
-    /// The schema is this program's.
+    /// The schema is equal to this program's.
     Current,
 }
 

@@ -15,9 +15,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
-/// Floors are multiples of this number. It is larger than any count of numbers issued between a
-/// backup and its restore (a million per second for eleven days), and is easy to read. A double can
-/// represent the floors of nine thousand restores exactly.
+/// A restore's floor (the number above which all new numbers are) is a multiple of this constant.
+/// The constant is larger than any count of numbers issued between a backup and its restore (a
+/// million per second for eleven days), and is easy to read. A double can represent the floors of
+/// nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, as reported to the operator.
@@ -73,7 +74,7 @@ pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
     sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
 }
 
-/// Prepares restored rows for use: raises every number above all that were issued before, ends
+/// Prepares restored rows for use: makes new numbers higher than all numbers issued before, ends
 /// sessions and leases, voids open enrolment tokens, deletes orders and schedulers, and records the
 /// restore. Run in a transaction, on the newest schema.
 pub async fn rewind(
@@ -149,7 +150,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // The column's default is set once per restore, so that writing an event needs no lookup.
+    // The amount is stored in the column's default, so that writing an event need not look it up.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );
@@ -229,7 +230,8 @@ mod tests {
         for (report, expected) in answers {
             assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
         }
-        // A lease of the backup, like any expired lease, may complete until a newer one is granted.
+        // The outcome of a lease from the backup is accepted until a newer lease of the task is
+        // granted, as with any expired lease.
         let mut tx = conn.begin().await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "{late:?}");

@@ -1,5 +1,5 @@
-//! Retention: deletes rows of ended rounds, sessions and other kinds after the operator's time
-//! limits.
+//! Retention: deletes old rows (ended rounds, ended sessions and other kinds) after the time limits
+//! that the operator set.
 //!
 //! Invariants: rows are deleted in many short transactions. Each transaction locks only rows that
 //! are no longer in use. It finds these rows through an index, and does not repeatedly read rows
@@ -106,8 +106,8 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 }
 
 /// Reads the next [`PIECE`] assignments in the order of their identifiers. A call continues after
-/// the last assignment that the former call read. Each assignment supersedes the earlier ones of
-/// its task, so the earlier ones are deleted. Each assignment is read only once, even if it is
+/// the last assignment that the former call read. Each assignment supersedes the earlier
+/// assignments of its task, so these are deleted. Each assignment is read only once, even if it is
 /// still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
@@ -124,9 +124,9 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new, even if later rows are old enough: concurrent
-    // transactions may get identifiers in another order than creation times. A later call
-    // continues at the first row that was too new.
+    // Stops at the first row that is too new. Later rows may be old enough, because concurrent
+    // transactions may get identifiers in another order than creation times. A later call continues
+    // at the first row that was too new.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
@@ -159,8 +159,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
-/// Deletes these exclusions if no assignment refers to them. Keeps each batch's newest exclusions,
-/// because the next choice may refer to them.
+/// Deletes these sets of excluded agents if no assignment refers to them. Keeps each batch's newest
+/// set, because the next choice may refer to it.
 async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();
@@ -195,7 +195,8 @@ async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Er
     .await
 }
 
-/// Keeps an agent's newest session, which stores when the agent was last seen.
+/// Deletes ended sessions, except each agent's newest session, which stores when the agent was last
+/// seen.
 async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use crate::store::Error;
 use crate::store::rows::Statement;
 
-/// Valid until the transaction that [`begin`] opened ends.
+/// An exported snapshot, valid until the transaction that [`begin`] opened ends.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The snapshot's name, for `pg_dump`.

@@ -76,8 +76,8 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
-    // Serialises the claims of one address. Otherwise two claims could be granted although the
-    // address permits only one more crawl.
+    // This lock serialises the claims of one address. Otherwise two claims could be granted
+    // although the address permits only one more crawl.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;
@@ -115,9 +115,10 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     Ok(ClaimResult::Granted)
 }
 
-/// Stores the address at which a crawl found a site. Does so only if the session has the lease, so
-/// that no other agent changes the number of sites at an address. Do not call it in the transaction
-/// of the [claim], because other transactions lock a site's row before tasks.
+/// Stores the address at which a crawl found a site. Stores it only if the session has the lease,
+/// so that no other agent changes the number of sites at an address. Do not call this function in
+/// the transaction of the [claim], which locks a task first. Other transactions lock a site's row
+/// before tasks, so the transactions could dead-lock.
 pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -217,7 +218,8 @@ mod tests {
         for claim in &claims {
             answers.push(claimed(&pool, claim).await);
         }
-        // One site permits one crawl, two to four sites permit two, and five permit three.
+        // An address with one known site permits one crawl. With two to four sites it permits two
+        // crawls, and with five sites three.
         let full = ClaimResult::Full { crawls: 2 };
         assert_eq!(answers, [ClaimResult::Granted, ClaimResult::Granted, full, full, ClaimResult::Granted]);
         assert_eq!(claimed(&pool, &claims[0]).await, ClaimResult::Granted, "it has it");

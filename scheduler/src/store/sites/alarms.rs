@@ -1,6 +1,6 @@
-//! Alarms: sites whose circuit is open because too many requests failed in a row. No agent crawls
-//! such a site until an operator reopens it. Its tasks are held when an agent is to be chosen for
-//! them.
+//! Alarms about sites (not the alarm about the map): sites whose circuit is open because too many
+//! requests failed in a row. No agent crawls such a site until an operator reopens it. Its tasks
+//! are held when an agent is to be chosen for them.
 //!
 //! Invariants: only an outcome opens a circuit, and only an operator who reopens the site closes
 //! the circuit. No task is held because of a closed circuit.
@@ -39,8 +39,8 @@ pub struct AlarmFilter {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// At most `limit` of the open alarms that the filter selects, newest first, and the number of all
-/// selected alarms.
+/// At most `limit` of the open circuits that the filter selects, newest first, and the number of
+/// all selected circuits.
 pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"

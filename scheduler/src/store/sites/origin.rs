@@ -18,14 +18,15 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::{self, holds};
 
-/// Number of attempts to move tasks. An attempt fails if a submission adds the same task in the
-/// meantime.
+/// Number of attempts to move an alias's tasks to the keeper. An attempt fails if a submission adds
+/// the same task to the keeper in the meantime.
 const MOVE_TRIES: u32 = 3;
 
 /// Settles a site at the origin that the prober observed, and returns the keeper of this origin.
 ///
-/// If both sites have a task in a batch and round, only one task is kept: the task that has begun
-/// or, if neither has, the keeper's task. The other task is cancelled, and stores the reason.
+/// If the site and the keeper both have a task in the same batch and round, only one task is kept:
+/// the task that has begun or, if neither has, the keeper's task. The other task is cancelled, and
+/// stores the reason.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
@@ -53,7 +54,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(stands)
 }
 
-/// Returns which of these sites are not settled yet.
+/// Returns which of these sites are not settled yet (have no origin and are no alias).
 pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =

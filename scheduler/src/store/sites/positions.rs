@@ -1,5 +1,5 @@
-//! Positions of sites, from submitted lists and from a file that maps addresses to positions. Lists
-//! take precedence.
+//! Positions of sites, from submitted lists and from a file that maps addresses to positions.
+//! Positions from lists take precedence.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -85,7 +85,8 @@ pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(
     Ok(rows.into_iter().map(|row| (row.site_id, row.address)).collect())
 }
 
-/// Stores positions from a file, except for sites that have a position from a list.
+/// Stores positions that were looked up in a file by address, except for sites that have a position
+/// from a list.
 pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) -> Result<(), Error> {
     let sites: Vec<i64> = found.iter().map(|(site, _)| site.get()).collect();
     let latitudes: Vec<f64> = found.iter().map(|(_, position)| position.latitude()).collect();

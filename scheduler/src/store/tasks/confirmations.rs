@@ -1,11 +1,11 @@
 //! Confirmations: measurements of a site, by the agents that may be nearest, before its agent is
 //! chosen. Confirmations are made for batches with the strategy `gnp-confirmed`, and for sites
-//! whose distances are too uncertain for a choice.
+//! whose predicted round trips are too uncertain for a choice.
 //!
 //! A confirmation belongs to the site. All tasks of the site share it until it is too old. A
-//! confirmation is first requested, then begins, and then ends. The tasks that wait for it are held
-//! until it ends. Confirmers get measurement orders one after the other, because a site has at most
-//! one open order.
+//! confirmation is first requested, then begins, and then ends. The tasks that wait for the
+//! confirmation are held until it ends. Confirmers get measurement orders one after the other,
+//! because a site has at most one open order.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -269,9 +269,9 @@ pub async fn ask(
 }
 
 /// Stores which confirmers have answered. A round trip counts as an answer if it was at most
-/// `max_age` old when the confirmation began. It may be older than the order, because the confirmer
-/// may have shared an earlier measurement of another site at the same address. A failure counts
-/// only if it came after the order.
+/// `max_age` old when the confirmation began. The round trip may be older than the measurement
+/// order, because the confirmer may have shared an earlier measurement of another site at the same
+/// address. A failure counts only if it came after the measurement order.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -307,7 +307,8 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    // A separate statement, so that it also releases tasks that [`want`] has just held.
+    // This statement is separate from the one above, so that it also releases tasks that [`want`]
+    // has just held.
     holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

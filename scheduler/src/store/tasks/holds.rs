@@ -1,8 +1,8 @@
 //! Holds: located tasks that must not be assigned until a condition is met.
 //!
 //! Invariants: a task has at most one hold. `tasks.held` is true exactly while the task has a hold
-//! that is not admitted. A held task is `located`. A hold ends when its task ends. Only this module
-//! writes the table `task_holds` and the column `tasks.held`.
+//! and is not admitted ([`Cause::Address`]). A held task is `located`. A hold ends when its task
+//! ends. Only this module writes the table `task_holds` and the column `tasks.held`.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Cause {
     Pause(Duration),
     /// The site's circuit is open.
     Breaker,
-    /// No agent may crawl the task now.
+    /// No agent may crawl the site for this task's batch now.
     Unmet,
     /// The site is being confirmed. The value is the maximum wait, after which an agent is chosen
     /// without a confirmation; `None` if the task waits until the confirmation ends.
@@ -163,8 +163,8 @@ pub async fn release(
             .all(conn)
             .await?
     };
-    // A separate statement, because another transaction may have ended or replaced the hold before
-    // this transaction got the lock.
+    // This statement is separate from the one that locks the tasks, because another transaction may
+    // have ended or replaced a hold before this transaction got the lock.
     let released = sqlx::query!(
         r#"
         with over as (

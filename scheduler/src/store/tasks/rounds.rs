@@ -42,7 +42,8 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     if due.is_empty() {
         return Ok(RecrawlResult::default());
     }
-    // A separate statement, so that it sees changes committed before the tasks were locked.
+    // This statement is separate from the one that locks the tasks, so that it sees changes
+    // committed before the tasks were locked.
     let covered = sqlx::query_scalar!(
         r#"
         update tasks t set recrawl_at = null
@@ -137,8 +138,8 @@ mod tests {
     use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer};
     use crate::store::{fixtures, leases};
 
-    /// A batch with an hourly recrawl, a batch without one, and an agent that has leased a site of
-    /// each.
+    /// A batch with an hourly recrawl, a batch without a recrawl, and an agent that has leased a
+    /// site of each batch.
     struct Scene {
         pool: PgPool,
         agent: AgentId,
@@ -361,8 +362,8 @@ mod tests {
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
-        // The keeper's own task was cancelled because the alias's crawl had begun. The next round
-        // belongs to the keeper.
+        // `www.a.cn` is an alias of `a.cn`. The task of `a.cn` was cancelled because the alias's
+        // crawl had begun. The next round belongs to `a.cn`.
         scene.execute("delete from events").await;
         scene.execute("update tasks set state = 'cancelled' where round = 2").await;
         scene

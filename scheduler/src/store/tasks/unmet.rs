@@ -1,5 +1,5 @@
 //! Unmet tasks: located tasks that no agent may crawl. This file also finds batches with tasks that
-//! wait at an agent.
+//! are assigned but not begun.
 //!
 //! An unmet task is held until it is released or fails. The reason is stored once per batch.
 
@@ -95,7 +95,8 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 }
 
 /// Releases at most `limit` unmet tasks of a batch or, with `failure`, fails them for that reason.
-/// Returns the number of these tasks. A site that no agent could confirm is confirmed again.
+/// Returns the number of these tasks. Also deletes the confirmations of their sites that ended
+/// without confirmers, so that these sites are confirmed again.
 pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
@@ -114,7 +115,7 @@ pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&s
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Batches with constraints that have tasks that are assigned but not begun.
+/// The batches with constraints, among whose tasks some are assigned but not begun.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     sqlx::query_scalar!(
         r#"

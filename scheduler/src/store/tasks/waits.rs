@@ -2,8 +2,8 @@
 //!
 //! While no task can proceed in a stage (measuring, locating or choosing), one row in
 //! `stage_causes` stores the cause for all tasks in that stage. The pass of the stage writes the
-//! row if the cause changes. A task's own hold takes precedence over the cause of the stage. This
-//! module stores causes, not sentences.
+//! row if the cause changes. If a task has a hold, the cause of the hold takes precedence over the
+//! cause of the stage. This module stores causes, not the sentences that explain them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -91,8 +91,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// The most frequent reason why tasks of this batch without an agent wait. Omits reasons that every
-/// task has for a while. Also returns the number of tasks that wait for this reason.
+/// The most frequent reason why tasks of this batch wait without an agent. Omits reasons that apply
+/// to every task for a while. Also returns the number of tasks that wait for this reason.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"

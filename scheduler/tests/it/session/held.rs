@@ -6,8 +6,8 @@ use super::*;
 
 const SITES: usize = 5;
 /// Maximum time in which the four waiting sites are granted one after another. Without wake-ups,
-/// each would wait for the planner's next poll, which comes every two seconds: twice as long
-/// together.
+/// each site would wait for the next poll of the job that assigns tasks, which polls every two
+/// seconds. The four sites together would then take eight seconds.
 const FOUR_LOOKS: Duration = Duration::from_secs(4);
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]

@@ -3,9 +3,9 @@
 
 use super::*;
 
-/// Makes a site of an `earliest-finish` batch, 400 ms away from one agent and 10 ms from the other.
-/// A crawl of the site makes no pause between an answer and the next request. Each agent has one
-/// slot, and the near agent is disconnected.
+/// Makes a site of an `earliest-finish` batch. The round trip to the site is 400 ms from the agent
+/// `far` and 10 ms from the near agent. The request interval is zero. Each agent has one slot, and
+/// the near agent is disconnected.
 async fn far_away(pool: &PgPool) {
     sqlx::raw_sql(
         r#"insert into batches (name, strategy) values ('b', 'earliest-finish');

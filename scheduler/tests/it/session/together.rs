@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns when some transaction waits for a lock.
+/// Returns as soon as some transaction waits for a lock.
 async fn somebody_waits(pool: &PgPool) {
     let look = async {
         loop {

@@ -11,12 +11,12 @@ use crate::store::rows::Rows;
 
 use super::{AgentRequest, Name, Refusal};
 
-/// The agents and open tokens that may conflict with a request. Each has a requested name, or a
-/// requested base name with or without a number (`tokyo`, `tokyo-2`).
+/// The agents and open tokens that may conflict with a request. The name of each agent or token is
+/// a requested name, or a requested base name with or without a number (`tokyo`, `tokyo-2`).
 pub(super) struct TakenNames {
     /// Names of agents, and whether each agent is in use.
     agents: HashMap<String, bool>,
-    /// Names of open tokens, and when each token was made.
+    /// Agent names of open tokens, and when each token was made.
     open: HashMap<String, DateTime<Utc>>,
 }
 

@@ -39,8 +39,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The open tokens, oldest first, but at most the newest `MOST_LISTED`. With `all`, also includes
-/// ended tokens that are still stored. Also returns the number of older tokens that were omitted.
+/// The newest `MOST_LISTED` open tokens, oldest first. With `all`, also includes ended tokens that
+/// are still stored. Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -140,7 +140,7 @@ pub enum RevokeError {
     Store(#[from] Error),
 }
 
-/// Revokes the open token that is for this agent's name or has this identifier.
+/// Revokes the open token for the agent name `named`, or with the identifier `named`.
 pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"

@@ -72,11 +72,11 @@ pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingMessages {
     pub orders: bool,
-    /// Revocations of this session's leases that were not sent yet.
+    /// Whether there are revocations of this session's leases that were not sent yet.
     pub revocations: bool,
-    /// Preemptions of this agent's leases that were not sent yet.
+    /// Whether there are preemptions of this agent's leases that were not sent yet.
     pub preemptions: bool,
-    /// Whether tasks are assigned to the agent, and it is neither draining nor paused.
+    /// Whether tasks are assigned to the agent, and the agent is neither draining nor paused.
     pub tasks: bool,
     /// Slots minus active leases; negative if the number of slots was reduced.
     pub free: i64,

@@ -21,7 +21,7 @@ pub struct TaskTotals {
     pub remaining: Remaining,
     /// When the oldest active lease was granted; `None` if there is none.
     pub crawling_since: Option<DateTime<Utc>>,
-    /// Number of pages that active crawls have fetched, according to their last reports.
+    /// Number of pages that active crawls have fetched, according to their checkpoints.
     pub crawling_pages: u64,
 }
 

@@ -7,7 +7,8 @@ use crate::model::{AgentId, SessionId};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::schedulers;
 
-/// The lifetime of rows. It is so long that a row expires only if the test makes it expire.
+/// The lifetime of a scheduler's row. It is so long that a row expires only if the test makes it
+/// expire.
 const LIFE: Duration = Duration::from_secs(3600);
 
 async fn join(pool: &PgPool) -> SchedulerId {
@@ -37,7 +38,7 @@ async fn silence(pool: &PgPool, scheduler: SchedulerId) {
         .expect("let the time pass");
 }
 
-/// A scheduler that reaps, and another one that waits for the role.
+/// A scheduler that has the role `reap`, and a second scheduler that waits for this role.
 async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     let (first, second) = (join(pool).await, join(pool).await);
     let mut conn = pool.acquire().await.expect("connect");
@@ -45,7 +46,7 @@ async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     (first, second)
 }
 
-/// An expired session with one lease.
+/// An active session whose expiry time has passed, with one lease.
 async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     let mut conn = pool.acquire().await.expect("connect");
     let LeasedTask { agent, session, .. } = fixtures::leased(&mut conn, "a").await;
@@ -136,7 +137,8 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let mut served = 0;
     for number in 2..ROUNDS {
-        // Each reaper serves for a minute, and then no scheduler reaps for an hour.
+        // Each leader of the role `reap` serves for a minute, and then no scheduler has the role
+        // for an hour.
         fixtures::execute(
             &mut conn,
             "update sessions set expires_at = expires_at - interval '61 minutes',
@@ -160,8 +162,8 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
         assert!(left(&pool, session).await <= fixtures::LIFETIME.as_secs_f64() + 1.0);
         served += 1;
     }
-    // A lifetime is an hour. The session gets one whole lifetime, plus what remained of its first
-    // one.
+    // A lifetime is an hour. The session gets one whole lifetime, plus the rest of its first
+    // lifetime.
     assert!((59..=121).contains(&served), "lost after {served} minutes in which somebody reaped, {reaper}");
 }
 

@@ -1,13 +1,13 @@
 //! Holds a task before it is leased if the known address of its site permits no further crawl.
-//! Otherwise the lease would end as soon as the agent claims the address.
+//! Without this check the lease would end as soon as the agent claims the address.
 //!
 //! The address is checked when an agent is chosen, not when a lease is granted. Grants run more
-//! often than any other transaction, and each grant would check the skipped tasks again. If a
-//! former crawl found the site's address, an agent is chosen for the task only if this address
-//! permits a further crawl. The task is then *admitted*, like a task that has waited: it counts as
-//! a crawl at the address until its agent claims the address. So no task overtakes waiting tasks,
-//! and the address of a task released from its hold permits the task's crawl. The agent still has
-//! to claim the address, because the site may have moved.
+//! often than any other transaction, and each grant would check again all tasks that earlier grants
+//! skipped. If a former crawl found the site's address, an agent is chosen for the task only if
+//! this address permits a further crawl. The task is then *admitted*: it counts as a crawl at the
+//! address until its agent claims the address. Tasks released from a hold are admitted in the same
+//! way. So no task overtakes waiting tasks, and an admitted task finds room at its address. The
+//! agent still has to claim the address, because the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -54,7 +54,8 @@ pub(super) async fn room(
         from unnest($1::inet[]) as a (address)
         "#,
         addresses as _,
-        // The count of sites must reach two, because a count of two shows that a site is not alone.
+        // Sites are counted up to this limit, at least up to two, because a count of two shows that
+        // a site is not alone at its address.
         most_counted(cap).max(2),
     )
     .all(conn)
@@ -142,8 +143,8 @@ mod tests {
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
         let tasks = known(&mut conn, batch, &sites).await;
-        // Four sites permit two crawls. The address of one other site is unknown, and the last site
-        // is alone at its address.
+        // An address with four known sites permits two crawls. The fifth site's address is unknown,
+        // and the sixth site is alone at its address.
         assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
         let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
         assert_eq!((fixtures::chosen(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
