@@ -57,8 +57,8 @@ const MAX_CONNECTIONS: u32 = 24;
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeouts of statements and transactions, which Postgres enforces. Even a statement that inserts
 /// ten thousand sites takes less than 60 s, so a statement that takes longer probably waits for a
-/// lock that is never released. The idle timeout releases the locks of a scheduler that stops in
-/// the middle of a transaction.
+/// lock that is never released. The timeout of idle transactions releases the locks of a scheduler
+/// that hangs in the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 #[derive(Debug, thiserror::Error)]
@@ -105,8 +105,8 @@ impl Error {
 const DISK_FULL: &str = "53100";
 
 /// The place of the database's disk, in words that follow "make room". This is a global variable,
-/// because the code that formats an error has no connection with which to query the place. A
-/// process uses only one database.
+/// because the code that formats an error has no connection to the database, which knows the place.
+/// A process uses only one database.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {

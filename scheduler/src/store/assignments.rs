@@ -53,8 +53,9 @@ pub enum Pool<'a> {
     },
 }
 
-/// Located tasks that are not held: first tasks that were leased before, then the oldest. Locks the
-/// returned tasks until the transaction ends, and skips tasks that another scheduler has locked.
+/// Located tasks that are not held. Tasks that were leased before come first, then the oldest
+/// tasks. Locks the returned tasks until the transaction ends, and skips tasks that another
+/// scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -174,7 +175,7 @@ pub struct Assignment {
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
     pub why: ChoiceReasons,
-    /// The predicted length of the crawl.
+    /// The predicted duration of the crawl.
     pub takes: Option<Duration>,
     /// Number of agents that could get work and were not excluded.
     pub available: usize,

@@ -121,7 +121,7 @@ pub struct BatchSummary {
     pub cancelled: u64,
 }
 
-/// Selects batches. A field that is `None` selects all batches.
+/// Selects batches. A field that is `None` sets no condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchFilter {
     /// Whether the batch has tasks that have not ended.

@@ -21,8 +21,8 @@ pub(crate) type Conn = PoolConnection<Postgres>;
 /// The lifetime of sessions. It is so long that a session expires only if the test makes it expire.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Time after which a test fails because a connection did not wait for another one. It is much
-/// longer than a connection needs to start waiting.
+/// Time after which a test fails because a connection did not wait for another connection's lock.
+/// It is much longer than a connection needs to start waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Limits for sessions, with more allowed supersessions than any test causes.

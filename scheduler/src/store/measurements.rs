@@ -1,8 +1,8 @@
 //! Measurements: each prober's newest measurement of each site and each beacon. A failure is a
 //! measurement too.
 //!
-//! Invariant: a report is accepted only from the agent that got the order, and only once, because
-//! the report ends the order.
+//! Invariant: a report is accepted only from the agent that got the measurement order, and only
+//! once, because the report ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -41,7 +41,7 @@ pub struct Measured {
 /// A prober's measurement, or the reason why it failed.
 pub type MeasurementResult = Result<Measured, Failure>;
 
-/// A prober's answer to an order.
+/// A prober's answer to a measurement order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub finding: ReportContent,
@@ -116,8 +116,8 @@ pub struct Coverage {
     pub pairs: u64,
 }
 
-/// Stores the answer to an order and ends the order. If the target is a site, also stores the
-/// origin that the prober observed.
+/// Stores the answer to a measurement order, and ends the order. If the target is a site, also
+/// stores the origin that the prober observed.
 pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -1,6 +1,7 @@
 //! Tasks in the states before an agent is chosen: submitted, measuring, located.
 //!
-//! Every transition stores its time. Later states belong to `assignments`, `leases` and `outcomes`.
+//! Every transition stores its time. The modules `assignments`, `leases` and `outcomes` change
+//! tasks in later states.
 
 pub(crate) mod confirmations;
 pub(crate) mod holds;

@@ -69,10 +69,10 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
     Ok(agent.draining)
 }
 
-/// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
-/// releases its leases. An elected landmark stays in the list of landmarks until another agent is
-/// elected in its place. A landmark set by hand is deleted from the list at once. Run in a
-/// transaction.
+/// Removes an agent: ends its session, refuses its credential and keeps its history. An agent with
+/// leases is removed only with `force`, which releases the leases. An elected landmark stays in the
+/// list of landmarks until another agent is elected in its place. A landmark set by hand is deleted
+/// from the list at once. Run in a transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,

@@ -148,7 +148,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<
     Ok(made.collect())
 }
 
-/// Returns the tokens' expiry times by hash.
+/// Stores the tokens, and returns their expiry times by hash.
 async fn insert(
     conn: &mut PgConnection,
     wanted: &[AgentRequest],

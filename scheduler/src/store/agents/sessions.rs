@@ -81,7 +81,7 @@ words!(
 /// Limits for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionTerms {
-    /// Time from the last renewal to expiry, including the grace period.
+    /// Time from the last renewal to expiry, including the configured grace period.
     pub lifetime: Duration,
     /// Maximum number of sessions of an agent that may be superseded within a minute. When it is
     /// reached, new sessions are refused.

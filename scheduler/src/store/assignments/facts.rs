@@ -104,7 +104,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
     Ok(crawls)
 }
 
-/// A site's network and its newest crawls.
+/// The network of a site's address, and the newest crawls of the site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CrawledSite {
     pub network: Option<Prefix>,

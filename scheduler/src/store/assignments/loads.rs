@@ -26,7 +26,7 @@ const MOST_COUNTED: i64 = 1000;
 /// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
 /// size, the mean of this many crawls has an error of about 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// Maximum length of a crawl in the computation of the pace. Longer crawls count as one day.
+/// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
 const LONGEST_MS: i64 = 86_400_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct AvailableAgent {
     pub load: u32,
     /// Number of tasks assigned to the agent but not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
-    /// The mean length of the agent's newest crawls. It is near the fleet's mean while few crawls
+    /// The mean duration of the agent's newest crawls. It is near the fleet's mean while few crawls
     /// of the agent are known, and one second if no crawl of the fleet is known.
     pub pace: Duration,
     /// When the agent's session was opened.
@@ -74,7 +74,7 @@ pub struct AvailableAgent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentCrawl {
     pub agent: AgentId,
-    /// The predicted length of the crawl; `None` without a prediction.
+    /// The predicted duration of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
     /// Time since the crawl began; `None` while the task waits.
     pub under_way: Option<Duration>,

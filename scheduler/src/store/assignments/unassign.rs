@@ -12,7 +12,8 @@ use crate::store::types::Interval;
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum UnassignScope<'a> {
-    /// All tasks of one agent. Waits for transactions that are granting one of these tasks.
+    /// All tasks of one agent. Waits for transactions that are granting a lease of one of these
+    /// tasks.
     Agent(AgentId),
     /// Tasks of agents that have no active session, or are draining or paused. If other agents are
     /// connected, also tasks of agents that have been disconnected for longer than this duration.

@@ -200,7 +200,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // If the name is an alias, tasks of the site to which the alias points count too.
+        // If the name is an alias, the tasks of the site to which the alias points are included.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());

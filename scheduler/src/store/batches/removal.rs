@@ -111,8 +111,8 @@ pub async fn step(
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks with their dependent rows. Returns the row numbers of the exclusions to
-/// which the tasks' assignments referred. The caller has locked the tasks.
+/// Removes ended tasks with their dependent rows. Returns the row numbers of the sets of excluded
+/// agents to which the tasks' assignments referred. The caller has locked the tasks.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],

@@ -17,7 +17,8 @@ use crate::store::types::{Interval, Millis, Unsigned, whole};
 /// few agents ends several crawls.
 const RATE_WINDOW: Duration = Duration::from_secs(300);
 
-/// Adds the differences to the sums. Two concurrent calls still add each difference only once.
+/// Adds the differences in `batch_changes` to the batches' sums in `batch_totals`. Two concurrent
+/// calls still add each difference only once.
 pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -176,8 +177,7 @@ mod tests {
         ) c
         order by batch_id";
 
-    /// Checks that the view's numbers equal the counted tasks, before and after the differences are
-    /// added to the sums.
+    /// Checks that the view's numbers equal the counted tasks, before and after a call of [`fold`].
     async fn is_exact(conn: &mut PgConnection) {
         let counted: Vec<(String,)> = fixtures::rows(conn, COUNTED).await;
         assert!(!counted.is_empty());

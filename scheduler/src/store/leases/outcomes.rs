@@ -56,7 +56,8 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held because the lease's address permits no further crawl.
+        /// Whether other tasks are held because the address that the lease claimed permits no
+        /// further crawl.
         waited_for: bool,
     },
     /// The same outcome was recorded before.

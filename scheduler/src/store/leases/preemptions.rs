@@ -20,7 +20,8 @@ use crate::store::{Error, leases};
 /// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
 /// crawl sooner. The time is longer than the present agent needs to end a request, write a
 /// checkpoint and wait one request interval of the site. If the present agent has not returned the
-/// lease by then, the slot is no longer reserved. The present agent may not support preemptions.
+/// lease by then (for example, because it does not support preemptions), the slot is no longer
+/// reserved.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -33,7 +34,7 @@ pub struct UnderWay {
     pub agent: AgentId,
     /// Time since the lease was granted.
     pub took: Duration,
-    /// The predicted length of the crawl; `None` without a prediction.
+    /// The predicted duration of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
     /// Maximum time that the batch's policy allows for a crawl.
     pub at_most: Duration,

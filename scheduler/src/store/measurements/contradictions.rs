@@ -1,6 +1,6 @@
-//! Contradictions: crawls whose observed round trip is a multiple, or a fraction, of the one known
-//! when the agent was chosen. After enough contradictions in a row, the site's measurements are
-//! marked as doubtful, so that the site is measured again.
+//! Contradictions: crawls whose observed round trip is a multiple, or a fraction, of the round trip
+//! known when the agent was chosen. After enough contradictions in a row, the site's measurements
+//! are marked as doubtful, so that the site is measured again.
 
 use std::collections::HashMap;
 

@@ -9,7 +9,7 @@
 //! which address the orders of other probers lock only if the site's address was unknown, the
 //! report settled the site, or another prober reported the same address. A quarantined agent's
 //! report changes only which address its own orders lock. By these rules, an agent that lies about
-//! addresses costs every other prober one postponed order per site, and no request.
+//! addresses causes only one postponed order per site at every other prober, and no request.
 //!
 //! An agent that found different round trips for sites at one address shares no measurement at that
 //! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,
@@ -137,7 +137,7 @@ async fn upsert_result(
 pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
-    /// Number of consecutive orders that locked an address other than the one to which the name
+    /// Number of consecutive orders that locked another address than that to which the name
     /// resolved.
     pub postponed: u32,
     /// Number of requests sent that are not included in a stored measurement yet.

@@ -185,8 +185,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders the beacon measurements between connected agents that are missing or outdated. A prober
-/// measures landmarks before other agents. Returns the probers that got orders.
+/// Orders missing and outdated beacon measurements between connected agents. A prober measures
+/// landmarks before other agents. Returns the probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -257,8 +257,8 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     Ok(open)
 }
 
-/// At most `limit` sites of measuring tasks. The sites have no open order, and at least one of
-/// these probers has not measured them. The oldest site comes first.
+/// At most `limit` sites that have measuring tasks and no open order, and that at least one of
+/// these probers has not measured. The oldest site comes first.
 ///
 /// A round trip counts as measured if it was at most `max_age` old when the site's first measuring
 /// task began to wait, and was measured after the site was last marked as doubtful. A failure

@@ -61,7 +61,7 @@ impl Reachability {
     }
 }
 
-/// Selects directions: pairs of a prober and a target, in this order.
+/// Selects directions. A direction is a pair of a prober and a target.
 #[derive(Debug, Clone, Copy)]
 pub struct ReachFilter {
     /// Directions from and to this agent.

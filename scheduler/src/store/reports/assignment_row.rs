@@ -36,8 +36,8 @@ pub struct AssignmentRow {
     pub choice: Option<NewestChoice>,
     pub assignments: u32,
     pub outcome: Option<Outcome>,
-    /// Number of samples, answered or lost, in each prober's newest measurement of the site. A
-    /// shared measurement counts as zero samples.
+    /// Number of samples, answered or lost, in the newest measurements of the site, summed over the
+    /// probers. A shared measurement counts as zero samples.
     pub probes: u64,
     /// Number of requests sent to measure the site, in all measurements.
     pub requests: u64,

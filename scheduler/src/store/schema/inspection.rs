@@ -38,7 +38,7 @@ pub enum SchemaState {
     /// There are tables of another program, and none of them has the name of a Landfall table. The
     /// start of a scheduler creates Landfall's tables beside them.
     Shared {
-        /// One of these tables.
+        /// One of the other program's tables.
         table: String,
     },
     /// The start of a scheduler would apply this number of migrations.

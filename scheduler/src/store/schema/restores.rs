@@ -150,7 +150,8 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // The amount is stored in the column's default, so that writing an event need not look it up.
+    // The column's default contains `transactions`, so that writing an event needs no lookup of
+    // this number.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );

@@ -127,8 +127,8 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
     // Tasks are released before circuits are closed, because a transaction that records an outcome
-    // locks tasks before circuits. Tasks that were held just before a circuit closed are released
-    // afterwards.
+    // locks tasks before circuits. Tasks that are held in the meantime are released after the
+    // circuits are closed.
     let open = sqlx::query_scalar!(
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),

@@ -193,8 +193,8 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
 
 /// Moves tasks that were submitted under an alias's name to the site to which the alias points.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
-    // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site.
-    // This is fast enough, because there are few aliases.
+    // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site,
+    // and the second move must see the first. This is fast enough, because there are few aliases.
     for (alias, keeper) in aliases {
         let mut tx = conn.begin().await?;
         move_tasks(&mut tx, *alias, *keeper).await?;

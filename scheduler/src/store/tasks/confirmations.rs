@@ -106,8 +106,8 @@ pub struct DueConfirmations {
 /// sites. Chooses fewer if otherwise more than `at_once` confirmations would be open. Deletes
 /// confirmations for which no task waits.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
-    // Locks the rows first. [`want`] also locks them until its tasks are held, so the next
-    // statement sees those tasks.
+    // Locks the rows of requested confirmations first. [`want`] keeps such rows locked until its
+    // tasks are held, so the next statement sees those tasks.
     let wanted = sqlx::query_scalar!(
         r#"
         select site_id from confirmations

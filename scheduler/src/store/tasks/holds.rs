@@ -188,10 +188,10 @@ pub async fn release(
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
-/// Admits, at each address, the tasks that have waited longest: at most `places` of them, which is
-/// the number of further crawls that the address permits. Admits at most `limit` tasks in all. An
-/// admitted task counts as a crawl at the address until its crawl claims the address. Returns the
-/// number of admitted tasks.
+/// Admits the tasks that have waited longest at each address. `places` gives the number of further
+/// crawls that each address permits. Admits at most `limit` tasks in all. An admitted task counts
+/// as a crawl at the address until its crawl claims the address. Returns the number of admitted
+/// tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,
     places: &[(IpNet, i64)],

@@ -4,8 +4,8 @@
 use super::*;
 
 /// Makes a site of an `earliest-finish` batch. The round trip to the site is 400 ms from the agent
-/// `far` and 10 ms from the near agent. The request interval is zero. Each agent has one slot, and
-/// the near agent is disconnected.
+/// `far` and 10 ms from the agent `near`. The request interval is zero. Each agent has one slot,
+/// and the agent `near` is disconnected.
 async fn far_away(pool: &PgPool) {
     sqlx::raw_sql(
         r#"insert into batches (name, strategy) values ('b', 'earliest-finish');

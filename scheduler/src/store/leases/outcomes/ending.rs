@@ -10,7 +10,7 @@ pub enum CrawlEnding {
     Truncated(Budget),
     /// The agent must not crawl the site. The blocker is `None` if the agent did not report it.
     Blocked(Option<Blocker>),
-    /// The site gave no page. The reason is `None` if the agent did not report it.
+    /// No page of the site could be fetched. The reason is `None` if the agent did not report it.
     Unreachable(Option<ReasonKind>),
 }
 

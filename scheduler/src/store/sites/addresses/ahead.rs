@@ -22,7 +22,8 @@ use crate::store::types::Unsigned;
 
 use crate::model::address_budget::{most_counted, permitted_crawls};
 
-/// The number of further crawls that an address permits, and what they depend on.
+/// The number of further crawls that an address permits, and facts that decide whether a task is
+/// held.
 #[derive(Debug)]
 pub(super) struct AddressRoom {
     /// Number of crawls that the address permits beyond its active crawls and admitted tasks.
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
-        // A later task does not overtake waiting ones, even if the address permits a crawl now.
+        // A later task does not overtake waiting tasks, even if the address permits a crawl now.
         let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
