@@ -177,8 +177,8 @@ pub struct NewEmbedding<'a> {
     pub reason: &'a str,
     /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
-    /// The median, over agents, of the distance between the coordinates in the former embedding and
-    /// in this embedding, which was aligned to the former.
+    /// The median distance by which agents' coordinates moved since the former embedding, to which
+    /// this embedding was aligned.
     pub median_move: Option<Duration>,
 }
 
@@ -262,8 +262,8 @@ pub struct Epoch {
     pub fit_error: f64,
     /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
-    /// The median, over agents, of the distance between the coordinates in the former embedding and
-    /// in this embedding, which was aligned to the former.
+    /// The median distance by which agents' coordinates moved since the former embedding, to which
+    /// this embedding was aligned.
     pub median_move: Option<Micros>,
 }
 

@@ -110,8 +110,8 @@ pub enum OpenError {
     Store(#[from] Error),
 }
 
-/// Opens a session: ends the agent's former session, moves the leases that the agent still has to
-/// the new session, and releases the agent's other leases. Run in a transaction.
+/// Opens a session: ends the agent's former session, gives the new session the leases that the
+/// agent still has, and releases the agent's other leases. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,

@@ -242,8 +242,8 @@ mod tests {
         let mut tx = pool.begin().await.expect("begin");
         let first = step(&mut tx, autumn, "autumn", TaskPosition::default()).await.expect("a step");
         assert!(matches!(first, RemovalStep::Removed(1000, _)), "{first:?}");
-        // Before the first step commits, the agent gets a lease of the shared site, and another
-        // batch gets a new task.
+        // Before the first step commits, the agent gets a lease of a site that both batches
+        // contain, and the batch `winter` gets a new task.
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;

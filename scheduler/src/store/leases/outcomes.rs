@@ -171,7 +171,7 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// Judges outcomes of different tasks. Also returns the tasks that end now but still have a hold.
+/// Judges reports on different tasks. Also returns the tasks that end now but still have a hold.
 /// The lease of such a task was released, or never claimed the address for which the task was
 /// admitted.
 async fn judge(

@@ -5,11 +5,12 @@
 //! agent measured two sites and found different round trips, although it could have shared one
 //! measurement.
 //!
-//! Invariants: a prober's report changes which address its own orders lock. The report changes
-//! which address the orders of other probers lock only if the site's address was unknown, the
-//! report settled the site, or another prober reported the same address. A quarantined agent's
-//! report changes only which address its own orders lock. By these rules, an agent that lies about
-//! addresses causes only one postponed order per site at every other prober, and no request.
+//! Invariants: a prober's next order for a site locks the address in this prober's last report. The
+//! other probers' next orders lock this address only in three cases: the site's address was
+//! unknown, the site's origin was unknown and the report contains it, or another prober reported
+//! the same address. A quarantined agent's report never changes the address that other probers'
+//! orders lock. By these rules, an agent that lies about addresses causes only one postponed order
+//! per site at every other prober, and no request.
 //!
 //! An agent that found different round trips for sites at one address shares no measurement at that
 //! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,
@@ -137,8 +138,7 @@ async fn upsert_result(
 pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
-    /// Number of consecutive orders that locked another address than that to which the name
-    /// resolved.
+    /// Number of consecutive orders that locked a different address than the name resolved to.
     pub postponed: u32,
     /// Number of requests sent that are not included in a stored measurement yet.
     pub requests: u64,
@@ -150,7 +150,7 @@ struct ReportedAddress {
     site: SiteId,
     prober: AgentId,
     address: IpAddr,
-    /// Whether the report settled the site.
+    /// Whether the report contains the site's origin.
     settled: bool,
 }
 

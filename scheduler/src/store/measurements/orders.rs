@@ -39,7 +39,7 @@ pub enum OrderTarget {
     Site {
         id: SiteId,
         name: String,
-        /// The site's origin; `None` until a prober has settled it.
+        /// The site's origin; `None` until a prober has reported it.
         origin: Option<String>,
         /// The address that the order locks. If it is unknown (`None`), the order only asks for the
         /// address.

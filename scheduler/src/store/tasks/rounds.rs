@@ -362,8 +362,8 @@ mod tests {
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
-        // `www.a.cn` is an alias of `a.cn`. The task of `a.cn` was cancelled because the alias's
-        // crawl had begun. The next round belongs to `a.cn`.
+        // `www.a.cn` is an alias of `a.cn`. Simulates that the task of `a.cn` was cancelled because
+        // the alias's crawl had begun. The next round belongs to `a.cn`.
         scene.execute("delete from events").await;
         scene.execute("update tasks set state = 'cancelled' where round = 2").await;
         scene

@@ -1,4 +1,5 @@
-//! Counts a batch's tasks by state: ended, active, waiting, or stalled because of their agent.
+//! Counts a batch's tasks: ended, active, waiting, or stalled because their agent is paused,
+//! disconnected or gone.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
