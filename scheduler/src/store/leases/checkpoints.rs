@@ -33,8 +33,8 @@ pub struct RateState {
     pub interval: Option<Duration>,
     /// Time, counted from the report, during which the agent sends the site no request.
     pub pause: Option<Duration>,
-    /// Number of requests that the site refused (429, 503). The agent resets it after 30 minutes
-    /// without a refusal.
+    /// Number of requests that the site refused (429, 503). The agent resets this count after 30
+    /// minutes without a refusal.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     /// Number of requests in the last minute.

@@ -69,9 +69,9 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// The mean difference between consecutive site identifiers of the last page's rows. If it was
-    /// large, it is `None`, and the next page looks up each site. Otherwise the next page reads a
-    /// range of sites.
+    /// The mean difference between consecutive site identifiers of the last page's rows. `None` if
+    /// this mean was large: the next page then looks up each site. With a value, the next page
+    /// reads a range of sites.
     spacing: Option<i64>,
     ended: bool,
 }

@@ -115,7 +115,7 @@ pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&s
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// The batches with constraints, among whose tasks some are assigned but not begun.
+/// The batches that have constraints and at least one task that is assigned but not begun.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     sqlx::query_scalar!(
         r#"
