@@ -1,10 +1,10 @@
 //! Capacity planning: predicts the mean round trip and the load of each agent for a changed fleet.
 //!
-//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`:
-//! a third to each of the three nearest), so averages are sums over sites. Distances are computed
-//! from the coordinates of one embedding. Corrections that probes and crawls give for single pairs
-//! of agent and site are left out, because they are unknown for a planned agent. Every site is
-//! assumed to be crawled once.
+//! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
+//! third to each of the three nearest), and an agent's expected load is the sum of its shares.
+//! Distances are computed from the coordinates of one embedding. Corrections that probes and crawls
+//! give for single pairs of agent and site are left out, because they are unknown for a planned
+//! agent. Every site is assumed to be crawled once.
 //!
 //! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
 //! sums of the parts are added in order, so results do not depend on the number of threads.
@@ -25,7 +25,8 @@ mod suggest;
 pub use sites::Sites;
 pub use suggest::{Suggestions, suggest};
 
-/// Sites per part: enough for a low overhead, but few enough that all threads end together.
+/// Number of sites per part: high enough for a low overhead, and low enough that all threads end at
+/// about the same time.
 const PART: usize = 8_192;
 /// Maximum K of a plan for `gnp-topK`.
 const TOP: usize = 3;

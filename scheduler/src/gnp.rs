@@ -1,17 +1,19 @@
 //! Global network positioning: places hosts as points in a space, so that the distance between two
 //! points predicts the round trip between the two hosts.
 //!
-//! A few landmarks measure each other and a site. All other distances are computed from these
-//! measurements. Sources: sections 1.1 and 2.1 of the paper (cited in the README), and Ng and
-//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002.
+//! Agents measure each other, and a few agents (the landmarks) measure each site. The distances
+//! from a site to all other agents are computed from these measurements. Sources: sections 1.1 and
+//! 2.1 of the paper (cited in the README), and Ng and Zhang, "Predicting Internet network distance
+//! with coordinates-based approaches", INFOCOM 2002.
 //!
 //! [`fit`] locates the agents. [`Embedding::locate`] locates a host from the round trips that
 //! agents measured to it. [`Embedding::predict`] returns the predicted round trip between two
 //! hosts. `docs/gnp.md` has the mathematics.
 //!
-//! A coordinate has one component per dimension, followed by the *height*: the delay of the host's
-//! access link, which is part of every path to the host (Dabek et al., "Vivaldi", SIGCOMM 2004,
-//! section 5.4). The distance of two hosts at `x` and `y` is `|x - y| + height(x) + height(y)`.
+//! A coordinate has one component per dimension, followed by the *height*. The height is the delay
+//! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
+//! SIGCOMM 2004, section 5.4). The distance of two hosts at `x` and `y` is `|x - y| + height(x) +
+//! height(y)`.
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No
@@ -63,9 +65,10 @@ pub const FEWEST_LANDMARKS: usize = 3;
 /// measures every site.
 pub const SMALL_FLEET: usize = 9;
 /// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
-/// has (table 1 of the paper).
+/// has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
-/// The softening of log errors ([`softening`]), as a share of the map's scale.
+/// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
+/// between agents).
 const SOFTENING: f64 = 0.005;
 
 /// A host's coordinate in one embedding.
@@ -86,8 +89,8 @@ pub struct Embedding {
     landmarks: Vec<AgentId>,
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
-    /// The median distance between the located agents, in milliseconds. All step lengths and
-    /// starting points are multiples of this distance.
+    /// The median distance between the located agents, in milliseconds. Step lengths, the softening
+    /// and the prior's reach are multiples of this distance.
     scale: f64,
     switches: PlainSwitches,
 }
@@ -152,7 +155,7 @@ impl Embedding {
     }
 
     /// Sets the switches with which this embedding locates sites. [`Embedding::from_parts`] sets
-    /// the defaults, because the switches of the fit are not stored.
+    /// the defaults, because the switches used for the fit are not stored.
     #[must_use]
     pub fn with(self, switches: PlainSwitches) -> Self {
         Self { switches, ..self }
@@ -214,8 +217,8 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
 }
 
 /// Milliseconds added to the computed and to the measured distance of a log error, so that a round
-/// trip near zero cannot outweigh all others. The softening is proportional to the scale, so that
-/// it has the same effect in networks with long and with short distances.
+/// trip near zero cannot outweigh all others. The softening is proportional to the map's scale, so
+/// that it has the same effect in networks with long and with short distances.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

@@ -199,7 +199,7 @@ pub enum Strategy {
     Geographic,
     /// The agent whose address has the longest common prefix with the site's address.
     Prefix,
-    /// One of the K nearest agents at random (section 2.2.3 of the paper).
+    /// One of the K nearest agents at random (section 2.2.3 of the paper that the README cites).
     GnpTop(TopK),
     /// One of the nearest agents, drawn with weights for free slots and nearness.
     GnpBalanced,
@@ -294,7 +294,7 @@ impl Strategy {
     }
 
     /// Whether the strategy gives some sites to an agent that may be nearer than the best known
-    /// agent. The strategies of the paper do not.
+    /// agent. The strategies of the paper that the README cites do not.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }

@@ -132,7 +132,7 @@ impl Candidate {
     }
 
     /// The distance by which agents are ranked: the measured round trip if known, else the expected
-    /// one, else the predicted one (section 2.1 of the paper, step e).
+    /// one, else the predicted one (section 2.1, step e, of the paper that the README cites).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
     }
@@ -197,8 +197,8 @@ fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-topK`: draws one of the k nearest agents, to spread the load (section 2.2.3 of the paper).
-/// If some of the k agents have a free slot, full agents are left out.
+/// `gnp-topK`: draws one of the k nearest agents, to spread the load (section 2.2.3 of the paper
+/// that the README cites). If some of the k agents have a free slot, full agents are left out.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;

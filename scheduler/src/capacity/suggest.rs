@@ -1,14 +1,14 @@
 //! Suggests locations for new agents: greedy facility location over the positions of sites.
 //!
 //! Each pick is the candidate location that lowers the mean predicted round trip most, after the
-//! earlier picks. With one agent per site, the greedy picks together lower the mean by at least
-//! 1 - 1/e of the best possible reduction (Nemhauser, Wolsey and Fisher, "An analysis of
-//! approximations for maximizing submodular set functions", 1978).
+//! earlier picks. If each site gets one agent (`gnp-top1`), the greedy picks together lower the
+//! mean by at least 1 - 1/e of the best possible reduction (Nemhauser, Wolsey and Fisher, "An
+//! analysis of approximations for maximizing submodular set functions", 1978).
 //!
 //! Candidate locations are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
-//! with the agents as the first centres. So most of them are at sites far from the agents and from
-//! each other. Drawing and picking use a sample of the sites; a pick's gain is computed over all
-//! sites.
+//! with the agents as the first centres. So most candidate locations are far from the agents and
+//! from each other. Drawing and picking use a sample of the sites; a pick's gain is computed over
+//! all sites.
 
 use std::num::NonZeroUsize;
 

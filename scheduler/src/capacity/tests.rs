@@ -74,7 +74,8 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
     // Two agents share each site, because there is no third agent.
     let top3 = compare(&sites, &agents, SiteSplit::Nearest(3), TWO).unwrap();
     assert!(close(top3.before.mean_ms, 53.0), "{top3:?}");
-    // Before the change, the distances are 13 and 83 ms; after it, 93 and 3 ms.
+    // After the change, the two agents are 13 and 83 ms from the first site, and 93 and 3 ms from
+    // the second.
     assert!(close(top3.after.mean_ms, 48.0), "{top3:?}");
     let all = compare(&sites, &agents, SiteSplit::All, TWO).unwrap();
     assert!(close(all.before.mean_ms, 53.0) && close(load(&all.before, 1).sites, 1.0), "{all:?}");

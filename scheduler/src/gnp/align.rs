@@ -57,7 +57,7 @@ fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensi
     }
 }
 
-/// Returns UVᵀ from the product's singular value decomposition, or the identity if the
+/// Returns UVᵀ from the singular value decomposition of `product`, or the identity if the
 /// decomposition fails.
 fn nearest_turn(product: DMatrix<f64>, dimensions: usize) -> DMatrix<f64> {
     let none = || DMatrix::identity(dimensions, dimensions);
@@ -98,7 +98,8 @@ impl Embedding {
 
     /// Returns how far each agent that is in both embeddings moved from its place in `former`,
     /// shortest move first. A move is the distance between the two positions plus the change of the
-    /// height. It bounds the change of the agent's distance to a host that did not move.
+    /// height. The agent's distance to a host that did not move changes by at most the agent's
+    /// move.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {

@@ -6,11 +6,12 @@
 //!    path between the landmarks. If the sum of the two round trips is less than light in fibre
 //!    needs between the landmarks' positions, the host certainly has two locations.
 //! 2. *The map.* [`places`] computes the log odds that the host has several locations instead of
-//!    one. [`pairs`] computes how much nearer pairs of landmarks see the host than they see each
-//!    other. The score is the weighted sum of these two values. A host is suspect if its score is
-//!    two standard deviations above the agents' mean score. The agents show which scores are
-//!    normal, because each agent certainly has one location. A fixed limit would not work, because
-//!    networks differ in how often routing violates the triangle inequality.
+//!    one. [`pairs`] finds pairs of landmarks whose round trips to the host add up to less than the
+//!    distance between the two landmarks. The score is the weighted sum of these two values. A host
+//!    is suspect if its score is two standard deviations above the agents' mean score. The agents
+//!    show which scores are normal, because each agent certainly has one location. A fixed limit
+//!    would not work, because networks differ in how often routing violates the triangle
+//!    inequality.
 //! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
 //!    they are often only round-robin DNS.
@@ -38,8 +39,8 @@ const FEWEST_MEASURED: usize = 4;
 /// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
 /// are normal.
 const FEWEST_AGENTS: usize = 8;
-/// Bound of the absolute log odds of several locations, because greater values depend on the tails
-/// of the assumed density, not on the host.
+/// Maximum absolute log odds of several locations. Greater values would depend on the tails of the
+/// density that is assumed for measurement errors, not on the host.
 const ODDS_HELD: f64 = 8.0;
 /// The log odds added by a pair of landmarks whose round trips to the host add up to 1/e of the
 /// pair's distance.
@@ -55,8 +56,8 @@ const DEVIATIONS: f64 = 2.0;
 /// as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
 /// The log odds of several locations for a host at the limit. This constant and [`PER_UNIT`] are
-/// fitted to hosts beyond the limit in measured matrices. Half of these hosts are simulated anycast
-/// hosts.
+/// fitted to hosts whose score exceeds the limit, in measured matrices of round trips. Half of
+/// these hosts are simulated anycast hosts.
 const AT_LIMIT: f64 = -1.15;
 /// The increase of the log odds per unit of score beyond the limit.
 const PER_UNIT: f64 = 0.5;
@@ -302,7 +303,7 @@ mod tests {
     const AGENTS: usize = 16;
     const LANDMARKS: usize = 9;
 
-    /// An exact map of agents.
+    /// A map of agents, and a mesh with exactly the distances of this map.
     fn world(seed: u64) -> (Embedding, Mesh) {
         let coordinates = hosts(AGENTS, 2, seed);
         let mesh = mesh_of(&coordinates, 1.0);

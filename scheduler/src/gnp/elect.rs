@@ -3,12 +3,13 @@
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
-//! site's location depends most on its nearest landmark. To choose the agents that are farthest
-//! from each other would be to choose outliers (docs/accuracy.md).
+//! site's location depends most on its nearest landmark. The election does not maximise the
+//! landmarks' distances from each other, because this would choose outliers (docs/accuracy.md).
 //!
-//! Two penalties are added to the cost, in units of distance: one for two landmarks in the same
-//! city on the same carrier, and one for a city or carrier without a landmark while another city or
-//! carrier has two (section 2.2.1 of the paper).
+//! Two penalties, in units of distance, are added to the mean of these distances. The first is for
+//! two landmarks in the same city on the same carrier. The second is for a city or carrier without
+//! a landmark while another city or carrier has two (section 2.2.1 of the paper that the README
+//! cites).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -29,7 +30,8 @@ use super::{Mesh, millis};
 const LARGE_FLEET: usize = 10;
 /// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
-/// Maximum number of passes over all swaps. A pass without a successful swap ends the search.
+/// Maximum number of times that all swaps are tried. A swap replaces one chosen agent by another
+/// agent. If no swap lowers the cost, the search ends.
 const MOST_PASSES: usize = 20;
 /// The penalty for a second landmark in one city and on one carrier, as a share of the mean
 /// distance between agents.
@@ -67,7 +69,7 @@ pub enum ElectError {
     )]
     TooFewReached {
         asked: usize,
-        /// Number of agents that two others measured.
+        /// Number of agents that at least two other agents measured.
         reached: usize,
         there: usize,
     },
@@ -182,8 +184,8 @@ impl<'a> Nominees<'a> {
         chosen
     }
 
-    /// Replaces chosen agents by other agents while this lowers the cost, in at most `most_passes`
-    /// passes over all swaps.
+    /// Replaces chosen agents by other agents while this lowers the cost. Tries all swaps at most
+    /// `most_passes` times.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -280,8 +282,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups of the chosen nominees. Comparing all pairs is fastest, because few
-    /// nominees are chosen.
+    /// The number of groups of the chosen nominees. Comparing all pairs of chosen nominees is
+    /// fastest, because few nominees are chosen.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -289,12 +291,12 @@ impl NomineeKinds {
     }
 }
 
-/// Stores the nearest and second nearest chosen agent of each agent, so that the cost of a swap
-/// needs one comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids
-/// clustering", 2019).
+/// Stores each agent's distances to the nearest and second nearest chosen agent. With them, the
+/// cost of a swap needs only one comparison per agent, as in FastPAM (Schubert and Rousseeuw,
+/// "Faster k-medoids clustering", 2019).
 ///
-/// Unlike FastPAM, this type does not sum changes of the cost. It sums the terms of
-/// [`Nominees::cost`] in the same order, so that the results are bit-identical.
+/// Unlike FastPAM, this type does not sum changes of the cost. It sums the same terms in the same
+/// order as [`Nominees::cost`], so that the results of both are bit-identical.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,

@@ -8,11 +8,12 @@
 //!
 //! Both phases use Nelder and Mead's simplex. They move one agent at a time while the others are
 //! fixed (block coordinate descent), because a simplex over more than a few tens of components does
-//! not converge. They sweep over all agents until a sweep gains almost nothing.
+//! not converge. A *sweep* moves every agent once. Sweeps are repeated until a sweep hardly lowers
+//! the cost.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
-//! this start unless another start reaches a clearly lower cost. A network has several minima of
-//! almost the same cost, and switching between them would move agents whose distances did not
+//! this start unless another start reaches a clearly lower cost. The cost has several minima of
+//! almost the same value, and switching between them would move agents whose distances did not
 //! change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,8 @@ use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 pub(super) mod mds;
 mod starts;
 
-/// Number of sweeps from every start, after which only the best start continues.
+/// Number of sweeps (moves of every agent) from every start. After these sweeps, only the best
+/// start continues.
 const FIRST_SWEEPS: usize = 4;
 /// Maximum number of sweeps.
 const MOST_SWEEPS: usize = 40;
@@ -41,12 +43,13 @@ const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
 /// The first round (sweep number) with the final step length. A start that is known to be near the
 /// optimum begins with this round.
 const LAST_ROUND: usize = 11;
-/// The simplex's step length in the first and in the last sweep, as shares of the scale.
+/// The simplex's step length in the first and in the last sweep, as shares of the median measured
+/// distance.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// The result of another start replaces the result of the former embedding's start if its cost is
-/// lower by more than this share. After a repeated measurement of a network, the median agent moves
-/// by 1.7 ms if the former embedding is a start, and by 6 ms otherwise (docs/accuracy.md).
+/// A refit keeps the result of the start at the former embedding unless the cost of another start
+/// is lower by more than this share. After a repeated measurement of a network, the median agent
+/// moves by 1.7 ms if the former embedding is a start, and by 6 ms otherwise (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,8 +88,8 @@ pub fn fit(
 }
 
 /// Fits an embedding as [`fit`] does, with the given switches. If there is a `former` embedding,
-/// the fit also starts from the former places, and the result is aligned to them (Procrustes), so
-/// that an agent whose distances did not change keeps its coordinate.
+/// the fit also starts from the former places. The result is aligned to these places (Procrustes),
+/// so that an agent whose distances did not change keeps its coordinate.
 pub fn fit_with(
     switches: PlainSwitches,
     former: Option<&Embedding>,
@@ -242,7 +245,7 @@ impl Measured {
     }
 
     /// The median measured distance in milliseconds; 1 if nothing was measured. It is the unit of
-    /// all steps and starting points.
+    /// all step lengths, and of the random shifts of starting points.
     pub(super) fn scale(&self) -> f64 {
         let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
         all.sort_by(f64::total_cmp);
@@ -348,8 +351,8 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step length of a round, as a share of the scale: a fifth shorter than in the round before,
-/// down to the final length.
+/// The step length of a round, as a share of the median distance. It is a fifth shorter than in the
+/// round before, but never shorter than the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)

@@ -13,8 +13,8 @@ use crate::model::Rtt;
 const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
-/// The share by which the shortest possible round trip is lowered, because a great circle of the
-/// sphere is up to 0.56 % longer than the shortest path on the ellipsoid.
+/// The share by which a great circle on the sphere may be longer than the shortest path on the
+/// ellipsoid. The shortest possible round trip is lowered by this share.
 const SPHERE_EXCESS: f64 = 0.0056;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,5 +1,5 @@
-//! Places one host relative to agents whose coordinates are fixed (section 2.1 of the paper, step
-//! c; "ordinary host operations" in Ng and Zhang's paper).
+//! Places one host relative to agents whose coordinates are fixed (section 2.1 of the paper that
+//! the README cites, step c; "ordinary host operations" in Ng and Zhang's paper).
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
 //! the error could place a host far from all agents. To prevent this, the search starts from the
@@ -27,14 +27,14 @@ use host::{Ground, Host, Point};
 pub enum Solver {
     /// Nelder and Mead's simplex: the default, and the method of Ng and Zhang.
     Simplex,
-    /// Levenberg and Marquardt's method with analytic derivatives. It is about ten times as fast,
-    /// and is used to locate many hosts at once.
+    /// Levenberg and Marquardt's method with analytic derivatives. It is about ten times as fast as
+    /// the simplex, and is used to locate many hosts at once.
     LevenbergMarquardt,
 }
 
 /// Maximum number of dimensions in which a host can be placed.
 const MOST_DIMENSIONS: usize = 64;
-/// Maximum number of agents whose positions are tried as starts.
+/// Maximum number of agents at whose positions the search starts.
 const STARTS: usize = 3;
 /// Maximum number of starts in a map that explains its own measurements well. A poor result in such
 /// a map is a failure of the search, not of the map, so more starts are tried.
@@ -43,13 +43,14 @@ const EXACT_STARTS: usize = 8;
 /// the cost of an error of about 20 %.
 const RESTART: f64 = 0.03;
 /// In a map with a small fit error, another start is tried if the host's error reaches this
-/// multiple of the fit error, because a cost that is usual in an inexact map is poor in an exact
-/// map.
+/// multiple of the fit error. In such a map, an error that is usual in other maps is a sign of a
+/// failed search.
 const RESTART_FIT_ERRORS: f64 = 3.0;
 /// Minimum of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %. An
 /// error of 5 % does not change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
-/// The step length of the first simplex, as a share of the embedding's scale.
+/// The step length of the first simplex, as a share of the embedding's scale (the median distance
+/// between agents).
 const STEP: f64 = 0.1;
 const STOP: StopRule = StopRule { steps: 400, tolerance: 6e-4 };
 
@@ -148,8 +149,8 @@ impl Locator<'_> {
     }
 
     /// Returns the three nearest agents of each site. `coordinates` is the concatenation of the
-    /// sites' coordinates in this embedding. Each has one component per dimension, then the height;
-    /// in milliseconds.
+    /// sites' coordinates in this embedding. Each coordinate has one component per dimension, then
+    /// the height; in milliseconds.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
         let each = self.embedding.dimensions + 1;
         if !coordinates.len().is_multiple_of(each) {

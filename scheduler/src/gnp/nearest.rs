@@ -41,7 +41,7 @@ pub struct RaggedCoordinates {
 
 impl<const N: usize> Ground<N> {
     /// Returns the agents nearest to a coordinate; none if the coordinate is not finite. `agents`
-    /// are the agents' identifiers in the order of the blocks.
+    /// are the agents' identifiers, in the order of the coordinates in `self.blocks`.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {
         let mut nearest = Nearest { agents: [AgentId::new(0); NEAREST], millis: [0.0; NEAREST], count: 0 };
         let site = self.widen(coordinate);
@@ -57,8 +57,9 @@ impl<const N: usize> Ground<N> {
         nearest
     }
 
-    /// The smallest distances in milliseconds, without the site's height, and the indices of their
-    /// agents. If there are fewer than three agents, the missing distances are infinite.
+    /// The smallest distances, each with the index of the agent. They are in milliseconds and
+    /// exclude the site's height. If there are fewer than three agents, the missing distances are
+    /// infinite.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! Places one host by its distances to fixed hosts, with any switches of the plain map.
-//! [`super::locate`] is many times as fast, but supports only the default switches.
+//! [`super::locate`] is many times as fast as this module, but supports only the default switches.
 
 use super::PlainSwitches;
 use super::locate::host::{PRIOR, PRIOR_REACH};
@@ -9,7 +9,7 @@ use super::softening;
 
 /// Maximum number of anchors at which the search starts, the nearest first.
 const STARTS: usize = 9;
-/// The step length of the first simplex, as a share of the scale.
+/// The step length of the first simplex, as a share of the map's scale (the median distance).
 const STEP: f64 = 0.1;
 /// The stop rule allows many steps, because the cost of Ng and Zhang is flat near its minimum.
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };

@@ -5,8 +5,8 @@ use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats::count;
 
-/// In each direction, the frame contains the points from the quantile `1 - FRAMED` to the quantile
-/// `FRAMED`.
+/// In each direction, the frame (the visible part of the plane) contains the points from the
+/// quantile `1 - FRAMED` to the quantile `FRAMED`.
 const FRAMED: f64 = 0.97;
 /// Points outside the frame are drawn at this distance from its edge, in units of the drawing.
 const EDGE: f64 = 12.0;

@@ -9,7 +9,7 @@
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
-//! - [`held_out`]: locates agents as if they were sites, to choose the constants;
+//! - [`held_out`]: locates agents as if they were sites, to choose the constants of the kriging;
 //! - [`penalty`]: the penalty added to predictions that are compared with measurements;
 //! - [`cloud`]: the possible points of a site;
 //! - [`posterior`]: the weights of the points, and the predictions.
@@ -35,16 +35,17 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// The numbers of dimensions over which predictions are averaged: few enough for nine measurements
-/// to determine a point, but enough to describe the Internet.
+/// The numbers of dimensions over which predictions are averaged. They are low enough for nine
+/// measurements to determine a point, and high enough to describe the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// Milliseconds added to a distance before its logarithm is taken, as a share of the scale. Without
-/// this softening, a few milliseconds of noise would change the logarithm of a short round trip
-/// too much.
+/// Milliseconds added to a distance before its logarithm is taken, as a share of the median
+/// measured distance. Without this softening, a few milliseconds of noise would change the
+/// logarithm of a short round trip too much.
 const SOFTENING: f64 = 0.02;
-/// Points per cloud. Four times as many points change the median error by less than 2 %.
+/// Points per cloud. Four times as many points change the median error of predictions by less than
+/// 2 %.
 const PARTICLES: usize = 3_000;
 /// Maximum number of measurements used per site, nearest first, to bound the work per site.
 const MOST_MEASUREMENTS: usize = 64;

@@ -66,8 +66,8 @@ pub(super) fn minimise(
     })
 }
 
-/// Does the same as [`minimise`] for points of a length known at compile time, which are on the
-/// stack. Moves only along `axes`. The returned cost never exceeds the cost of `start`.
+/// Does the same as [`minimise`], for points on the stack whose length is known at compile time.
+/// Moves only along `axes`. The returned cost never exceeds the cost of `start`.
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],

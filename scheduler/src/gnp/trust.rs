@@ -1,7 +1,7 @@
 //! Trust: decides which agents' measurements are used.
 //!
 //! A lying or broken landmark distorts every location computed from its measurements. Five kinds of
-//! evidence distinguish a bad agent from an unusual path. Each uses all reports of the agent:
+//! evidence distinguish a bad agent from an unusual path. Each kind uses all reports of the agent:
 //!
 //! - *asymmetry*: the agent's measurements of other agents contradict their measurements of it;
 //! - *residual*: the agent's measurements of other agents contradict the map, on which the agent is
@@ -11,10 +11,11 @@
 //! - *collusion*: agents report that they are near each other, and all other agents measure that
 //!   they are far apart.
 //!
-//! The kinds asymmetry, residual and sites give log ratios, which have a bias and a spread. An
-//! agent is quarantined if its bias or spread exceeds a fixed limit and is also an outlier among
-//! the agents' values. The fixed limit alone would not suffice, because networks differ in how
-//! symmetric they are. An outlying bias must also exceed its own standard error by far.
+//! The kinds asymmetry, residual and sites give log ratios of reported to expected round trips.
+//! These ratios have a bias and a spread. An agent is quarantined if its bias or spread exceeds a
+//! fixed limit and is also an outlier among the agents' values. The fixed limit alone would not
+//! suffice, because networks differ in how symmetric they are. An outlying bias must also exceed
+//! its own standard error by far.
 //!
 //! If two agents contradict each other, their pairs with other agents show which of the two is
 //! wrong. A wrong agent also makes honest agents look worse. So the worst agent is set aside, and
@@ -37,8 +38,8 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// The alarm is raised if one landmark in this many is doubtful, because if a third of the
-/// landmarks lie, the honest landmarks are no clear majority.
+/// The alarm is raised if one landmark in this many is doubtful. If a third of the landmarks lie,
+/// the honest landmarks are no clear majority.
 pub const ALARM_ONE_IN: usize = 3;
 /// Minimum number of measurements to locate a host, and of log ratios to judge an agent.
 const FEWEST: usize = 3;
@@ -93,7 +94,7 @@ pub enum Trust {
     Quarantined,
 }
 
-/// The verdict on a doubtful agent.
+/// The result of judging a doubtful agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub kind: Kind,
@@ -136,12 +137,12 @@ impl fmt::Display for Alarm {
 }
 
 impl FleetTrust {
-    /// The verdict on an agent; `None` if it is trusted.
+    /// The finding on an agent; `None` if the agent is trusted.
     pub fn finding(&self, agent: AgentId) -> Option<&Finding> {
         self.findings.get(&agent)
     }
 
-    /// All doubtful agents, with their verdicts.
+    /// All doubtful agents, with their findings.
     pub const fn findings(&self) -> &BTreeMap<AgentId, Finding> {
         &self.findings
     }
@@ -295,7 +296,7 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The errors of a landmark's measurements of sites, relative to the locations that the other
-    /// landmarks give the sites, minus the error that the control ([`Self::control`]) has too.
+    /// landmarks give the sites, minus the error that the control ([`Self::control`]) shows too.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

@@ -18,7 +18,8 @@ use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming, size};
 pub const MAX_VALUES: usize = 16;
 /// Maximum length of a tag in bytes. Tags are short, because tables display them.
 const MAX_TAG: usize = 32;
-/// Maximum quota. Numbers on the wire and sums in the store are signed.
+/// Maximum quota: the greatest signed number of 64 bits, because numbers on the wire and sums in
+/// the store are signed.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// What happens to a task that no agent may crawl.

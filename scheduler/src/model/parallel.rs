@@ -5,7 +5,8 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` for each index below `count`, on several threads. Indices are started in order.
+/// Runs `work` for each index below `count`, on several threads. The work is started in the order
+/// of the indices.
 pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     in_order_while(count, threads, |piece| Some(work(piece)))
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::contact::{ContactUrl, InvalidContact};
 use crate::model::size;
 
-/// Maximum number of pages and of links, which is the maximum of the store's signed columns.
+/// Maximum number of pages, and of links from the start page: the greatest value of the store's
+/// 32-bit columns.
 const MOST: u32 = i32::MAX.unsigned_abs();
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time between two requests to a site.

@@ -173,8 +173,8 @@ impl SiteName {
     }
 
     /// All spellings that may mean the same site, most likely first, beginning with this spelling.
-    /// A bare host may also mean its two origins, and an origin with its scheme's default port may
-    /// mean the bare host.
+    /// A bare host may also mean its https origin or its http origin, and an origin with its
+    /// scheme's default port may mean the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
         match self.split() {

@@ -12,7 +12,7 @@ use super::{label, px};
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 36.0;
-/// Number of groups with a colour of their own. The style sheet defines the colours.
+/// Number of groups of agents that have a colour of their own. The style sheet defines the colours.
 pub const COLOURS: usize = 9;
 /// Height of a line of text, width of a letter, and distance between a mark and its name.
 const LINE: f64 = 13.0;

@@ -45,7 +45,7 @@ fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], st
             told.iter().map(|(at, residual)| CrawlResidual { weight: weight(crawl, *at), ..*residual }).collect();
         let residuals = LearnedCorrections::of(&residuals, &measured);
         for (index, site) in sites.iter().enumerate() {
-            // As the store does, newest first.
+            // The newest crawl comes first, as in the store's results.
             let own: Vec<CrawlObservation> = crawls[index]
                 .iter()
                 .rev()
@@ -87,7 +87,8 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// The agent that gets a site, and whether the agent is explored instead of the strategy's choice.
+/// The agent that gets a site, and whether exploration chose this agent instead of the strategy's
+/// choice.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

@@ -110,7 +110,7 @@ impl DrawContext<'_> {
         Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site. The site's crawls also locate it on the map.
+    /// The candidates for a site. The site's crawls are also used to locate the site on the map.
     pub(super) fn candidates(
         &self,
         site: usize,

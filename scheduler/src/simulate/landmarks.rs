@@ -10,8 +10,8 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Minimum number of other agents that must have measured a landmark; in smaller fleets, all other
-/// agents.
+/// Minimum number of other agents that must have measured a landmark. If there are fewer other
+/// agents, all of them must have measured it.
 const REACHED_BY: usize = 2;
 
 pub(super) fn landmarks(

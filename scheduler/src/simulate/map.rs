@@ -45,7 +45,8 @@ impl Map {
         }
     }
 
-    /// Locates a site from measurements. Returns `None` if there are too few, as in the scheduler.
+    /// Locates a site from measurements. Returns `None` if fewer than [`FEWEST_LANDMARKS`] agents
+    /// of the map measured the site, as in the scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),

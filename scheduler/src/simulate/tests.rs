@@ -439,9 +439,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // The result is compared with the three truly nearest agents, not with a random agent, because
-    // the ratio of the distances of the nearest agents and of a random agent depends on the layout,
-    // not on the map.
+    // The result is compared with the three truly nearest agents, not with a random agent. How much
+    // farther a random agent is depends on the layout, not on the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -358,7 +358,7 @@ pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
 }
 
 /// One line for a list of tasks: why the task ended, why the task waits, why a fallback replaced
-/// the batch's strategy, or the task's message. Empty if there is nothing to say.
+/// the batch's strategy, or the task's message. Empty if none of these applies.
 pub fn reason(
     ended: Option<String>,
     waits_for: Option<&ExplainedWait>,

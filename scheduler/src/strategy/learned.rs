@@ -1,10 +1,10 @@
 //! Learns corrections to the round trips between agents and sites from crawls.
 //!
-//! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair of an agent
-//! and a site is a weighted mean of the logarithms of the prior (the map's prediction or the
-//! probes' measurement) and of the crawls' round trips. The weight of a prediction is computed from
-//! its spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age
-//! (conjugate normal means: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
+//! The round trip of a crawl is noisy and becomes outdated. So the estimate for an agent and a site
+//! is a weighted mean of logarithms: of the prior (the map's prediction or the probes'
+//! measurement), and of the crawls' round trips. The weight of a prediction is computed from its
+//! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age (conjugate
+//! normal means: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
 //! other sites. So two corrections are made. The mean crawl residual of an agent, shrunk towards
@@ -213,7 +213,8 @@ pub fn teach(
 }
 
 /// Corrects the expected round trip by the residuals of similar sites. The expected round trip
-/// exceeds the prediction because the agent may be far. This excess shrinks with the variance.
+/// exceeds the prediction because the agent may be far. This excess shrinks as similar sites reduce
+/// the variance.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,

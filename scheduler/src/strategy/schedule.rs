@@ -1,15 +1,15 @@
 //! Plans many sites together: which agent crawls which site, and in what order. All sites should
-//! end soon, and no slot should idle until the last site ends.
+//! end soon, and no slot should be idle before the last site begins.
 //!
 //! The problem is scheduling on unrelated machines. Sites are placed in descending order of their
 //! shortest crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each
 //! site goes to the agent where it adds least to the sum of the fourth powers of the slots' ends.
 //!
-//! Placing each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms for scheduling
-//! independent tasks on nonidentical processors", 1977) would give a site to a far idle agent even
-//! if a near agent could crawl the site in half the time a little later. The sum of fourth powers
-//! is a compromise between the sum of the slots' ends and their maximum (Awerbuch et al., "Load
-//! balancing in the L_p norm", 1995).
+//! A simpler method places each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms
+//! for scheduling independent tasks on nonidentical processors", 1977). It would give a site to a
+//! far idle agent even if a near agent, free a little later, needed only half the time. The sum of
+//! fourth powers is a compromise between the sum of the slots' ends and their maximum (Awerbuch et
+//! al., "Load balancing in the L_p norm", 1995).
 //!
 //! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
 //!
@@ -35,7 +35,8 @@ pub const AHEAD: Duration = Duration::from_secs(1);
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
 /// Time until each slot of an agent is free. `under_way` has the remaining time of each running
-/// crawl, and `waiting` has the time of each waiting task. Waiting tasks get the slots in order.
+/// crawl, and `waiting` has the time of each waiting task. Each waiting task, in order, gets the
+/// slot that becomes free first.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
     // With more crawls than slots, no slot is free when the first of the crawls ends.
@@ -149,9 +150,10 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest time that a job with this cost may take, because a job costs at least the fourth
-/// power of its time. The result is slightly greater, because floats are not exact. This bound
-/// rejects most agents by a single comparison.
+/// The longest time of a job whose cost is at most `cost`: the fourth root of `cost`, because a job
+/// costs at least the fourth power of its time. The result is slightly greater than this root,
+/// because floats are not exact. Comparing a job's time with this result rejects most agents
+/// without computing costs.
 fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }

@@ -12,7 +12,7 @@ const HALVINGS: u32 = 10;
 /// Minimum number of concurrent crawls assumed, to prevent a division by zero.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
-/// Running crawls at a stalled agent.
+/// The running crawls at one stalled agent: an agent that is paused or not connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StalledCrawls {
     pub agent: String,

@@ -14,7 +14,8 @@ const PREFIX_V6: u32 = 48;
 /// below 1, because one data centre may have several prefixes.
 const TWO_PREFIXES: f64 = 0.5;
 /// Confidence of several locations if each landmark's address is in a different prefix; an
-/// estimate. For fewer prefixes, the confidence is interpolated.
+/// estimate. For fewer prefixes, the confidence is interpolated between [`TWO_PREFIXES`] and this
+/// value.
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// Confidence of several locations if different addresses are in one prefix. It is low, because
 /// such addresses are often only round-robin DNS.

@@ -6,11 +6,11 @@
 //! by the map's error for that agent and landmark. The correction decays with the length of the
 //! displacement. A *mix* is three to five places, of which each landmark measures the nearest.
 //!
-//! The log residuals have a Student density. The likelihood of the measurements for one place is
-//! their mean density over the places; for several places, it is the mean density over the mixes.
-//! The ratio of the two likelihoods is the Bayes factor of several places against one (Kass and
-//! Raftery, "Bayes factors", 1995). The logarithm of the Bayes factor is the log odds if both
-//! hypotheses are equally frequent.
+//! The log residuals of the measurements have a Student density. If the host has one place, the
+//! likelihood of the measurements is the mean of this density over the drawn places; if it has
+//! several, the mean over the drawn mixes. The ratio of the two likelihoods is the Bayes factor of
+//! several places against one (Kass and Raftery, "Bayes factors", 1995). The logarithm of the Bayes
+//! factor is the log odds if both hypotheses are equally frequent.
 
 use std::collections::BTreeMap;
 
@@ -34,17 +34,19 @@ const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
 const HEIGHT_FACTOR: f64 = 1.5;
 /// The mean of the exponential variable added to the height, as a share of the scale.
 const HEIGHT_ADDED: f64 = 0.008;
-/// The share of an agent's map error that corrects a place without displacement.
+/// The share of the map's error for an agent and a landmark that is added to the expected log round
+/// trip of a place without displacement.
 const CARRIED: f64 = 0.9;
-/// The displacement at which the correcting share is 1/e of [`CARRIED`]; as a share of the scale.
+/// The displacement at which this share has fallen to 1/e of [`CARRIED`]; as a share of the scale.
 const WEARS_OFF: f64 = 0.5;
 /// Softening of a log residual, as a share of the scale: it is added to the measured and to the
 /// expected round trip.
 const SOFTENING: f64 = 0.008;
 /// The scale of the Student density of a log residual, for one place.
 const SPREAD_ONE: f64 = 0.1;
-/// The scale for several places. It is greater than [`SPREAD_ONE`], because the drawn mixes cover
-/// the possible mixes more sparsely than the drawn places cover the possible places.
+/// The scale of the Student density for several places. It is greater than [`SPREAD_ONE`], because
+/// the drawn mixes cover the possible mixes more sparsely than the drawn places cover the possible
+/// places.
 const SPREAD_SEVERAL: f64 = 0.15;
 /// The degrees of freedom of the Student density. The value is small for heavy tails, because a few
 /// landmarks always have an unusual path.
@@ -109,7 +111,8 @@ impl DrawnPlaces {
 }
 
 impl ExpectedRtts {
-    /// The log of the Student density, without the terms that both hypotheses share.
+    /// The log of the Student density, without the terms that are the same for one place and for
+    /// several places.
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
         // One logarithm of the product is enough, because a product of so few factors neither
         // overflows nor underflows.

@@ -2,9 +2,10 @@
 //! agents.
 //!
 //! A held-out agent is a non-landmark agent that is located like a site. Its predicted distances to
-//! other agents are compared with the measured distances. Minimising this error alone would choose
-//! landmarks far from all agents. But landmarks should also be near sites, because a landmark's
-//! distance to a site is measured, not predicted. So the cost also includes the cost of k-medoids.
+//! other agents are compared with the measured distances. The cost of a set of landmarks is the
+//! error of these predictions plus a share of the k-medoids cost. Minimising the error alone would
+//! choose landmarks far from all agents. But landmarks should be near sites, because a landmark's
+//! distance to a site is measured, not predicted.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -14,14 +15,15 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Maximum number of passes over all swaps. The second pass finds swaps that the first pass made
-/// possible. A third pass would find hardly any.
+/// Maximum number of times that all swaps of a landmark for another agent are tried. The second
+/// time finds swaps that the first made possible. A third time would find hardly any swap.
 const MOST_PASSES: usize = 2;
-/// The weight of the k-medoids cost relative to the prediction error. The cost is divided by the
-/// mean distance to the nearest other agent, so that the weight has no unit.
+/// The weight of the k-medoids cost relative to the prediction error. The k-medoids cost is divided
+/// by the mean distance of an agent to the nearest other agent, so that the weight has no unit.
 const NEARNESS: f64 = 0.06;
 
-/// Elects as [`elect`] does, then improves the choice. The landmarks are in no meaningful order.
+/// Elects as [`elect`] does, then improves the choice. The returned landmarks are in no meaningful
+/// order.
 pub fn elect_held_out(
     mesh: &Mesh,
     nominees: &[Nominee],

@@ -1,5 +1,5 @@
-//! The starting points of a fit: classical scaling, a disturbed copy, the landmarks' fit, and the
-//! former embedding.
+//! The starting points of a fit: the classical multidimensional scaling of the distances, a
+//! randomly disturbed copy of the scaling, the landmarks' fit, and the former embedding.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -9,11 +9,11 @@ use super::{Descent, Measured, mds};
 
 /// Number of randomly disturbed copies of the classical scaling.
 const RESTARTS: usize = 1;
-/// Maximum random shift of each component in a disturbed copy, as a share of the scale.
+/// Maximum random shift of each component in a disturbed copy, as a share of the median distance.
 const DISTURBANCE: f64 = 0.2;
 
-/// Returns the classical scaling of the distances without heights, and disturbed copies of the
-/// scaling.
+/// Returns the classical scaling of the distances without heights, and randomly disturbed copies of
+/// the scaling.
 pub(super) fn starts(
     measured: &Measured,
     dimensions: usize,

@@ -14,7 +14,7 @@ use super::host::{Host, Model, Point};
 const MOST_STEPS: usize = 40;
 /// The search ends after a step that lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// The damping of the first step, as a share of the diagonal.
+/// The damping of the first step, as a share of the curvature's diagonal.
 const DAMPING: f64 = 1e-3;
 /// The factors by which the damping is multiplied after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;

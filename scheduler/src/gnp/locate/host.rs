@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Here `g_i = |x - a_i| + h + h_i` is the distance from the place `x` with the height `h` to agent
-//! i at `a_i` with the height `h_i`, `d_i` the measured distance, `s` the softening, `P` the weight
-//! of the prior, `rho` the distance to the nearest agent's position, and `r` the prior's reach.
+//! i, which is at `a_i` with the height `h_i`. `d_i` is the measured distance, and `s` is the
+//! softening. `P` is the weight of the prior, `rho` the distance to the nearest agent's position,
+//! and `r` the prior's reach.
 //!
 //! The cost is computed some hundred times per host, so the code is made for speed. Points are on
 //! the stack, four agents are processed at a time by vector instructions, and the number `N` of
@@ -25,7 +26,8 @@ use crate::gnp::objective::{HUBER, WORST};
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
-/// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
+/// The distance to the nearest agent beyond which the prior takes effect, as a share of the median
+/// distance between agents.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
@@ -276,8 +278,8 @@ impl<const N: usize> Host<'_, N> {
     ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
     /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
     /// - The distance has a kink at an anchor. So if the computed distance `g` is too long, its
-    ///   straight-line part `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Otherwise
-    ///   every step would overshoot an anchor close to the host.
+    ///   straight-line part `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Without
+    ///   this bound, every step would overshoot an anchor close to the host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];

@@ -2,9 +2,10 @@
 //! for each site.
 //!
 //! Most hosts are near agents, so a point is an agent's place plus a normally distributed step. The
-//! width of the step is drawn log-uniformly, from much shorter than the distance to the next agent
-//! to longer than the map. The distances from the points to all agents are precomputed, so that
-//! weighting the points for a site takes a few microseconds per landmark.
+//! width of the step is drawn log-uniformly, from much less than the usual distance to the nearest
+//! other agent to more than the median distance between agents. The distances from the points to
+//! all agents are precomputed, so that weighting the points for a site takes a few microseconds per
+//! landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -16,7 +17,7 @@ use super::kriging::Kriging;
 use super::layout::{LaidOut, reach};
 
 /// Least and greatest width of the normal distribution of a point's step from its agent, as shares
-/// of the scale.
+/// of the scale (the median measured distance).
 const WIDTH: (f64, f64) = (0.02, 1.2);
 /// A point's height is an agent's height times a factor drawn uniformly from this range, plus an
 /// exponential variable with the mean [`HEIGHT_MEAN`].

@@ -1,7 +1,8 @@
 //! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
-//! The errors of their predicted distances decide on the kriging constants, the penalty and the
-//! landmarks. Sites cannot be used instead, because their true distances to agents are unknown.
+//! The errors of their predicted distances decide on the kriging constants, the prediction penalty
+//! and the landmarks. Sites cannot be used instead, because their true distances to agents are
+//! unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -19,10 +20,10 @@ const PARTICLES: usize = 600;
 /// unusual pairs, which no constants and no landmarks predict well.
 const SCORED: f64 = 0.8;
 
-/// Agents are held out only in meshes of at most this many agents, because each agent needs its own
-/// cloud (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents.
-/// With more agents, the first entry of [`CONSTANTS`] is used, there is no penalty, and landmarks
-/// are elected by k-medoids alone.
+/// Agents are held out only in meshes of at most this many agents. Each agent needs its own cloud
+/// (0.5 MB with a hundred agents), and the work grows with the cube of the number of agents. With
+/// more agents, the first entry of [`CONSTANTS`] is used, there is no penalty, and landmarks are
+/// elected by k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
 /// The data that an election needs for holding agents out, computed once.
@@ -36,7 +37,7 @@ pub(in crate::gnp) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Lays out all agents of `measured`. The first `landmarks` agents are the landmarks with which
+    /// Places all agents of `measured`. The first `landmarks` agents are the landmarks with which
     /// the constants are chosen. Returns `None` if the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
@@ -96,8 +97,8 @@ impl<'a> HeldOut<'a> {
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
-    /// The score of the agents at the indices `landmarks` as landmarks: the mean relative error of
-    /// the predicted distances between held-out agents and other non-landmark agents, without the
+    /// The score of a set of landmarks, given by their indices: the mean relative error of the
+    /// predicted distances between held-out agents and other non-landmark agents, without the
     /// largest errors. `None` if no such distance was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();

@@ -6,10 +6,10 @@
 //! as a Gaussian process over *pairs* of places. [`Constants`] explains `c`, `l`, `v` and `n`.
 //!
 //! - The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with `K(i,i) = 1`.
-//! - The covariance of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`. It has two terms,
-//!   because a pair has no direction.
-//! - The part that places do not explain has the variance `n max(1, |y| / 0.25)`. It grows with the
-//!   residual, because a large residual is probably an outlier.
+//! - The covariance of the residuals of the pairs (i,k) and (j,m) is `v (K_ij K_km + K_im K_kj)`.
+//!   It has two terms, because a pair has no direction.
+//! - The part of a residual that places do not explain has the variance `n max(1, |y| / 0.25)`.
+//!   This variance grows with the residual, because a large residual is probably an outlier.
 //!
 //! Sources: Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning", 2006,
 //! section 2.2. Wong, Slivkins and Sirer also correct distances by residuals, but keep one
@@ -66,7 +66,7 @@ pub(super) struct Kriging {
     kernel: DMatrix<f64>,
     /// `v A K`, where `A` is the symmetric matrix of the `solved` residuals of the pairs. The
     /// correction of a place's log distance to an agent is the place's kernel row times the agent's
-    /// column.
+    /// column of this matrix.
     weights: DMatrix<f64>,
     pairs: Vec<(usize, usize)>,
     /// The inverse of the covariance of the pairs.
@@ -105,8 +105,9 @@ impl Kriging {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// The weight in row i and column j, times the kernel between a place and agent i, is added to
-    /// the place's log distance to agent j.
+    /// The weights that correct log distances. The correction of a place's log distance to agent j
+    /// is a sum over the agents i: the weight in row i and column j, times the kernel between the
+    /// place and agent i.
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }

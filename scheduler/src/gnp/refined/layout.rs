@@ -14,16 +14,17 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::RefinedSwitches;
 
-/// Maximum number of sweeps with squared errors. These sweeps come first, because unusual pairs can
-/// be recognised only near an optimum.
+/// Maximum number of sweeps with squared errors; a sweep moves every agent once. These sweeps come
+/// first, because unusual pairs can be recognised only near an optimum.
 const SQUARE_SWEEPS: usize = 60;
 /// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
 /// Sweeping ends when a sweep lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-5;
-/// The height of all agents at the start, as a share of the scale.
+/// The height of all agents at the start, as a share of the median measured distance.
 const HEIGHT: f64 = 0.02;
-/// Maximum random shift of each component in the second start, as a share of the scale.
+/// Maximum random shift of each component in the second start, as a share of the median measured
+/// distance.
 const DISTURBANCE: f64 = 0.2;
 
 /// The damping of the first step and the bounds of the damping, as shares of the diagonal of the
@@ -31,8 +32,8 @@ const DISTURBANCE: f64 = 0.2;
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Maximum number of steps tried per agent and sweep. Each has five times the damping of the step
-/// before.
+/// Maximum number of steps tried per agent and sweep. Each step has five times the damping of the
+/// failed step before it.
 const STEP_TRIES: usize = 6;
 /// Lower bound, in milliseconds, of the distance by which a difference of two places is divided.
 /// It avoids a division by zero.
@@ -159,8 +160,8 @@ impl LayoutProblem<'_> {
         cost
     }
 
-    /// The normal equations (matrix and gradient) of one agent's log errors. Iteratively reweighted
-    /// squares give Huber's loss.
+    /// The normal equations (matrix and gradient) of one agent's log errors. Weighting the squares
+    /// of the errors anew at each step gives Huber's loss (iteratively reweighted least squares).
     fn linearise(&self, agent: usize, points: &[Vec<f64>], huber: f64) -> (DMatrix<f64>, DVector<f64>) {
         let at = &points[agent];
         let dimensions = at.len() - 1;

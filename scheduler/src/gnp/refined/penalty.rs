@@ -16,14 +16,14 @@ use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// The penalties to choose from, as shares of the scale. With a penalty above the last one, the
-/// nearest landmark would always be chosen.
+/// The penalties to choose from, as shares of the map's scale (the median measured distance). With
+/// a penalty above the last one, the nearest landmark would always be chosen.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
 /// Number of drawn sets of landmarks, in addition to the present landmarks.
 const DRAWN_SETS: usize = 30;
-/// Two penalties count as equally good if the total distances of their chosen agents differ by at
-/// most this share of the total distance of the nearest agents. The smallest of equally good
-/// penalties is chosen, so that the predictions of a good map are used.
+/// Two penalties count as equally good if the agents chosen with them have about the same total
+/// distance: the difference is at most this share of the total distance of the nearest agents. The
+/// smallest of equally good penalties is chosen, so that the predictions of a good map are used.
 const BY_CHANCE: f64 = 0.01;
 
 /// Returns the penalty in milliseconds; 0 if agents cannot be held out. The first `landmarks`

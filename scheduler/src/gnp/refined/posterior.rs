@@ -19,9 +19,9 @@ const MOST_SQUARED: f64 = 2_500.0;
 const LIGHTEST: f64 = 1e-4;
 
 /// The share by which a confirmer must lower the expected distance to the nearest agent. A
-/// confirmer that lowers this distance by less is nearer at no point of the cloud, so its
-/// measurement cannot change the choice. With larger values, fewer sites are probed, but the chosen
-/// agents are farther away (`docs/gnp.md`, section 7).
+/// confirmer that lowers this distance by less is the nearest agent at no point of the cloud, so
+/// its measurement cannot change the choice. With larger values, fewer sites are probed, but the
+/// chosen agents are farther away (`docs/gnp.md`, section 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// The predicted distance of one agent from the site.

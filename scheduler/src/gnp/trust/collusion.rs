@@ -2,8 +2,9 @@
 //! contradict this.
 //!
 //! If two agents are `d` milliseconds apart, a third agent's round trips to them differ by at most
-//! `d`, except on unusual paths. One contradicted pair may be an unusual path. But an agent
-//! with several contradicted partners lies, because honest partners would not confirm its claim.
+//! `d`, except on unusual paths. One contradicted pair may be an unusual path. But an agent with
+//! several contradicted partners lies, because an honest partner would not report the same short
+//! distance.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +61,8 @@ fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Returns the pair if the witnesses contradict its claim. The two agents themselves are never
-/// witnesses, because no agent measures itself.
+/// Returns the pair if the witnesses contradict the distance that it claims. The two agents
+/// themselves are never witnesses, because no agent measures itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();

@@ -18,10 +18,10 @@ const MEDIAN_ERROR: f64 = 1.2533;
 /// minimum, a deviation of a tenth would quarantine an agent in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
 /// Number of standard deviations of the bias at which an agent is quarantined. With normal errors,
-/// one honest agent in fifteen thousand reaches it by chance.
+/// one honest agent in fifteen thousand reaches this number by chance.
 const FAR_BIAS: f64 = 4.0;
 /// Number of standard deviations of the bias at which an agent is suspect and counts towards the
-/// alarm. A third of the landmarks never reaches it by chance.
+/// alarm. It is practically impossible that a third of the landmarks reach this number by chance.
 const ODD_BIAS: f64 = 3.0;
 /// Number of standard deviations of the spread at which an agent with a spread of at least 0.55 (as
 /// a log ratio) is quarantined. It is greater than [`FAR_BIAS`], because the noise of honest
@@ -31,7 +31,7 @@ const FAR_SPREAD: f64 = 5.0;
 /// least 0.5, or suspect if its spread is at least 0.35.
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// The limits above which an agent gets the verdict `trust`.
+/// The limits of bias and spread from which on an agent is judged as `trust`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
     /// Minimum deviation of the bias as a log ratio, and as a number of standard deviations. A bias
@@ -89,7 +89,8 @@ impl ReportBias {
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// Subtracts from the bias the part that the control has too.
+    /// Subtracts from the bias the part that `control` has too: the error that the judged agent
+    /// does not cause.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };

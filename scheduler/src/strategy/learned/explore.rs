@@ -2,10 +2,11 @@
 //! distance of the other agent.
 //!
 //! The gain of a trial is the expected improvement of the agent's lognormal prediction over the
-//! shortest known round trip (Jones, Schonlau and Welch, "Efficient global optimization of
-//! expensive black-box functions", 1998, equation 15), in each of the next [`HORIZON`] crawls. The
-//! cost is the expected extra round trip of the trial. The agent with the greatest difference of
-//! gain and cost is tried if this difference is positive. Only some choices explore ([`one_in`]).
+//! shortest known round trip, times [`HORIZON`] later crawls (Jones, Schonlau and Welch, "Efficient
+//! global optimization of expensive black-box functions", 1998, equation 15). The cost is the
+//! expected extra round trip of the trial. The agent for which the gain exceeds the cost most is
+//! tried. If the gain exceeds the cost for no agent, none is tried. Only some choices explore
+//! ([`one_in`]).
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -10,9 +10,10 @@
 //! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
 //!    the task ends no later at the newcomer.
 //!
-//! By rule 2, a fast agent has its next task ready when a crawl ends. Long queues are levelled
-//! before any agent idles. Otherwise, a slow agent could at the end have tasks left that no idle
-//! agent may have. The end of a task is predicted from the tasks before it and the agent's pace.
+//! By rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels long
+//! queues before any agent is idle. If queues were levelled only then, a slow agent could have
+//! tasks left that none of the idle agents may crawl. The end of a task is predicted from the tasks
+//! before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
 //! cannot move back until this agent has a free slot. After rule 2, the task would end a crawl's
@@ -37,8 +38,8 @@ use crate::strategy::{Candidate, LoadLevel};
 /// ends sooner by at least the longer pace of the two agents.
 const AHEAD: i64 = 1;
 /// If more than [`AHEAD`] tasks per slot wait at the new agent, a task moves only if the time to
-/// its end falls to at most this share. The share is well below 1, because an agent's pace is known
-/// to about 15 %, and two paces are compared.
+/// its end falls to at most this share. The share is well below 1, because an agent's pace has an
+/// error of about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
 /// A newcomer is clearly nearer only if its distance is at most this share of the present agent's
 /// distance, because nine in ten predictions err by less than a third (docs/accuracy.md).

@@ -2,9 +2,9 @@
 //! Ties are decided at random.
 //!
 //! The coordinate of such a site is a compromise between its locations, so the order of near agents
-//! by distance means little. *Near* agents are the three nearest agents, and every agent whose
-//! distance is at most [`NEAR_FACTOR`] times the shortest distance or exceeds it by at most
-//! [`NEAR_MORE`], up to [`MOST_NEAR`] agents.
+//! by distance means little. The three nearest agents are *near*. Another agent is near if its
+//! distance is at most [`NEAR_FACTOR`] times the shortest distance, or exceeds the shortest
+//! distance by at most [`NEAR_MORE`]. At most [`MOST_NEAR`] agents are near.
 
 use std::time::Duration;
 

@@ -3,9 +3,10 @@
 //! An agent's weight is the free share of its slots, times the shortest distance divided by the
 //! agent's own distance.
 //!
-//! If distances are uncertain, free slots have more influence: the logarithm of the ratio of the
-//! distances is shrunk towards zero by its variance relative to the variance of [`DIFFER`] (a
-//! conjugate normal mean: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
+//! If distances are uncertain, free slots have more influence. The logarithm of the ratio of the
+//! distances is then shrunk towards zero, the more the greater its variance is relative to the
+//! variance of [`DIFFER`] (a conjugate normal mean: Gelman et al., "Bayesian data analysis", 2013,
+//! section 2.5).
 //!
 //! If all of the [`NEAREST`] agents are full, the task goes to the agent where it ends first.
 

@@ -21,9 +21,9 @@ pub(in crate::strategy) fn hash(site: &Site<'_>, ordered: &[Candidate]) -> Ranke
     first(rendezvous(site.host, ordered, |_| true), NOBODY)
 }
 
-/// `domain`: chooses one agent for all sites of a public suffix, such as `.edu.cn` (section 1 of
-/// the paper, "by the suffix of the domain name"), by rendezvous hashing of the suffix. If the
-/// suffix belongs to a country with agents, one of these agents is chosen.
+/// `domain`: chooses one agent for all sites of a public suffix, such as `.edu.cn`, by rendezvous
+/// hashing of the suffix (section 1 of the paper that the README cites, "by the suffix of the
+/// domain name"). If the suffix belongs to a country with agents, one of these agents is chosen.
 pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);

@@ -16,7 +16,8 @@ use crate::strategy::{Candidate, Ranked, Site};
 const SAME_PLACE_KM: f64 = 25.0;
 
 /// `geographic`: chooses the geographically nearest agent, or an agent that is at most
-/// [`SAME_PLACE_KM`] farther (section 1 of the paper, "by geographic position").
+/// [`SAME_PLACE_KM`] farther (section 1 of the paper that the README cites, "by geographic
+/// position").
 pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = Direction::from(site.position.ok_or(NoPosition)?);
     let cosine = |candidate: &Candidate| candidate.home.direction.map(|direction| direction.cosine(site));
@@ -29,8 +30,8 @@ pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rn
 }
 
 /// `prefix`: chooses the agent whose address has the longest common prefix with the site's address
-/// (section 1 of the paper, "by IP address"). Addresses of different families have no common
-/// prefix.
+/// (section 1 of the paper that the README cites, "by IP address"). Addresses of different families
+/// have no common prefix.
 pub(in crate::strategy) fn prefix(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = site.address.ok_or(NoAddress)?.to_canonical();
     let shared =

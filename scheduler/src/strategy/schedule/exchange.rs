@@ -1,5 +1,5 @@
 //! Improves a plan: moves a site to another slot (jump), or swaps two sites, if this lowers the
-//! cost, which is the sum of the fourth powers of the slots' ends (Schuurman and Vredeveld,
+//! cost. The cost is the sum of the fourth powers of the slots' ends (Schuurman and Vredeveld,
 //! "Performance guarantees of local search for multiprocessor scheduling", 2007).
 //!
 //! This search is needed, because the first plan places one site after another and never moves a

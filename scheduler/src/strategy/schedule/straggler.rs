@@ -23,7 +23,7 @@ pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
 /// Maximum number of preemptions at once, because preemptions depend on uncertain estimates.
 const MOST_AT_ONCE: usize = 4;
 /// The duration of a handover: the aborted request, two passes of the scheduler, and the delivery
-/// of two orders. The site's interval and the round trips before the first page are added.
+/// of two orders. The site's interval and the round trips before the first page come in addition.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is preempted if its time at another agent is less than this share of its remaining time.
 /// The share is well below 1, because estimates of sizes, speeds and distances err by about ten per
@@ -249,7 +249,7 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
-        // Answers take more than a second, so the interval is twice this time, as predicted.
+        // Answers take 1.2 s, so the agent sends a request every 2.4 s, as predicted.
         let late = UnderWay {
             here: agent(1, 1200),
             took: secs(96),

@@ -250,8 +250,9 @@ impl RegressionSums {
     }
 }
 
-/// Converts seconds with a precision of a nanosecond. It is faster than `Duration`'s conversion.
-/// Planning five hundred sites for a thousand agents calls this function half a million times.
+/// Converts seconds to a duration with a precision of a nanosecond. It is faster than `Duration`'s
+/// conversion. Planning five hundred sites for a thousand agents calls this function half a million
+/// times.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
