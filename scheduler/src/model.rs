@@ -294,7 +294,7 @@ impl Strategy {
     }
 
     /// Whether the strategy gives some sites to an agent that may be nearer than the best known
-    /// agent. The strategies of the paper that the README cites do not.
+    /// agent. The strategies in the paper that the README cites do not explore.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }

@@ -2,9 +2,9 @@
 //!
 //! For each seed, a [`Draw`] makes some nodes of a [`Matrix`] agents and all other nodes sites.
 //! Landmarks are elected from the agents' mesh, and only landmarks and confirmers measure sites.
-//! [`run`] compares the map's predictions and the strategies' choices with the true round trips.
-//! The names of types call a compared strategy a *contender*. All results depend only on the matrix
-//! and the [`Settings`].
+//! [`run`] compares the map's predictions and the strategies' choices with the true round trips. In
+//! names of types, a compared strategy is a *contender*. All results depend only on the matrix and
+//! the [`Settings`].
 
 mod crawls;
 mod distribution;

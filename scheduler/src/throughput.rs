@@ -61,7 +61,7 @@ pub struct Growth {
 }
 
 /// Computes the growth of the totals from the slices. Despite rounding, totals never fall, and the
-/// last one equals `total`.
+/// last of them equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());

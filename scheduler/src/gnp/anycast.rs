@@ -16,8 +16,8 @@
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
 //!    they are often only round-robin DNS.
 //!
-//! The combined result is a confidence: the probability that the host has several locations, if
-//! half of all hosts have several.
+//! The combined result is a confidence: the probability that the host has several locations, under
+//! the assumption that half of all hosts do.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -284,8 +284,8 @@ fn limit(scores: &[f64]) -> f64 {
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
 }
 
-/// The probability of several locations for a score that exceeds the limit by `beyond`, if half of
-/// all hosts have several.
+/// The probability of several locations for a score that exceeds the limit by `beyond`, under the
+/// assumption that half of all hosts have several.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }

@@ -106,7 +106,8 @@ pub(super) trait ElectionCost {
         self.of(chosen)
     }
 
-    /// Records the present choice, so that implementations can keep partial sums.
+    /// Records the choice `_chosen`, so that implementations can compute the costs of its swaps
+    /// from stored sums.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 

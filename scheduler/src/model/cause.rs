@@ -1,7 +1,8 @@
 //! Causes: why a task waits, why its agent was chosen, and why a fallback replaced a strategy.
 //!
-//! The store and the wire use the words of these types. [`crate::strategy::explain`] turns causes
-//! into sentences for display, which are never stored.
+//! The store contains the words of these types. The messages of the protocol have an enum value for
+//! each word. [`crate::strategy::explain`] turns causes into sentences for display, which are never
+//! stored.
 
 use serde::{Deserialize, Serialize};
 

@@ -62,7 +62,7 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites in the order of the list, without duplicates.
     pub sites: Vec<SiteName>,
-    /// The positions of the sites for which the list has one.
+    /// The positions of the sites for which the list has a position.
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,

@@ -1,5 +1,5 @@
-//! Tests complete simulations on synthetic matrices, on the layout of the paper's experiment, and
-//! on measured matrices if the files exist.
+//! Tests complete simulations on synthetic matrices, on the layout of the experiment in the paper
+//! that the README cites, and on measured matrices if the files exist.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -27,7 +27,7 @@ pub mod straggler;
 pub(super) mod work;
 
 /// A plan is final for the sites that begin within this time. The time is longer than the delivery
-/// of an order, so that no slot idles. The time is short compared with a crawl.
+/// of an order takes, so that no slot is idle meanwhile. The time is short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// If a crawl exceeds its predicted time, its remaining time is assumed to be this share of the
 /// time that it has taken. The longer a crawl has taken, the larger its site probably is, because

@@ -222,12 +222,12 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    /// Crawls that ended after these seconds each.
+    /// Ended crawls with these durations, in seconds.
     fn ended(lasted: &[f64]) -> Vec<BegunCrawl> {
         lasted.iter().map(|time| BegunCrawl { time: secs(*time), ended: true }).collect()
     }
 
-    /// No sites yet, but a connected agent and a time limit of an hour.
+    /// A batch without remaining sites, with a connected agent and a time limit of an hour.
     fn some_left() -> Remaining {
         Remaining { at_most: secs(3600.0), connected: true, taking: true, ..Remaining::default() }
     }

@@ -9,14 +9,13 @@
 //! ```
 //!
 //! Here `g_i = |x - a_i| + h + h_i` is the distance from the place `x` with the height `h` to agent
-//! i, which is at `a_i` with the height `h_i`. `d_i` is the measured distance, and `s` is the
-//! softening. `P` is the weight of the prior, `rho` the distance to the nearest agent's position,
-//! and `r` the prior's reach.
+//! i, which is at `a_i` with the height `h_i`. `d_i` is the measured distance, `s` the softening,
+//! `P` the weight of the prior, `rho` the distance to the nearest agent, and `r` the prior's reach.
 //!
 //! The cost is computed some hundred times per host, so the code is made for speed. Points are on
-//! the stack, four agents are processed at a time by vector instructions, and the number `N` of
-//! components is a compile-time constant. A point has one component per dimension, then zeros up to
-//! `N - 1` components, then its height. No solver changes the zeros.
+//! the stack, vector instructions process four agents at a time, and the number `N` of components
+//! is a compile-time constant. A point has one component per dimension, then zeros up to `N - 1`
+//! components, then its height. No solver changes the zeros.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
@@ -26,8 +25,7 @@ use crate::gnp::objective::{HUBER, WORST};
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
-/// The distance to the nearest agent beyond which the prior takes effect, as a share of the median
-/// distance between agents.
+/// The distance to an agent beyond which the prior takes effect; a share of the median distance.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.

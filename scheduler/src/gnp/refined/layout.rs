@@ -36,7 +36,7 @@ const MOST_DAMPING: f64 = 1e3;
 /// failed step before it.
 const STEP_TRIES: usize = 6;
 /// Lower bound, in milliseconds, of the distance by which a difference of two places is divided.
-/// It avoids a division by zero.
+/// The bound avoids a division by zero.
 const NO_DISTANCE: f64 = 1e-9;
 
 #[derive(Debug, Clone, Copy)]

@@ -31,7 +31,7 @@ const FAR_SPREAD: f64 = 5.0;
 /// least 0.5, or suspect if its spread is at least 0.35.
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// The limits of bias and spread from which on an agent is judged as `trust`.
+/// An agent whose bias or spread reaches its limits is judged as `trust`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
     /// Minimum deviation of the bias as a log ratio, and as a number of standard deviations. A bias
@@ -49,8 +49,8 @@ impl Kind {
         let ([bias, odd_bias], [far, near, odd]) = match self {
             // These kinds of evidence count reports, so they have no limits of bias or spread.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
-            // A bias of 15 % (0.14 as a logarithm) changes a map no more than the usual differences
-            // among twelve honest landmarks.
+            // A bias of 15 % (0.14 as a logarithm) is tolerated: it changes a map no more than the
+            // usual differences between the measurements of twelve honest landmarks do.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),

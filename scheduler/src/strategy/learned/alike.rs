@@ -27,7 +27,7 @@ use super::{CRAWL_SPREAD, Prefix};
 /// The scale of similarity, as a root mean square difference of log round trips. At this difference
 /// the similarity is 0.6. Repeated measurements of one host by one prober differ by as much (5 %).
 const WIDTH: f64 = 0.05;
-/// Sites that differ by more than this many widths are not similar.
+/// Sites that differ by more than this many times [`WIDTH`] are not similar.
 const FARTHEST: f64 = 3.0;
 /// The correlation of the residuals of two sites at one place. It is below 1, because the sites'
 /// last miles differ.
@@ -86,7 +86,7 @@ impl Signature {
     }
 }
 
-/// The log residual of a crawl, after the agent's mean correction.
+/// The log residual of a crawl, after the correction by the agent's mean residual.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) agent: AgentId,

@@ -11,15 +11,15 @@
 //!    the task ends no later at the newcomer.
 //!
 //! By rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels long
-//! queues before any agent is idle. If queues were levelled only then, a slow agent could have
-//! tasks left that none of the idle agents may crawl. The end of a task is predicted from the tasks
-//! before it and the agent's pace.
+//! queues before any agent is idle. If queues were levelled only when an agent is idle, a slow
+//! agent could have tasks left that none of the idle agents may crawl. The end of a task is
+//! predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
 //! cannot move back until this agent has a free slot. After rule 2, the task would end a crawl's
-//! duration later at the former agent, so loads must change by two tasks, or paces by a third,
-//! before the task moves back. After rule 3, the newcomer is a stored candidate, so rule 3 does not
-//! apply to it again.
+//! duration later at the former agent. It moves back only after loads change by two tasks, or paces
+//! by a third. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply to it
+//! again.
 //!
 //! Tasks are taken from the queue that ends last. Each task moves to the agent where it ends first.
 
@@ -44,8 +44,8 @@ const MUCH_SOONER: f64 = 0.75;
 /// A newcomer is clearly nearer only if its distance is at most this share of the present agent's
 /// distance, because nine in ten predictions err by less than a third (docs/accuracy.md).
 const NEARER_SHARE: f64 = 0.67;
-/// A newcomer is clearly nearer only by at least this time, because a smaller difference has no
-/// effect on a crawl.
+/// A newcomer is clearly nearer only if its distance is shorter by at least this time, because a
+/// smaller difference has no effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may get a task that waits at another agent.

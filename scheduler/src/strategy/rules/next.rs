@@ -1,4 +1,4 @@
-//! Chooses the next candidate for a task that its agent handed back, or that its agent lost before
+//! Chooses the next candidate for a task that its agent handed back, or whose agent was lost before
 //! the crawl began.
 //!
 //! The task goes to the best of the remaining stored candidates, because a new choice could draw an
@@ -49,9 +49,10 @@ impl RecordedChoice {
     }
 }
 
-/// Chooses the best available candidate of a former choice, except its agent. Candidates with a
-/// free slot have priority. Returns `None` if no such candidate is available, or if the strategy
-/// allows only one agent for the site (`hash`, `domain`) and this agent is available.
+/// Chooses the best available candidate of a former choice, except the former agent. Candidates
+/// with a free slot have priority. Returns `None` if no such candidate is available, or if the
+/// strategy allows only one agent for the site (`hash`, `domain`) and the former agent is
+/// available.
 pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {
