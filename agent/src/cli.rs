@@ -33,8 +33,8 @@ mod probe;
 mod progress;
 mod request;
 
-/// Number of the runtime's threads. Two are enough, because an agent mostly waits. The number is
-/// small because thirty agents may share one machine.
+/// Number of worker threads of the tokio runtime. Two are enough, because an agent mostly waits for
+/// the network. More would be a burden where thirty agents share one machine.
 const WORKERS: usize = 2;
 /// Maximum number of bytes to read from a token file. A token has 64 bytes.
 const MOST_TOKEN: u64 = 4096;
@@ -208,7 +208,8 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = match cli.command {
-        // A crawl runs one tokio task at a time, so a second thread costs more than it gains.
+        // `crawl` rarely has two tokio tasks to run at the same time, so a second thread costs more
+        // than it gains.
         Command::Crawl(_) => Builder::new_current_thread(),
         Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
         Command::Completions { .. } | Command::Man { .. } => Builder::new_current_thread(),
@@ -335,7 +336,8 @@ fn start_command(dir: &Path) -> String {
     }
 }
 
-/// A command of this program for the agent with this folder, run as the user who owns the folder.
+/// The command line that runs `landfall-agent` with the subcommand `command` for the agent with
+/// this folder, as the user who owns the folder.
 fn as_owner(dir: &Path, command: &str) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };

@@ -1,9 +1,10 @@
 //! Crawls one site politely for one lease, and returns an [`Outcome`].
 //!
 //! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages. Only
-//! `crawl::fetch` sends requests. `crawl::politeness` paces the requests, and its `robots` decides
-//! which paths are allowed. `crawl::frontier` picks the next path. `crawl::budget` limits the
-//! crawl. Requests are sequential: the agent never sends two requests to a site at the same time.
+//! `crawl::fetch` sends requests. `crawl::politeness` paces the requests, and its module `robots`
+//! decides which paths are allowed. `crawl::frontier` picks the next path. `crawl::budget` limits
+//! the crawl. Requests are sequential: the agent never sends two requests to a site at the same
+//! time.
 //!
 //! A crawl that skipped paths because its budget was spent is truncated, never complete. A crawl
 //! that fetched no page is neither truncated nor complete.
@@ -117,9 +118,9 @@ async fn run_within(
             return CrawlEnd::Stopped(snapshot);
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
-            // The pause counts against the crawl's time even while no agent has the lease. A crawl
-            // that resumes before the pause ends has no fetcher yet. It does not count the pause
-            // again.
+            // The pause counts against the crawl's time budget even while no agent has the lease.
+            // If the crawl resumes before the pause ends, it ends here again, without a fetcher.
+            // Then the pause is not counted again.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -145,8 +146,8 @@ async fn run_within(
     ended
 }
 
-/// A running crawl. It owns all data that the outcome reports, so the future of `walk` can be
-/// dropped at any await.
+/// A running crawl. It owns all data that the outcome reports. So no data are lost if the future of
+/// `walk` is dropped at an await.
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
@@ -291,7 +292,7 @@ impl Crawl {
         }
     }
 
-    /// Finds the site, and counts the search as a request.
+    /// Finds the site's origin. For the request interval, the search counts as a request.
     async fn settle(
         &mut self,
         context: &RequestContext,

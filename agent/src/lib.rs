@@ -75,7 +75,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let (traces, exporting) =
         config.otlp.clone().map(|collector| start_traces(collector, &config.name, &crawled)).unzip();
     let work = work.storing(store.clone()).crawling_with(external).tracing_with(traces);
-    // The first scrape already finds the slots.
+    // Set the gauges before the server of metrics starts, so that the first scrape shows the slots.
     METRICS.work_is(work.state());
     let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
     let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];

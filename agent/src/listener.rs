@@ -17,8 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum concurrent connections. More are not needed, because each agent measures at most a few
-/// dozen beacons, a few at a time, and few programs read metrics.
+/// Maximum concurrent connections. More are not needed. Each agent measures at most a few dozen
+/// beacons, a few at a time, so few agents are connected to one beacon. Few programs read metrics.
 const MAX_CONNECTIONS: usize = 256;
 /// Idle time after which a full listener may close a connection to admit a new one. It is longer
 /// than a prober's pause between two samples.

@@ -1,5 +1,5 @@
 //! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
-//! `probe::schedule` decides the next step, and `probe::stopping` decides when to stop.
+//! `probe::schedule` decides a prober's next step, and `probe::stopping` decides when to stop.
 //! `probe::weighted_mean` summarises the samples. `probe::settle` finds a site's origin.
 //!
 //! The prober pauses before *every* request. So even if several probers measure a host in turn, the

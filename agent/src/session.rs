@@ -1,10 +1,10 @@
 //! The agent's side of sessions: connects, registers, handles messages, drains and reconnects.
 //!
 //! One tokio task owns the stream and the [`Work`], which outlives sessions. While the scheduler is
-//! unreachable, crawls continue until the deadline, which is counted from the time at which the
-//! last acknowledged heartbeat was *sent*. At the deadline the agent stops its crawls, because
-//! other agents may have their leases by then. Outcomes are stored, and are reported until they are
-//! acknowledged.
+//! unreachable, crawls continue until the deadline of their leases. The deadline is counted from
+//! the time at which the last acknowledged heartbeat was *sent*. At the deadline the agent stops
+//! its crawls, because the scheduler may then have granted their leases to other agents. Outcomes
+//! are stored, and are reported until they are acknowledged.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -244,7 +244,8 @@ impl ActiveSession {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Await `work` even while the transport is full: the deadline is one of its events.
+                // Await `work` even while the transport is full, because one of its events reports
+                // that the deadline has passed.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),
@@ -310,7 +311,8 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint, then returns the lease: a returned lease permits no further report.
+    /// Sends the checkpoint first and then returns the lease, because the scheduler accepts no
+    /// checkpoint of a returned lease.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -348,7 +350,8 @@ impl ActiveSession {
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
-        // Announce the end first, or the scheduler could grant the returned leases again.
+        // Announce the agent's end first, or the scheduler could grant the returned leases to this
+        // agent again.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let limit = DRAIN_TIMEOUT + work.grace();

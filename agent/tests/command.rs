@@ -1,5 +1,6 @@
-//! Tests of the `landfall-agent` binary: killed crawls resume, mistakes and an open guard are
-//! reported, and nothing in the environment redirects the agent's requests.
+//! Tests of the `landfall-agent` binary. Killed crawls resume. Mistakes are reported, and so are
+//! private networks that the guard permits. Nothing in the environment redirects the agent's
+//! requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

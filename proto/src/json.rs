@@ -67,7 +67,7 @@ pub(crate) fn word<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printe
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word_or_unknown())
 }
 
-/// Prints the name of an enum's value, or an empty text.
+/// Prints the name of an enum's value; an empty text if the value is unspecified or unknown.
 pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
 }

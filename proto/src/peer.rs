@@ -25,7 +25,7 @@ pub enum Stranger {
     OtherAuthority,
     /// The server refuses a TLS session.
     NoTlsSession,
-    /// The server does not speak HTTP/2.
+    /// The server does not use HTTP/2.
     NoGrpc,
 }
 
@@ -59,7 +59,7 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
 }
 
 /// Finds out why the server at a plaintext URL is a stranger, from its first bytes on a separate
-/// connection. Returns `None` if the server speaks HTTP/2, sends nothing, or cannot be reached. The
+/// connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be reached. The
 /// error of a failed call would not suffice: it lacks the cause if the tokio task that drives the
 /// connection notices the end of the connection first.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {

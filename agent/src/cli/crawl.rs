@@ -22,8 +22,8 @@ use crate::net::user_agent::Product;
 use crate::warc::Store;
 
 /// The default policy. A `shortest_interval` below `request_interval` shortens the interval for
-/// large sites, because their servers can bear more load (`crawl::politeness`). The default is
-/// longer than any `request_interval`, so it shortens no interval.
+/// large sites, because their servers can bear more load (`crawl::politeness`). The default
+/// `shortest_interval` is above every `request_interval`, so it shortens no interval.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -154,8 +154,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         CrawlEnd::Stopped(_) if file.is_some() => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped; run the same command to resume it"));
         }
-        // A crawl without a scheduler never ends as `Paused` or `NotPermitted`: it waits until
-        // pauses end, and needs no permit.
+        // A crawl without a scheduler never ends as `Paused`, because it waits until pauses end. It
+        // never ends as `NotPermitted`, because it needs no permit for the site's address.
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }

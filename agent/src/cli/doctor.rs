@@ -111,7 +111,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         }
     };
     let mut check = None;
-    // Never an error: the URLs were checked when the configuration was read.
+    // `try_new` never fails here, because the URLs were checked when the configuration was read.
     let configured = Schedulers::try_new(&config.scheduler);
     for scheduler in configured.iter().flat_map(Schedulers::configured) {
         let (url, channel) = (&scheduler.url, connect(config, scheduler, ca.as_deref()).await);

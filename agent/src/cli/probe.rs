@@ -1,5 +1,5 @@
-//! `landfall-agent probe`: prints every sample with its phases when it arrives, and the statistical
-//! weighted mean at the end.
+//! `landfall-agent probe`: prints the durations of the connection's phases (DNS, connect, TLS),
+//! then every sample as soon as it arrives, and at the end the statistical weighted mean.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -90,8 +90,8 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Chooses the exit code of a failure: `SiteFailed`, unless the order was invalid or this machine
-/// does not permit the measurement.
+/// Chooses the exit code of a failure: `SiteFailed`, unless the measurement order was invalid or
+/// this machine does not permit the measurement.
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),

@@ -59,7 +59,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a resumed crawl, which begins with the earlier totals.
+    /// The ledger of a resumed crawl. It begins with the totals of the crawl before it was stopped.
     pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
             pages: totals.pages,

@@ -1,10 +1,11 @@
 //! Crawls a site with another program, such as wget2 or Scrapy, instead of with [`crate::crawl`].
 //!
-//! The agent finds the site's origin and waits for the permit for its address. Then it runs the
-//! operator's command once per lease, with the details of the crawl in environment variables. The
-//! agent limits the time. When the lease ends, the agent stops the program and all its processes.
-//! The agent makes the outcome from the program's exit status and statistics. The program, not the
-//! agent, must pace its requests. A crawl cannot resume: each lease starts it from the beginning.
+//! The agent finds the site's origin and waits until the scheduler permits requests to the site's
+//! address. Then it runs the operator's command once per lease, with the details of the crawl in
+//! environment variables. The agent limits the command's running time. When the lease ends, the
+//! agent stops the program and all its processes. The agent makes the outcome from the program's
+//! exit status and statistics. The program, not the agent, must pace its requests. A crawl cannot
+//! resume: each lease starts it from the beginning.
 
 use std::io;
 use std::net::IpAddr;
@@ -54,7 +55,7 @@ const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// from being restarted at once. It also gives the agent time to notice that a signal stopped the
 /// agent as well as the crawler. The crawl then counts as stopped, not as crashed.
 const CRASH_REST: Duration = Duration::from_secs(1);
-/// Maximum time limit of a crawl, within the clock's range.
+/// Maximum time limit of a crawl. It keeps the deadline within the clock's range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The operator's command that crawls leased sites. Cheap to clone.
@@ -246,7 +247,7 @@ impl Started {
 #[derive(Debug)]
 struct Target<'a> {
     origin: &'a Origin,
-    /// The address for which the scheduler has given a permit.
+    /// The site's address, to which the scheduler permits requests.
     address: IpAddr,
     started: Started,
     deadline: Instant,
@@ -260,7 +261,7 @@ impl Target<'_> {
     }
 }
 
-/// Finds the site's origin, and the address for which there is a permit.
+/// Finds the site's origin, and the address to which the scheduler permits requests.
 async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result<(Origin, IpAddr), WalkEnd> {
     let timeouts = Timeouts::default();
     let site_address = SiteAddress::new(&crawl.context, crawl.permits.clone(), timeouts.connect);

@@ -229,8 +229,8 @@ impl Fetcher {
     /// HTTP/2 would send all later requests over it.
     fn renew_client(&mut self) {
         let connect_delay = ConnectDelay::default();
-        // The same settings have built the old client. If building a client fails now, keep the
-        // old client.
+        // The old client was built with the same settings. If building a new client fails now, keep
+        // the old client.
         if let Ok(client) = client(&self.context, self.timeouts, &self.site_address, &self.resolving, &connect_delay) {
             self.client = client;
             self.connect_delay = connect_delay;
@@ -377,8 +377,8 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // By default the library repeats some requests, which the crawler can neither pace nor
-        // count.
+        // By default the library repeats some failed requests. The crawler could neither pace nor
+        // count the repetitions.
         .retry(reqwest::retry::never())
         .no_proxy()
         .referer(false)

@@ -140,7 +140,7 @@ impl Frontier {
     }
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before you offer
-    /// paths found on the returned one.
+    /// paths found on the page of the returned path.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));

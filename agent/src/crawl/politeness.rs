@@ -43,12 +43,13 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// There are too many errors if the time window has at least `LEAST_REQUESTS` requests, and the
-/// fraction of errors exceeds `MAX_ERROR_SHARE`.
+/// There are too many errors if at least `LEAST_REQUESTS` requests were sent in the last `WINDOW`,
+/// and the fraction of them that failed exceeds `MAX_ERROR_SHARE`.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// The resolution of the time window. The length of the window is inexact by up to this time.
+/// The time that one entry of `Politeness::window` covers. The length of the window is inexact by
+/// up to this time.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Number of consecutive errors that opens the breaker.

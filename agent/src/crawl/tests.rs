@@ -78,7 +78,7 @@ impl TestCrawl {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// Spawns the crawl, which runs until it ends or the token is cancelled.
+    /// Spawns the crawl. It runs until its end, or until the returned token is cancelled.
     fn spawn(self) -> (CancellationToken, JoinHandle<CrawlEnd>) {
         (self.stop.clone(), tokio::spawn(self.run()))
     }

@@ -108,8 +108,8 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // Read the newest page first, which ends its visit, because the crawl may now end or
-            // pause.
+            // If the crawl may end or pause now, read the newest page first. Otherwise the visit of
+            // this page would not be recorded.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -167,7 +167,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a frame that is not the visit of a page, for example the frame of a sitemap.
+    /// Ends a frame of the frontier's log that records no visit of a page, for example the frame of
+    /// a sitemap.
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();
@@ -217,8 +218,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends a request. While the site responds with 429 or 503, repeats the request, so that a
-    /// busy site loses no page. `None` if the request failed.
+    /// Sends a request. While the site responds with 429 or 503, repeats the request up to
+    /// [`ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None` if the
+    /// request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;

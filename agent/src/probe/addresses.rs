@@ -22,9 +22,9 @@ use super::{
 use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
 
-/// Maximum time for which an order waits for its address. If the address has few sites, the order
-/// usually gets it in time. If it has many sites, waiting orders are reported to the scheduler
-/// before they expire.
+/// Maximum time for which an order waits for the lock of its address. If the address has few sites,
+/// the order usually gets the lock in time. If the address has many sites, waiting orders are
+/// reported to the scheduler before they expire.
 const WAIT: Duration = Duration::from_secs(5);
 /// Number of locks above which locks that no order uses are removed.
 const SWEPT_BEYOND: usize = 4096;

@@ -1,4 +1,5 @@
-//! The statistical weighted mean of a host's samples (the paper, 2.2.1). This module is pure.
+//! The statistical weighted mean of a host's samples (section 2.2.1 of the paper, which the README
+//! cites). This module is pure.
 //!
 //! The published rule chooses a bin width from the distribution of the samples, divides each sample
 //! by this width, and rounds down. The result is the mean of all samples in the three most frequent

@@ -3,8 +3,8 @@
 //! The scheduler has its own certificate authority, which the agent does not know yet. So the
 //! operator passes the authority's fingerprint together with the token. In a first handshake the
 //! agent only reads the certificates that the scheduler presents; it trusts none of them and sends
-//! nothing. The certificate with the operator's fingerprint (SHA-256) is the authority's, and the
-//! second connection trusts only this authority.
+//! nothing. The certificate with the fingerprint (SHA-256) that the operator passed belongs to the
+//! authority. The second connection trusts only this authority.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

@@ -388,8 +388,8 @@ async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
     session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     // The agent answers each order at once with a long message, until the transport is full. On a
-    // slow machine the deadline may pass before the agent has all orders. It then does not read the
-    // remaining orders.
+    // slow machine the deadline may pass before the agent has all orders. The agent then does not
+    // read the remaining orders.
     let url = "x".repeat(450);
     let orders = async {
         for order_id in 0..6000 {

@@ -1,9 +1,10 @@
 //! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
 //! outlives sessions.
 //!
-//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once. If a task had
-//! several leases, only the newest is crawled. The number of outcomes is limited. Every crawl is
-//! stopped when the deadline passes.
+//! Invariants: At most `capacity` crawls run, not counting crawls that are being stopped. Each
+//! lease is crawled at most once. If a task had several leases, only the newest is crawled. The
+//! number of unacknowledged outcomes is limited. Every crawl is stopped when the deadline of the
+//! leases passes.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -67,8 +68,8 @@ pub struct Work {
     running: HashMap<LeaseKey, RunningCrawl>,
     crawls: JoinSet<Option<WorkEvent>>,
     measures: JoinSet<MeasuredOrder>,
-    /// The order that each measurement's task carries out. It is needed to report the order if the
-    /// task panics.
+    /// The number of the order that each tokio task in `measures` carries out. It is needed to
+    /// report the order if the tokio task panics.
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
@@ -150,7 +151,8 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Time that a stopped crawl may need to end, in addition to the time for its requests.
+    /// Additional time for which a stopping agent waits for external crawlers; zero without an
+    /// external crawler.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }
@@ -225,7 +227,7 @@ impl Work {
                 event
             }
             Err(error) => {
-                // The error must be a panic, because tasks of crawls are never aborted.
+                // The error must be a panic, because the tokio tasks of crawls are never aborted.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
                 METRICS.crawl_ended(CrawlResult::Crashed);

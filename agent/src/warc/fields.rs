@@ -39,7 +39,7 @@ impl Fields {
         self.0.push_str("\r\n");
     }
 
-    /// Completes the head of a record with a block of `length` bytes.
+    /// Completes the head of a record whose block has `length` bytes.
     pub(super) fn end(mut self, length: u64) -> String {
         self.add("Content-Length", &length.to_string());
         self.0.push_str("\r\n");

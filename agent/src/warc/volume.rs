@@ -78,7 +78,7 @@ pub(super) struct Volume {
 
 impl Volume {
     /// Creates a file with its warcinfo record. Fails with `AlreadyExists` if the name is taken.
-    /// Any other error comes from the disk, and leaves no file.
+    /// Any other error comes from the disk; the new files are removed if possible.
     pub(super) fn begin(
         folder: &Path,
         stem: &str,

@@ -25,8 +25,8 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 /// A handle on the shell. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Guardian {
-    /// `None` after the pipe was closed. A line has only a few bytes and the shell reads it at
-    /// once, so writing does not block.
+    /// `None` after the pipe was closed. Writing does not block, because the agent writes lines of
+    /// a few bytes, which the shell reads at once.
     pipe: Arc<Mutex<Option<ChildStdin>>>,
     _shell: Arc<Child>,
 }

@@ -92,7 +92,8 @@ fn process(root: &tempfile::TempDir, name: &str) -> Pid {
     Pid::from_raw(read(root, name).trim().parse().unwrap())
 }
 
-/// Whether a process is running. A zombie, which its parent has not waited for yet, is not.
+/// Whether a process is running. A zombie (a dead process for which its parent has not waited yet)
+/// does not count as running.
 fn runs(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -257,8 +258,8 @@ async fn the_death_of_the_agent_kills_all_processes_of_its_crawlers() {
     let script = ScriptCrawl::of(&format!("{FOREVER} & echo $! > child; echo $$ > started; wait")).start().await;
     let other = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
     let spared = process(&other.root, "output/started");
-    // Tell the guardian that the group of the other crawl has ended. The guardian must not kill
-    // this group.
+    // Tell the guardian that the other crawl's process group has ended. The guardian must then not
+    // kill this group.
     script.guardian.add(spared);
     script.guardian.remove(spared);
     script.guardian.close();

@@ -37,8 +37,8 @@ impl Verdict {
 /// reports zero, and is successful unless the exit code says otherwise.
 ///
 /// # Errors
-/// Returns the reason if the crawler was killed or could not be started, because this says nothing
-/// about the site.
+/// Returns the reason if the crawler was killed or could not be started. There is no outcome then,
+/// because these failures say nothing about the site.
 pub(super) fn judge(
     ending: Ending,
     statistics: &Result<Option<Statistics>, StatisticsError>,

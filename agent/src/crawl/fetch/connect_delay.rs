@@ -1,10 +1,11 @@
 //! Delays a crawl's new connection by a few milliseconds, because the previous connection is
 //! usually free again by then.
 //!
-//! The library returns a connection to its pool only after one of its tasks has seen the end of the
-//! last body. A request that is sent earlier starts a second connection while it waits for the
-//! first, and uses the connection that is ready first. The pool completes the second connection in
-//! any case. So a handshake is wasted, and the second connection replaces the first in the pool.
+//! The HTTP library returns a connection to its pool only after a background task of the library
+//! has seen the end of the last body. A request that is sent earlier finds no free connection. It
+//! starts a new connection, and uses the new or the previous one, whichever is ready earlier. The
+//! pool completes the new connection in any case. So a handshake is wasted, and the new connection
+//! replaces the previous one in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -30,8 +30,8 @@ const MAX_BROTLI_WINDOW: usize = 16 << 20;
 /// Number of decoded bytes from which the limits on expansion and on large windows apply. The
 /// limits do not apply to smaller pages, which can be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
-/// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
-/// after each byte sends ten encoded bytes per decoded byte.
+/// Maximum encoded bytes per decoded byte. The first [`FREE_BYTES`] encoded bytes do not count. A
+/// server that flushes its encoder after each byte sends ten encoded bytes per decoded byte.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];

@@ -28,13 +28,13 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
 /// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Minimum of the time limit for reading an unwanted body. The time limit is twice the time to the
-/// first byte, which is about the time of a new handshake. A longer read would cost more than a new
-/// connection.
+/// Minimum of the time limit for reading an unwanted body. The time limit is twice the response's
+/// time to first byte. A new handshake takes about as long, so reading for longer would cost more
+/// than a new connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// Memory budget in [`UNIT`]s for the decoding windows of the whole process, not counting the first
-/// megabyte of each window. A body waits until it gets its permits.
+/// Memory budget in [`UNIT`]s for the large decoding windows of the whole process. A body of more
+/// than a megabyte waits until it gets permits for its whole window.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// Number of bytes of memory per permit.
 const UNIT: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub(in crate::crawl) struct CrawlResponse {
     /// Number of body bytes received so far, before decoding.
     received: u64,
     body: Body,
-    /// The permit for the decoder's window if it is large.
+    /// The permits of [`WINDOWS`] for the decoder's window, if the window is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
     /// The crawl's deadline. If the deadline cuts the body, the stored record says so.
@@ -64,8 +64,8 @@ enum Body {
 }
 
 impl CrawlResponse {
-    /// Checks the header of the response to the request sent at `asked_at`. If the response is to
-    /// be stored, it is recorded, at most until the crawl's deadline.
+    /// Checks the header of the response to the request sent at `asked_at`. `recording` stores the
+    /// response, if it is to be stored, and has the crawl's deadline.
     pub(super) fn vet(
         response: reqwest::Response,
         timeouts: Timeouts,

@@ -49,9 +49,9 @@ pub struct Checkpoint {
 pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes the newest state whose queue fits, from the log that `reader` reads. Also returns the
-/// size class of that queue.
+/// size class of that queue: an index into the maximum queue sizes of `log_points`, largest first.
 pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(Checkpoint, usize)> {
-    // If the queue has shrunk since the last checkpoint, a larger size class may fit now.
+    // If the queue has shrunk since the last checkpoint, the next larger size class may fit now.
     let mut size = log_points.size.saturating_sub(1);
     loop {
         let (point, from) = log_points.newest(size);
@@ -91,8 +91,8 @@ impl CheckpointState {
         if body.len() > MOST_INFLATED {
             return Err(bad("it is too long"));
         }
-        // Check the count before allocating memory, because another agent, which may be malicious,
-        // made the checkpoint.
+        // Check the number of queued paths before allocating memory for them. Another agent made
+        // the checkpoint, and that agent may be malicious.
         if queued_in(&body).ok_or_else(|| bad("its fields are invalid"))? > MAX_QUEUED {
             return Err(bad("it has too many queued paths"));
         }

@@ -64,8 +64,8 @@ impl KnownPaths {
     pub(super) fn apply(&mut self, frame: &LogFrame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
-            // Called only to count the path in its calendar. The result does not matter, because
-            // the path was allowed when it was found.
+            // Called only to count the path for the limit on the pages of a calendar (`trap`). The
+            // result does not matter, because the path was allowed when it was found.
             self.traps.allow(&queued.path);
             self.queued += 1;
         }

@@ -164,8 +164,8 @@ impl Part {
 
     fn remove(&mut self, key: u128) -> bool {
         let Ok(mut hole) = self.find(key) else { return false };
-        // A hole would end searches too early, so move fingerprints between the hole and the next
-        // free slot into the hole.
+        // The empty slot would end searches for later fingerprints too early. So move one of these
+        // fingerprints into it, and repeat this for the slot that becomes empty.
         let mut at = self.after(hole);
         while self.slots.get(at) != 0 {
             let home = Self::home(self.slots.get(at), self.slots.len);

@@ -162,8 +162,9 @@ fn open_blocking(
             .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
-    // A local frontier without fetched pages is kept too, unless it is new, because it may contain
-    // a pause that the site requires.
+    // The checkpoint is used if the local frontier is new, or if the checkpoint has more pages. If
+    // both have no page, the local frontier is used, because it may contain a pause that the site
+    // requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {

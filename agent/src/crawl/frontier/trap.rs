@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of segments of a path. An ordinary path has a handful. A wrong relative link can
-/// add one segment at every step, endlessly.
+/// Maximum number of segments of a path. An ordinary path has a handful. A wrong relative link on
+/// every page of a site can add a segment to the path each time it is followed, endlessly.
 const MAX_SEGMENTS: usize = 32;
 /// Maximum consecutive occurrences of a group of segments. `/a/a/` exists on ordinary sites;
 /// `/a/a/a/` hardly ever does.

@@ -21,8 +21,8 @@ const MAX_LINKS: usize = 10_000;
 /// hundred bytes.
 const FEW_LINKS: usize = 28;
 /// Maximum memory of the parser for one page. The parser buffers a tag that continues in the next
-/// piece, and needs 128 bytes per open element. On a page that closes no paragraph, all paragraphs
-/// stay open.
+/// piece, and needs 128 bytes per open element. There can be many open elements: on a page that
+/// closes no paragraph, all paragraphs stay open.
 const MAX_PARSER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -85,8 +85,8 @@ async fn no_redirect_is_followed_to_a_private_address() {
         // forbids the whole site.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
-        // Some spellings are invalid URLs. Then robots.txt counts as missing, and the page's link
-        // leads nowhere inside the site.
+        // Some spellings are invalid URLs. Then robots.txt counts as missing, and the start page is
+        // the only page, because its link is invalid too.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
     }
     assert_eq!(connections(&secrets), 0);

@@ -76,7 +76,7 @@ async fn a_page_counts_as_visited_though_the_next_request_hangs() {
     let (watched, mut progress) = tokio::sync::watch::channel(CrawlProgress::default());
     let storage = CrawlStorage { progress: Some(watched), ..CrawlStorage::default() };
     let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site) }.spawn();
-    // The crawl reads the second page while it waits for the third. The link that it finds is
+    // The crawl reads the second page while it waits for the third. The link on the second page is
     // queued, and the second page itself counts as queued until its visit ends.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;

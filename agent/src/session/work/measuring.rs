@@ -71,7 +71,8 @@ impl Work {
         }
     }
 
-    /// Drops the measurements of an ended session. The next session orders them again.
+    /// Drops the measurements of an ended session. The scheduler orders them again in the next
+    /// session.
     pub(in crate::session) fn abandon_orders(&mut self) {
         self.measures.abort_all();
         self.measures = JoinSet::new();
