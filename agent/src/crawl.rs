@@ -119,7 +119,7 @@ async fn run_within(
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
             // The pause counts against the crawl's time budget even while no agent has the lease.
-            // If the crawl resumes before the pause ends, it ends here again, without a fetcher.
+            // A crawl that resumes before the pause ends gets here again, but has no fetcher yet.
             // Then the pause is not counted again.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);

@@ -121,7 +121,7 @@ pub async fn run(
             SessionEnd::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             SessionEnd::Superseded(_) => {
                 yields = true;
-                // The process that runs as this agent will start these crawls again, so this
+                // The other process that runs as this agent will start these crawls again, so this
                 // process must not claim their leases.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
@@ -244,8 +244,7 @@ impl ActiveSession {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Await `work` even while the transport is full, because one of its events reports
-                // that the deadline has passed.
+                // Await `work` even while the transport is full: its events include the deadline.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),
@@ -311,8 +310,7 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint first and then returns the lease, because the scheduler accepts no
-    /// checkpoint of a returned lease.
+    /// Sends the checkpoint before it returns the lease, because no checkpoint is accepted later.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -350,8 +348,7 @@ impl ActiveSession {
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
-        // Announce the agent's end first, or the scheduler could grant the returned leases to this
-        // agent again.
+        // Announce the end first, or this agent could be granted the returned leases again.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let limit = DRAIN_TIMEOUT + work.grace();

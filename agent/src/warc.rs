@@ -94,8 +94,8 @@ impl Store {
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// Writes the waiting exchanges, and closes the WARC file. Call this function after all crawls
-    /// have ended, because later exchanges are refused.
+    /// Writes the waiting exchanges (requests with their responses), and closes the WARC file. Call
+    /// this function after all crawls have ended, because later exchanges are refused.
     pub async fn close(&self) {
         self.closing.cancel();
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -110,7 +110,8 @@ impl Store {
 pub struct Recorder {
     store: Store,
     of: Arc<CrawlIdentity>,
-    /// Exchanges that have ended but were not passed to the writer yet.
+    /// Exchanges (requests with their responses) that have ended but were not passed to the writer
+    /// yet.
     ended: Arc<EndedExchanges>,
 }
 

@@ -72,7 +72,7 @@ pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
 }
 
-/// Prints the cause of a wait; an empty text if nothing waits.
+/// Prints the cause for which a task waits; an empty text if the task does not wait.
 pub fn wait<S: Serializer>(wait: &Option<Wait>, serializer: S) -> Printed<S> {
     serializer.serialize_str(wait.as_ref().map_or("", |wait| wait.cause().word()))
 }

@@ -40,7 +40,8 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// Finds, from a connection error, why the server is a stranger; `None` if the network failed.
+/// Finds, from a connection error, why the server is not a scheduler of this fleet; `None` if the
+/// network failed.
 pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     let mut tls = None;
     let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
@@ -58,10 +59,10 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     }
 }
 
-/// Finds out why the server at a plaintext URL is a stranger, from its first bytes on a separate
-/// connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be reached. The
-/// error of a failed call would not suffice: it lacks the cause if the tokio task that drives the
-/// connection notices the end of the connection first.
+/// Finds out why the server at a plaintext URL is not a scheduler, from its first bytes on a
+/// separate connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be
+/// reached. The error of a failed call would not suffice: it lacks the cause if the tokio task that
+/// drives the connection notices the end of the connection first.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);

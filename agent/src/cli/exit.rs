@@ -1,5 +1,5 @@
 //! A command that fails prints one sentence to standard error, and returns one of the exit codes
-//! that `landfall --help` lists.
+//! that `landfall-agent --help` lists.
 
 use std::process::ExitCode;
 

@@ -48,8 +48,8 @@ pub(crate) mod program;
 mod statistics;
 mod verdict;
 
-/// Time for which the agent still reads output after it has killed a crawler. Only a process that
-/// left the crawler's process group can still have the output pipe open.
+/// Time for which the agent still reads output after it has killed a crawler. The output usually
+/// ends at once. Only a process that left the crawler's process group can keep the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
 /// from being restarted at once. It also gives the agent time to notice that a signal stopped the
@@ -243,7 +243,7 @@ impl Started {
     }
 }
 
-/// What the command crawls, and the deadline.
+/// What the command crawls, and until when.
 #[derive(Debug)]
 struct Target<'a> {
     origin: &'a Origin,
@@ -288,8 +288,8 @@ fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
     started.outcome(Verdict { kind, trouble, message, ..Verdict::NOTHING }, None)
 }
 
-/// Copies the output to the log until the output ends, or until shortly after `closing` is
-/// cancelled. The task returns the last line.
+/// Copies a crawler's output to the log until the output ends, or until shortly after `closing` is
+/// cancelled. The spawned tokio task returns the last line of the output.
 fn copy_output(mut log: OutputLog, output: Receiver, closing: &CancellationToken) -> JoinHandle<String> {
     let closing = closing.clone();
     tokio::spawn(async move {

@@ -51,7 +51,7 @@ pub(super) mod trouble;
 /// oldest.
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// Number of bytes that an HTTP/2 server may send before the client reads them. The library's
-/// default of 5 MiB is half of an agent's memory.
+/// default is 5 MiB for each crawl, and would take half of an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
 /// Maximum header size that the library accepts for HTTP/2. It exceeds the crawler's own limit, so
 /// that the crawler can distinguish an oversized header from a malformed one. For HTTP/1.1 the

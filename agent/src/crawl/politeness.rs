@@ -43,8 +43,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// There are too many errors if at least `LEAST_REQUESTS` requests were sent in the last `WINDOW`,
-/// and the fraction of them that failed exceeds `MAX_ERROR_SHARE`.
+/// A crawl pauses for `WINDOW_PAUSE` after too many errors: if at least `LEAST_REQUESTS` requests
+/// were sent in the last `WINDOW`, and more than `MAX_ERROR_SHARE` of these requests failed.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
@@ -57,8 +57,8 @@ pub(super) const BREAKER: u32 = 50;
 /// The mean time to first byte from which a site counts as slow. The interval between requests to a
 /// slow site is at least twice its mean time to first byte.
 const SLOW: Duration = Duration::from_secs(1);
-/// The factor on the interval while the scheduler is disconnected and can neither slow the crawl
-/// down nor end its lease.
+/// Factor by which the interval grows while the scheduler is disconnected, because the scheduler
+/// can then neither slow the crawl down nor end its lease.
 const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
@@ -106,7 +106,7 @@ pub struct RateState {
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     pub recent_requests: u32,
-    /// Number of recent requests that failed.
+    /// Number of requests in the last minute that failed.
     pub recent_errors: u32,
 }
 

@@ -182,8 +182,8 @@ async fn a_crawl_delay_slows_the_crawl_down() {
 /// time. It is an eighth of the tested intervals.
 const LATER: Duration = Duration::from_millis(100);
 
-/// Checks the gaps between requests as the server saw them. A delay of the first of two requests
-/// makes their gap look shorter.
+/// Checks the gaps between requests as the server saw them. If the first of two requests arrives
+/// late, their gap looks shorter. So gaps may be shorter than the interval by `LATER`.
 fn assert_gaps(site: &TestServer, interval: Duration) {
     let seen = site.requests();
     for pair in seen.windows(2) {

@@ -32,7 +32,7 @@ pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 /// or 503.
 const ATTEMPTS: u32 = 3;
 pub(super) const MAX_REDIRECTS: usize = 5;
-/// Maximum time to process links before the crawl yields to other tasks. robots.txt may have
+/// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
 /// thousands of rules, and each link is matched against all of them.
 const TURN: Duration = Duration::from_millis(5);
 

@@ -6,7 +6,8 @@
 //! address, the prober reports that address and sends nothing to it. The scheduler orders the site
 //! again when the lock of that address is free. Without locks, a machine with many names could get
 //! one request a second for each name. If another order on this agent is using the address, the new
-//! order waits for a few seconds. If the address is still in use then, the prober reports it too.
+//! order waits for a few seconds. If the address is still in use then, the prober reports this
+//! address to the scheduler in the same way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

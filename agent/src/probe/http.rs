@@ -32,7 +32,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Maximum bytes of the body to read after a sample with GET, so that the connection can be kept.
 /// For a longer body, a new connection is cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
-/// Maximum bytes of the first response's body to read. The connection is warm only after its body
+/// Maximum bytes of the first response's body to read. The connection is warm only after this body
 /// was read.
 const DRAINED_OF_WARM_UP: usize = 1 << 20;
 
@@ -322,8 +322,7 @@ async fn drain(response: Response<Incoming>, most: usize) -> bool {
 
 async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Send at once: without this option, a request could wait for the acknowledgement of the
-    // previous one.
+    // Without this option, a request could wait until the previous request is acknowledged.
     socket.set_nodelay(true)?;
     if let Some(bind) = bind {
         socket.bind(SocketAddr::new(bind, 0))?;

@@ -1,10 +1,9 @@
 //! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
 //! outlives sessions.
 //!
-//! Invariants: At most `capacity` crawls run, not counting crawls that are being stopped. Each
-//! lease is crawled at most once. If a task had several leases, only the newest is crawled. The
-//! number of unacknowledged outcomes is limited. Every crawl is stopped when the deadline of the
-//! leases passes.
+//! Invariants: At most `capacity` crawls run, except those that are being stopped. Each lease is
+//! crawled at most once. If a task had several leases, only the newest is crawled. The number of
+//! unacknowledged outcomes is limited. At the deadline of the leases every crawl is stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -151,8 +150,7 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Additional time for which a stopping agent waits for external crawlers; zero without an
-    /// external crawler.
+    /// Time for which a stopping agent also waits for its external crawler; zero without one.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }
@@ -270,8 +268,8 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Starts to check whether outcomes and pages can be stored, without waiting for the disk.
-    /// Returns `true` if a change is already known. [`Work::next`] reports later changes.
+    /// Starts to check the free space, without waiting for the disk. Returns `true` if the results
+    /// so far change whether the agent takes leases. [`Work::next`] reports later changes.
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
         self.output_disk.iter_mut().for_each(LimitedDisk::begin);
@@ -358,7 +356,7 @@ impl Work {
         self.give_up();
     }
 
-    /// Stops all work because the agent is stopping, or another process has taken it over.
+    /// Stops all work because the agent is stopping, or because another process runs as this agent.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
         self.stop_crawls();
@@ -451,7 +449,7 @@ mod tests {
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
-        // Stop the crawls, as the deadline does if it passes while the scheduler responds slowly.
+        // Stop the crawls. This happens if the deadline passes while the scheduler responds slowly.
         work.stop_crawls();
         let mut ended = Vec::new();
         let slow = async {

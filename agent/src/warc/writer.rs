@@ -121,8 +121,8 @@ impl VolumeSeries {
         Ok(stored)
     }
 
-    /// Creates a file with an unused name. A process that started in the same second may have used
-    /// some names.
+    /// Creates a file with an unused name. Names contain the time in seconds, so an earlier process
+    /// may have used some names of the same second.
     fn begin(&mut self) -> io::Result<Volume> {
         loop {
             let at = clock::wall();
@@ -191,8 +191,8 @@ impl Writer {
                     return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
                 }
             };
-            // Free the exchanges here instead of on the blocking thread, because threads that free
-            // each other's memory wait for each other.
+            // Free the exchanges here instead of on the blocking thread. If a thread frees memory
+            // that another thread allocated, the two threads may wait for each other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = series.folder.display();

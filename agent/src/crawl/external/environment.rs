@@ -17,7 +17,8 @@ pub(super) struct LeaseFiles {
     /// The folder in which the crawler runs, and stores what it fetches.
     pub(super) output: PathBuf,
     pub(super) statistics: PathBuf,
-    /// The file with the site's address in the format of /etc/hosts; empty if the site has no name.
+    /// The file with the site's name and address in the format of /etc/hosts; empty if the site's
+    /// host is an IP literal.
     pub(super) hosts: PathBuf,
     pub(super) log: PathBuf,
 }

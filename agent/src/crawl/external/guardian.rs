@@ -1,8 +1,9 @@
 //! Kills external crawlers if the agent is killed, so that none continues without a lease.
 //!
-//! A small shell reads the crawlers' process groups from a pipe. Only the agent has the pipe's
-//! writing end, and the kernel closes it however the agent dies. The parent-death signal is no
-//! alternative, because it reaches only a crawler's first process.
+//! A shell script reads the crawlers' process groups from a pipe. Only the agent has the pipe's
+//! writing end, and the kernel closes it however the agent dies. When the pipe ends, the script
+//! kills the process groups. The parent-death signal is no alternative, because it reaches only a
+//! crawler's first process.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;

@@ -33,8 +33,8 @@ const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// than a new connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// Memory budget in [`UNIT`]s for the large decoding windows of the whole process. A body of more
-/// than a megabyte waits until it gets permits for its whole window.
+/// Memory budget in [`UNIT`]s for the large decoding windows of the whole process. A brotli or zstd
+/// body that decodes to more than a megabyte waits until it gets permits for its whole window.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// Number of bytes of memory per permit.
 const UNIT: usize = 1 << 20;

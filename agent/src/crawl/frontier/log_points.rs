@@ -1,10 +1,10 @@
-//! The moments of a crawl whose state a checkpoint can have, and the positions from which to read
-//! the log for them. Both are updated with every frame, so that making a checkpoint reads little
-//! more of the log than fits into the checkpoint.
+//! Records the moments of a crawl at which a checkpoint could have the crawl's state, and from
+//! which position to read the log for each moment. Moments and positions are updated with every
+//! frame, so that making a checkpoint reads little more of the log than fits into the checkpoint.
 //!
 //! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Whether a
 //! queue fits is known only when the checkpoint is made, because the queue's paths are compressed
-//! then. So the newest moment is recorded for each of several maximum sizes of the queue.
+//! then. So the newest moment is recorded for each of several maximum queue sizes (size classes).
 
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};

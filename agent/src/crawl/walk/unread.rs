@@ -145,9 +145,9 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run the request and the reading concurrently. The request may have reserved a place in
-        // the queue of the writer that stores pages. While the previous page waits for a place, the
-        // request must be able to use its reserved place.
+        // Run the request and the reading concurrently, because both may need a place in the queue
+        // of the writer that stores pages. If the request stood still, it could hold a place for
+        // which the reading waits.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

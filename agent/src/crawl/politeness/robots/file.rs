@@ -1,8 +1,8 @@
 //! A robots.txt. It is parsed once, and can then be used for any product token.
 //!
-//! This module is pure. It stores the values of all known lines as one text, plus eight bytes per
-//! line. The text takes at most three times the size of the file, because each byte of a pattern
-//! may become an escape of three bytes. Common misspellings of keys are accepted.
+//! This module is pure. It stores the values of all lines with known keys as one text, plus eight
+//! bytes per line. The text takes at most three times the size of the file, because each byte of a
+//! pattern may become an escape of three bytes. Common misspellings of keys are accepted.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ pub(in crate::crawl) struct RobotsFile {
 }
 
 impl RobotsFile {
-    /// Parses the file and ignores unknown lines.
+    /// Parses the file, and ignores lines with unknown keys or invalid values.
     pub(in crate::crawl) fn parse(text: &[u8]) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut file = Self::default();
