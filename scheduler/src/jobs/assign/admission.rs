@@ -144,7 +144,7 @@ impl Admission {
     ///
     /// The tasks can fail only if no enrolled agent meets the constraints. They wait if the agents
     /// that meet the constraints are disconnected or have used up their quota. A used-up quota
-    /// becomes free again within 24 hours.
+    /// becomes free again within 25 hours, because spending is summed by the hour.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
