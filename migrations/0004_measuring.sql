@@ -77,6 +77,7 @@ create table mesh_measurements (
     primary key (prober_id, agent_id),
     constraint mesh_measurements_result check ((rtt_us is null) <> (failure is null))
 );
+create index mesh_measurements_by_agent on mesh_measurements (agent_id);
 
 -- The newest measurement of a site by an agent.
 create table site_measurements (

@@ -24,6 +24,7 @@ use crate::evidence::witness::{self, BatchRecord};
 use crate::world::World;
 
 mod agents;
+pub mod collector;
 pub mod database;
 pub mod process;
 mod restore;

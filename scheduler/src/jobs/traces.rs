@@ -3,7 +3,9 @@
 //! moves tasks does not depend on traces.
 //!
 //! Only the leader of the role reap follows the log, from the newest event on. The number of
-//! unfinished tasks in memory is bounded; a task above this limit has no trace.
+//! unfinished tasks in memory is bounded; the scheduler sends no spans of a task above this limit.
+//! If more tasks move than [`MOST_EVENTS`] allows, only every second, fourth ... task is traced, so
+//! that the cost stays bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,13 +30,17 @@ use super::{Period, run_periodic};
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
 /// Maximum number of unfinished tasks in memory. Each task takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
+/// Maximum number of events that a pass makes spans from. An event takes some 20 µs.
+const MOST_EVENTS: usize = 1_000;
+/// At least one task in this number is traced.
+const RAREST: i64 = 1 << 16;
 
 /// Sends traces until `stop`, if the configuration names a collector.
 pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: CancellationToken) {
     let Some(collector) = scheduler.config.otlp.clone() else { return stop.cancelled().await };
     let service = Service { name: "landfall", version: crate::VERSION, instance: &url };
     let (sender, exporter) = exporter(collector, service);
-    let followed = Mutex::new(Followed::default());
+    let followed = Mutex::new(Followed::from(None));
     let leader = terms.on(Role::Reap, &scheduler);
     let follow = async {
         let sender = sender;
@@ -45,10 +51,42 @@ pub async fn run(scheduler: Scheduler, terms: HeldTerms, url: String, stop: Canc
 }
 
 /// How far the log was read, and the unfinished tasks read from it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Followed {
     next: Option<Cursor>,
     tasks: UnfinishedTasks,
+    share: TracedShare,
+}
+
+/// Tasks whose number is a multiple of this power of two are traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TracedShare {
+    one_in: i64,
+}
+
+impl From<Option<Cursor>> for Followed {
+    fn from(next: Option<Cursor>) -> Self {
+        Self { next, tasks: UnfinishedTasks::default(), share: TracedShare::ALL }
+    }
+}
+
+impl TracedShare {
+    const ALL: Self = Self { one_in: 1 };
+
+    /// The share after a pass has read `events` events, the last of them in a page that was full or
+    /// not. A page that is not full ends the pass. A share grows only if the next pass would stay far
+    /// below the limit, so that the share does not alternate between two values.
+    fn next(self, events: usize, full: bool) -> Self {
+        match full {
+            true if events >= MOST_EVENTS => Self { one_in: (self.one_in * 2).min(RAREST) },
+            false if events < MOST_EVENTS / 4 => Self { one_in: (self.one_in / 2).max(1) },
+            _ => self,
+        }
+    }
+
+    const fn includes(self, task: TaskId) -> bool {
+        task.get() % self.one_in == 0
+    }
 }
 
 /// One pass: reads the log to its end.
@@ -59,15 +97,16 @@ async fn follow(
     sender: &TraceSender,
 ) -> anyhow::Result<()> {
     let mut followed = followed.lock().await;
-    let filter = Filter { kinds: Some(vec!["task".to_owned()]), ..Filter::default() };
+    let mut events = 0;
     loop {
+        let filter = filter(followed.share);
         let mut tx = match leader.begin().await {
             Ok(tx) => tx,
             Err(error) => {
                 if error.is::<NotLeader>() {
                     // Remembers the end of the log, so that this scheduler misses no event when it
                     // takes the role.
-                    *followed = Followed { next: Some(end(pool, &filter).await?), ..Followed::default() };
+                    *followed = Followed::from(Some(end(pool, &filter).await?));
                 }
                 return Err(error);
             }
@@ -79,10 +118,21 @@ async fn follow(
         let page = events::after(&mut tx, &filter, next).await.context("read the log")?;
         followed.next = Some(page.next);
         page.events.iter().flat_map(|event| followed.tasks.moved(event)).for_each(|span| sender.send(span));
-        if i64::try_from(page.events.len()).is_ok_and(|count| count < PAGE) {
+        events += page.events.len();
+        let full = i64::try_from(page.events.len()).is_ok_and(|count| count == PAGE);
+        let share = followed.share.next(events, full);
+        if share.one_in > followed.share.one_in {
+            followed.tasks.0.retain(|task, _| share.includes(*task));
+        }
+        followed.share = share;
+        if !full {
             return Ok(());
         }
     }
+}
+
+fn filter(share: TracedShare) -> Filter {
+    Filter { kinds: Some(vec!["task".to_owned()]), one_task_in: Some(share.one_in), ..Filter::default() }
 }
 
 async fn end(pool: &PgPool, filter: &Filter) -> anyhow::Result<Cursor> {
@@ -171,6 +221,40 @@ mod tests {
             incarnation: None,
             cause: (what == "failed").then(|| "unreachable".to_owned()),
         }
+    }
+
+    #[test]
+    fn the_share_of_traced_tasks_keeps_a_pass_short_and_returns_to_all() {
+        let page = usize::try_from(PAGE).expect("small");
+        // The events that a pass reads, and the share after it, if `moved` events of tasks happened.
+        let pass = |mut share: TracedShare, moved: usize| {
+            let (mut unread, mut events) = (moved, 0);
+            loop {
+                let one_in = usize::try_from(share.one_in).expect("small");
+                let read = (unread / one_in).min(page);
+                unread -= read * one_in;
+                events += read;
+                share = share.next(events, read == page);
+                if read < page {
+                    return (events, share);
+                }
+            }
+        };
+        for (moved, one_in) in [(10, 1), (900, 1), (1_100, 2), (26_000, 32), (1_000_000, 1 << 10)] {
+            let (first, mut share) = pass(TracedShare::ALL, moved);
+            assert!(first <= MOST_EVENTS + 16 * page, "{moved}: {first} events in the first pass");
+            for _ in 0..5 {
+                let (events, next) = pass(share, moved);
+                assert!(events <= MOST_EVENTS && next == share, "{moved}: {events} events, then {next:?}");
+                share = next;
+            }
+            assert_eq!(share.one_in, one_in, "{moved}");
+            let quiet = (0..20).fold(share, |share, _| pass(share, 3).1);
+            assert_eq!(quiet, TracedShare::ALL);
+        }
+        assert!(
+            TracedShare { one_in: 4 }.includes(TaskId::new(8)) && !TracedShare { one_in: 4 }.includes(TaskId::new(6))
+        );
     }
 
     #[test]

@@ -131,6 +131,7 @@ const SECTIONS: &[Section] = &[
     ("speed", speed::run),
     ("status", || block(status::run())),
     ("submits", || block(leases::submits::run())),
+    ("traces", || block(leases::traces::run())),
     ("trust", trust::run),
     ("tun", tun::run),
     ("warc", || block(warc::run())),

@@ -70,6 +70,8 @@ pub struct Filter {
     pub agents: Option<Vec<AgentId>>,
     /// Events of these kinds: a noun, or `noun-what`.
     pub kinds: Option<Vec<String>>,
+    /// If set, only events of tasks whose number is a multiple of this number.
+    pub one_task_in: Option<i64>,
 }
 
 pub const KINDS: [&str; 27] = [
@@ -193,12 +195,14 @@ macro_rules! read {
                and ($2::bigint is null or t.batch_id = $2)
                and ($3::bigint[] is null or t.site_id = any($3))
                and ($4::bigint[] is null or e.agent_id = any($4))
-               and ($5::text[] is null or e.noun = any($5) or e.noun || '-' || e.what = any($5)) " + $condition_and_order,
+               and ($5::text[] is null or e.noun = any($5) or e.noun || '-' || e.what = any($5))
+               and ($6::bigint is null or e.task_id % $6 = 0) " + $condition_and_order,
             $horizon,
             $filter.batch.map(BatchId::get),
             $filter.sites.as_ref() as _,
             $filter.agents.as_ref() as _,
             $filter.kinds.as_deref(),
+            $filter.one_task_in,
             $limit,
             $($argument),*
         )
@@ -209,7 +213,7 @@ macro_rules! read {
 /// At most `limit` events, the newest ones.
 pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
-    let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $6").await?;
+    let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $7").await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
@@ -222,7 +226,7 @@ pub async fn newest_before(
 ) -> Result<Vec<Event>, Error> {
     let horizon = horizon(conn).await?;
     let rows =
-        read!(conn, horizon, filter, limit, "and e.at < $7 order by e.at desc, e.id desc limit $6", until).await?;
+        read!(conn, horizon, filter, limit, "and e.at < $8 order by e.at desc, e.id desc limit $7", until).await?;
     Ok(rows.into_iter().rev().map(Event::from).collect())
 }
 
@@ -238,7 +242,7 @@ pub async fn past(
         from.horizon,
         filter,
         PAGE,
-        "and (e.at, e.id) > ($7, $8) and ($9::timestamptz is null or e.at < $9) order by e.at, e.id limit $6",
+        "and (e.at, e.id) > ($8, $9) and ($10::timestamptz is null or e.at < $10) order by e.at, e.id limit $7",
         from.at,
         from.id,
         from.until
@@ -257,7 +261,7 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
         horizon,
         filter,
         PAGE,
-        "and (e.xact, e.id) > ($7::bigint::text::xid8, $8) order by e.xact, e.id limit $6",
+        "and (e.xact, e.id) > ($8::bigint::text::xid8, $9) order by e.xact, e.id limit $7",
         after.xact,
         after.id
     )
@@ -470,5 +474,25 @@ mod tests {
         };
         assert_eq!((of(&mut conn, "agent").await, of(&mut conn, "session").await), (1200, 1));
         assert_eq!((of(&mut conn, "session-opened").await, of(&mut conn, "session-closed").await), (1, 0));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_share_of_the_tasks_is_followed_without_other_events(mut conn: Conn) {
+        let start = newest(&mut conn, &Filter::default(), 0).await.expect("read").next;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        fixtures::execute_for(
+            &mut conn,
+            "with made as (insert into sites (name) select n || '.cn' from generate_series(1, 1000) n returning id)
+             insert into tasks (batch_id, site_id) select $1, id from made",
+            batch,
+        )
+        .await;
+        fixtures::crawler(&mut conn, "a").await;
+        settle(&mut conn).await;
+        let followed = Filter { one_task_in: Some(8), ..Filter::default() };
+        let page = after(&mut conn, &followed, start).await.expect("read");
+        assert_eq!(page.events.len(), 125);
+        assert!(page.events.iter().all(|event| event.task.as_ref().is_some_and(|task| task.id.get() % 8 == 0)));
+        assert_eq!(after(&mut conn, &followed, page.next).await.expect("read").events, []);
     }
 }

@@ -77,14 +77,15 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
                    select from refusals r
                    where r.agent_id = a.id and r.kind = $1 and r.last_at > now() - interval '2 minutes'
                ) as "has_twin!",
-               s.id is not null and a.beacon_url is not null and coalesce(mesh.failed and not mesh.reached, false) as "unreached!"
+               -- With `limit`, so that Postgres looks up an agent's rows instead of reading the mesh.
+               s.id is not null and a.beacon_url is not null
+                   and exists (select from mesh_measurements tried where tried.agent_id = a.id)
+                   and (
+                       select m.agent_id from mesh_measurements m
+                       where m.agent_id = a.id and m.rtt_us is not null limit 1
+                   ) is null as "unreached!"
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
-        -- One pass over the mesh; asked per agent it would be one each.
-        left join (
-            select agent_id, bool_or(rtt_us is not null) as reached, bool_or(failure is not null) as failed
-            from mesh_measurements group by agent_id
-        ) mesh on mesh.agent_id = a.id
         where a.removed_at is null
         order by a.name
         "#,

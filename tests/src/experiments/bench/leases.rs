@@ -32,6 +32,7 @@ mod agent;
 pub(super) mod backup;
 pub(super) mod seed;
 pub(super) mod submits;
+pub(super) mod traces;
 
 const AGENTS: usize = 20;
 const CAPACITY: u32 = 4_000;
@@ -152,6 +153,11 @@ impl BenchScheduler {
 
     /// Starts the scheduler, and returns its URL.
     pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
+        self.serve_with(&[]).await
+    }
+
+    /// Starts the scheduler with further arguments, and returns its URL.
+    async fn serve_with(&self, arguments: &[&str]) -> anyhow::Result<(Process, String)> {
         let data_dir = self.data_dir();
         let client_file = data_dir.join("client.toml");
         if client_file.exists() {
@@ -159,7 +165,11 @@ impl BenchScheduler {
         }
         let mut command = Command::new(Binaries::find()?.landfall);
         command.arg("--data-dir").arg(&data_dir).args(["serve", "--listen", "127.0.0.1:0", "--database-url"]);
-        command.arg(self.postgres.url()).arg("--config").arg(self.directory.path().join("landfall.toml"));
+        command
+            .arg(self.postgres.url())
+            .args(arguments)
+            .arg("--config")
+            .arg(self.directory.path().join("landfall.toml"));
         let mut process = Process::spawn("scheduler", command, self.directory.path())?;
         until("the scheduler to start", PATIENCE, async || {
             process.ensure_running()?;

@@ -1,22 +1,15 @@
 //! Follows each site from its submission to its outcome, in the traces that a collector receives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use landfall_lab::cluster::collector::collector;
 use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
 use landfall_lab::world::layout::SMALL;
 use landfall_lab::world::{Grade, World};
 use serde_json::Value;
-use tokio::net::TcpListener;
 
 use crate::harness::{ENDED, PATIENCE, beside, small_scenario, submit};
 
@@ -25,27 +18,15 @@ const SITES: usize = 4;
 type Received = Arc<Mutex<Vec<Value>>>;
 
 /// Starts a collector on loopback, which receives traces until the test ends.
-async fn collector() -> (SocketAddr, Received) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, received) = (listener.local_addr().unwrap(), Received::default());
+async fn collect() -> (SocketAddr, Received) {
+    let received = Received::default();
     let taken = Arc::clone(&received);
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let taken = Arc::clone(&taken);
-            let service = service_fn(move |request| take(request, Arc::clone(&taken)));
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
+    let address = collector(move |head, body| {
+        assert_eq!(head.uri.path(), "/v1/traces");
+        assert_eq!(head.headers["content-type"], "application/json");
+        taken.lock().unwrap().push(serde_json::from_slice(body).unwrap());
     });
-    (address, received)
-}
-
-async fn take(request: Request<Incoming>, received: Received) -> Result<Response<Full<Bytes>>, Infallible> {
-    assert_eq!(request.uri().path(), "/v1/traces");
-    assert_eq!(request.headers()["content-type"], "application/json");
-    let body = request.into_body().collect().await.unwrap().to_bytes();
-    received.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-    Ok(Response::new(Full::from("{}")))
+    (address.await.unwrap(), received)
 }
 
 /// The spans of each trace, each with the name of the service that sent it.
@@ -76,7 +57,7 @@ fn nanos(span: &Value, key: &str) -> u64 {
 #[tokio::test]
 async fn one_trace_follows_a_site_over_scheduler_and_agent() {
     let _beside = beside().await;
-    let (address, received) = collector().await;
+    let (address, received) = collect().await;
     let world = World::start_on(Grade::Rootless, small_scenario(SMALL, 1, SITES)).await.unwrap();
     let scheduler = format!("otlp = 'http://{address}'\n{HURRIED}");
     let options = ClusterOptions { scheduler, capacity: 4, logs: None, sharing: 0 };
