@@ -77,9 +77,9 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
                    select from refusals r
                    where r.agent_id = a.id and r.kind = $1 and r.last_at > now() - interval '2 minutes'
                ) as "has_twin!",
-               -- With `limit`, so that Postgres looks up an agent's rows instead of reading the mesh.
+               -- With limits, so that Postgres looks up an agent's rows instead of reading the mesh.
                s.id is not null and a.beacon_url is not null
-                   and exists (select from mesh_measurements tried where tried.agent_id = a.id)
+                   and (select m.agent_id from mesh_measurements m where m.agent_id = a.id limit 1) is not null
                    and (
                        select m.agent_id from mesh_measurements m
                        where m.agent_id = a.id and m.rtt_us is not null limit 1
