@@ -15,11 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::tls::{self, ServerTls};
 use crate::grpc::{self, Identity};
-use crate::jobs::assign::{Assign, balance, confirm};
+use crate::jobs::assign::balance::Balance;
+use crate::jobs::assign::{Assign, confirm};
 use crate::jobs::fit::{Fit, landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
-use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic, totals, traces};
+use crate::jobs::measure::Measure;
+use crate::jobs::{Period, prune, reap, recrawl, run_periodic, totals, traces};
 use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
@@ -133,7 +135,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
         Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
-        Job::Woken(Task::Measure), relaxed(2_000), identity, measure::run_once;
+        Job::Woken(Task::Measure), relaxed(2_000), Measure::new, Measure::run_once;
         Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
         Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
@@ -141,7 +143,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // Each slot has one more task assigned in advance. So an agent is idle only if its crawls
         // are shorter than this period.
-        Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
+        Job::Timed("balance", Role::Plan), relaxed(500), Balance::new, Balance::run_once;
         // Readers of totals add the changes that this job has not added yet, so its period affects
         // only the readers' effort.
         Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;

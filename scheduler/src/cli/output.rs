@@ -206,7 +206,7 @@ pub(crate) fn table<R: Row>(rows: &[R], view: &View) -> String {
     list(rows, &View { colors: false, ..*view })
 }
 
-/// Formats rows as a table that is the whole answer.
+/// Formats rows as a table, with colours if the terminal shows them.
 pub(crate) fn list<R: Row>(rows: &[R], view: &View) -> String {
     let table = Table::fit(rows, view);
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))

@@ -353,7 +353,7 @@ fn fold_line(line: &str, most: usize, indent: usize) -> String {
                 (used, begun) = (indent, false);
                 continue;
             }
-            // A word that is longer than a line is broken too.
+            // A word that is longer than a line is cut at the line's end.
             let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
             folded.push_str(head);
             (rest, used, begun) = (tail, most, true);

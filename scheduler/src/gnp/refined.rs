@@ -4,7 +4,7 @@
 //! The plain tier gives a site one point. The refined tier gives it a cloud of possible points,
 //! each weighted by how well it explains the measurements. It also corrects predictions by the
 //! map's errors between nearby agents. A prediction consists of a median for display, an
-//! expectation for ranking, and a spread. Every ingredient can be switched off
+//! expectation for ranking, and a spread. Every part in this list can be switched off
 //! ([`RefinedSwitches`]) to measure how much it improves predictions (`docs/accuracy.md`).
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;

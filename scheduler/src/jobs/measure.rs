@@ -6,9 +6,10 @@
 //! of a new site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tokio::sync::Mutex;
 
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId, Stage};
@@ -18,7 +19,7 @@ use crate::store::sites::origin;
 use crate::store::tasks::{self, waits};
 
 use super::leadership::Leader;
-use crate::jobs::measure::fleet::Fleet;
+use crate::jobs::measure::fleet::{Fleet, FleetVersion};
 
 /// Maximum number of tasks that one pass moves to measuring, and of sites that one pass gives to
 /// probers.
@@ -33,22 +34,71 @@ const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
-pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    // Every step is a separate idempotent transaction, so an interrupted pass keeps its completed
-    // steps.
-    give_up(scheduler).await?;
-    let mut woken = order_mesh(scheduler).await?;
-    let mut tx = scheduler.begin().await?;
-    let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
-    let probers = fleet.probers();
-    waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
-    tx.commit().await.context("commit why tasks wait")?;
-    if let Ok(probers) = probers {
-        let_in(scheduler).await?;
-        woken.extend(order_sites(scheduler, &probers).await?);
+/// The minimum pause between two passes over the mesh, as a multiple of a pass's duration, unless
+/// many pairs are due or the fleet changes. A pass looks at every pair of agents: that takes a few
+/// milliseconds for 30 agents, and three quarters of a second for a thousand.
+const MESH_PAUSE: u32 = 50;
+/// Many pairs are due if a pass orders at least this number of measurements per connected agent.
+const MANY: usize = 2;
+
+#[derive(Debug)]
+pub struct Measure {
+    scheduler: Leader,
+    /// `None` if the next pass looks at the mesh.
+    mesh_pause: Mutex<Option<MeshPause>>,
+}
+
+/// While the fleet has this version, no pass looks at the mesh before `ends`.
+#[derive(Debug)]
+struct MeshPause {
+    fleet: FleetVersion,
+    ends: Instant,
+}
+
+impl Measure {
+    pub fn new(scheduler: Leader) -> Self {
+        Self { scheduler, mesh_pause: Mutex::default() }
     }
-    scheduler.wakes.wake_agents(woken);
-    Ok(())
+
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let scheduler = &self.scheduler;
+        // Every step is a separate idempotent transaction, so an interrupted pass keeps its
+        // completed steps.
+        give_up(scheduler).await?;
+        let mut tx = scheduler.begin().await?;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let probers = fleet.probers();
+        waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit why tasks wait")?;
+        let mut woken = self.order_mesh(&fleet).await?;
+        if let Ok(probers) = probers {
+            let_in(scheduler).await?;
+            woken.extend(order_sites(scheduler, &probers).await?);
+        }
+        scheduler.wakes.wake_agents(woken);
+        Ok(())
+    }
+
+    async fn order_mesh(&self, fleet: &Fleet) -> anyhow::Result<Vec<AgentId>> {
+        let (mut pause, version) = (self.mesh_pause.lock().await, fleet.version());
+        if pause.as_ref().is_some_and(|pause| pause.fleet == version && Instant::now() < pause.ends) {
+            return Ok(Vec::new());
+        }
+        let plan = mesh_plan(&self.scheduler.config.measure);
+        let began = Instant::now();
+        let mut tx = self.scheduler.begin().await?;
+        let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+        tx.commit().await.context("commit the mesh's orders")?;
+        let rest = mesh_pause(began.elapsed(), ordered.len(), fleet.connected(), plan.max_age);
+        *pause = rest.map(|rest| MeshPause { fleet: version, ends: Instant::now() + rest });
+        Ok(ordered)
+    }
+}
+
+/// The pause after a pass over the mesh that took `took` and ordered `ordered` measurements; `None`
+/// if many pairs are due. It is short beside `max_age`, after which a pair is due again.
+fn mesh_pause(took: Duration, ordered: usize, connected: usize, max_age: Duration) -> Option<Duration> {
+    (ordered < MANY * connected).then(|| (took * MESH_PAUSE).min(max_age / 10))
 }
 
 async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
@@ -63,14 +113,6 @@ async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
         wakes.confirm.notify_one();
     }
     Ok(())
-}
-
-async fn order_mesh(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
-    let plan = mesh_plan(&scheduler.config.measure);
-    let mut tx = scheduler.begin().await?;
-    let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
-    tx.commit().await.context("commit the mesh's orders")?;
-    Ok(ordered)
 }
 
 async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
@@ -153,6 +195,30 @@ mod tests {
     use crate::model::WaitCause;
     use crate::store::measurements;
     use crate::store::measurements::orders::OrderTarget;
+    use crate::store::schedulers::terms::Role;
+
+    #[test]
+    fn a_pause_is_fifty_passes_unless_many_pairs_are_due() {
+        let (took, hour) = (Duration::from_millis(750), Duration::from_secs(3600));
+        assert_eq!(mesh_pause(took, 1_000, 1_000, hour), Some(Duration::from_millis(37_500)));
+        assert_eq!(mesh_pause(took, 2_000, 1_000, hour), None);
+        assert_eq!(mesh_pause(took, 0, 1_000, Duration::from_secs(60)), Some(Duration::from_secs(6)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_that_connects_ends_the_pause_of_the_mesh(pool: PgPool) {
+        let mut trial = Trial::new(pool, 2).await;
+        let measure = Measure::new(trial.on(Role::Plan));
+        let fleet = Fleet::read(&mut *trial.conn().await).await.expect("read");
+        let pause = MeshPause { fleet: fleet.version(), ends: Instant::now() + Duration::from_secs(3600) };
+        *measure.mesh_pause.lock().await = Some(pause);
+        let orders = "select count(*) from measurement_orders where agent_id is not null";
+        measure.run_once().await.expect("a pass");
+        assert_eq!(trial.read::<i64>(orders).await, 0);
+        trial.join().await;
+        measure.run_once().await.expect("a pass");
+        assert_eq!(trial.read::<i64>(orders).await, 6);
+    }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_is_measured_by_one_prober_after_the_other(pool: PgPool) {

@@ -20,11 +20,13 @@ use crate::store::schedulers::terms::Role;
 use crate::store::tasks::waits;
 use crate::strategy::explain::ExplainedWait;
 
-use super::assign::{Assign, balance, confirm};
+use super::assign::balance::Balance;
+use super::assign::{Assign, confirm};
 use super::fit::{Fit, landmarks as lost_landmarks, trust};
 use super::leadership::{HeldTerms, Leader};
 use super::locate::Locate;
-use super::{measure, prune, reap, recrawl};
+use super::measure::Measure;
+use super::{prune, reap, recrawl};
 use crate::gnp::Embedding;
 
 pub(super) type Agent = (AgentId, SessionId);
@@ -58,11 +60,11 @@ macro_rules! passes {
 }
 
 passes! {
-    measure Plan identity, measure::run_once;
+    measure Plan Measure::new, Measure::run_once;
     locate Plan Locate::new, Locate::run_once;
     confirm Plan identity, confirm::run_once;
     assign Plan Assign::new, Assign::run_once;
-    balance Plan identity, balance::run_once;
+    balance Plan Balance::new, Balance::run_once;
     recrawl Plan identity, recrawl::run_once;
     fit Fit Fit::new, Fit::run_once;
     replace_landmarks Fit identity, lost_landmarks::run_once;

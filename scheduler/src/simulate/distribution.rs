@@ -4,7 +4,7 @@ use super::score::{nearest, relative_error};
 use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
-/// Steps of a distribution. More steps would not be visible, and would make the page larger.
+/// Number of quantiles of a distribution. More quantiles would not be visible, and would make the page larger.
 const STEPS: usize = 200;
 
 /// Distributions over the sites of all seeds. Each is a list of quantiles in steps of 0.5 %, from

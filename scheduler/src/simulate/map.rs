@@ -17,7 +17,7 @@ pub(super) enum Map {
 
 impl Map {
     /// Fits a map to the landmarks with enough distances. Returns `None` if there are too few such
-    /// landmarks, or if the mesh does not connect them. In these cases the scheduler has no map.
+    /// landmarks, or if the mesh does not connect them. A real scheduler has no map in these cases.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],

@@ -25,7 +25,7 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 /// It is much longer than a connection needs to start waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Limits for sessions, with more allowed supersessions than any test causes.
+/// Limits for sessions. `max_supersessions` is so high that no test reaches it.
 pub(crate) const TERMS: SessionTerms =
     SessionTerms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
 

@@ -13,8 +13,8 @@ use super::pages::{self, PageName};
 /// A page that takes less time to draw than this is drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
 /// A slow page is kept for this many times the time that drawing it took, so that drawing a page
-/// takes at most one per cent of a core.
-const KEPT: u32 = 100;
+/// takes at most half a per cent of a core.
+const KEPT: u32 = 200;
 /// Maximum time for which a page is kept. Without a limit, a page drawn while the database is slow
 /// could be shown for an hour.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn slow_pages_are_kept_but_never_for_long() {
         assert_eq!(kept_for(Duration::from_millis(49)), Duration::ZERO);
-        assert_eq!(kept_for(Duration::from_millis(200)), Duration::from_secs(20));
+        assert_eq!(kept_for(Duration::from_millis(200)), Duration::from_secs(40));
         for slow in [Duration::from_secs(30), Duration::MAX] {
             assert_eq!(kept_for(slow), LONGEST);
         }

@@ -10,8 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tokio::sync::Mutex;
 
 use crate::config::Draws;
 use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
@@ -47,17 +49,44 @@ struct BalanceInput {
     admission: Admission,
 }
 
-pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    if scheduler.config.draws == Draws::Static {
-        return Ok(());
+/// A pass that found no move is not repeated before a signal, except after this time: the end of a
+/// pause sends no signal.
+const REPEATED_AFTER: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub struct Balance {
+    scheduler: Leader,
+    /// When the last pass began, if it found no move.
+    balanced_at: Mutex<Option<Instant>>,
+}
+
+impl Balance {
+    pub fn new(scheduler: Leader) -> Self {
+        Self { scheduler, balanced_at: Mutex::default() }
     }
-    let Some(mut input) = look(scheduler).await? else { return Ok(()) };
-    let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
-    let moves = balance::plan(&fleet, &input.queued, MOVES);
-    if !moves.is_empty() {
-        carry_out(scheduler, &mut input, &moves).await?;
+
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let scheduler = &self.scheduler;
+        let (mut balanced_at, began) = (self.balanced_at.lock().await, Instant::now());
+        let stays = |at: Instant| began - at < scheduler.wakes.quiet_for().min(REPEATED_AFTER);
+        if scheduler.config.draws == Draws::Static || balanced_at.is_some_and(stays) {
+            return Ok(());
+        }
+        *balanced_at = None;
+        let moves = match look(scheduler).await? {
+            None => Vec::new(),
+            Some(mut input) => {
+                let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
+                let moves = balance::plan(&fleet, &input.queued, MOVES);
+                if !moves.is_empty() {
+                    carry_out(scheduler, &mut input, &moves).await?;
+                }
+                moves
+            }
+        };
+        *balanced_at = moves.is_empty().then_some(began);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Reads the tasks that wait at full agents while other agents have room, and the agents that may

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 
 pub(in crate::jobs) use crate::gnp::FEWEST_LANDMARKS;
 use crate::gnp::{Embedding, SMALL_FLEET};
-use crate::model::{AgentId, WaitCause};
+use crate::model::{AgentId, SessionId, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
@@ -28,11 +28,31 @@ pub(in crate::jobs) struct Fleet {
     quarantined: Vec<AgentId>,
 }
 
+/// The newest session, and the landmarks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FleetVersion {
+    newest: Option<SessionId>,
+    landmarks: Vec<AgentId>,
+}
+
 impl Fleet {
     pub(in crate::jobs) async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
         let landmarks = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
         let quarantined = quarantines::open(conn).await?.into_iter().map(|held| held.agent).collect();
         Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
+    }
+
+    /// Changes when an agent connects or other landmarks are chosen, so when pairs of agents may be
+    /// due that were not due before.
+    pub(super) fn version(&self) -> FleetVersion {
+        FleetVersion {
+            newest: self.connected.iter().map(|connected| connected.session).max(),
+            landmarks: self.landmarks.clone(),
+        }
+    }
+
+    pub(super) fn connected(&self) -> usize {
+        self.connected.len()
     }
 
     /// The connected agents that measure sites, or the reason why there are none.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::AgentId;
+use crate::model::{AgentId, SessionId};
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
@@ -55,6 +55,7 @@ pub struct UnreachedAgent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectedAgent {
     pub agent: AgentId,
+    pub session: SessionId,
     pub has_beacon: bool,
 }
 
@@ -178,7 +179,7 @@ pub async fn connected(conn: &mut PgConnection) -> Result<Vec<ConnectedAgent>, E
     sqlx::query_as!(
         ConnectedAgent,
         r#"
-        select agents.id as agent, beacon_url is not null as "has_beacon!"
+        select agents.id as agent, sessions.id as session, beacon_url is not null as "has_beacon!"
         from agents join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
         order by agents.id
         "#,

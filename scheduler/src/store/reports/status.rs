@@ -79,11 +79,11 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
                ) as "has_twin!",
                -- With limits, so that Postgres looks up an agent's rows instead of reading the mesh.
                s.id is not null and a.beacon_url is not null
-                   and (select m.agent_id from mesh_measurements m where m.agent_id = a.id limit 1) is not null
                    and (
                        select m.agent_id from mesh_measurements m
                        where m.agent_id = a.id and m.rtt_us is not null limit 1
-                   ) is null as "unreached!"
+                   ) is null
+                   and (select m.agent_id from mesh_measurements m where m.agent_id = a.id limit 1) is not null as "unreached!"
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
         where a.removed_at is null

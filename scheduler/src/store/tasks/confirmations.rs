@@ -103,7 +103,7 @@ pub struct DueConfirmations {
 }
 
 /// Chooses at most `limit` requested confirmations, the oldest requests first, and returns their
-/// sites. Chooses fewer if otherwise more than `at_once` confirmations would be open. Deletes
+/// sites. At most `at_once` confirmations are open at a time, so fewer may be chosen. Deletes
 /// confirmations for which no task waits.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
     // Locks the rows of requested confirmations first. [`want`] keeps such rows locked until its

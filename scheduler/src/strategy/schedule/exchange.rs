@@ -11,7 +11,7 @@ use super::{affordable, fourth_power};
 
 /// Maximum number of moves and swaps tried, to limit the time of planning. For thirty agents and
 /// two hundred sites, the search ends before this limit. For a thousand agents and five hundred
-/// sites, the limit ends the search before every site was tried once.
+/// sites, the limit ends the search before it has tried all sites.
 const MOST_LOOKS: usize = 150_000;
 /// Minimum gain, as a share of the affected slots' cost. Smaller gains may be rounding errors.
 const LEAST_GAIN: f64 = 1e-9;

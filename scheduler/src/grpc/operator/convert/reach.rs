@@ -29,8 +29,8 @@ impl From<ReachDirection> for v1::Way {
     }
 }
 
-/// Adds to an agent's state how many other agents reach this agent, how many it reaches, and one
-/// failure in each direction.
+/// Adds three facts to an agent's state: how many other agents reach this agent, how many other
+/// agents it reaches, and the text of one failure in each direction.
 pub(in crate::grpc) fn with_ways(response: v1::CheckResponse, ways: &[ReachDirection]) -> v1::CheckResponse {
     let counted = |here: &dyn Fn(&ReachDirection) -> bool, there: fn(&ReachDirection) -> &str| {
         let tried = ways.iter().filter(|way| here(way));
