@@ -86,7 +86,7 @@ impl Experiment {
             Self::Balance(args) => balance(args).await?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
-            Self::Faithful(args) => faithful(&args)?,
+            Self::Faithful(args) => faithful(&args).await?,
             Self::Fleet(args) => fleet(args).await?,
             Self::Scheduling(args) => scheduling(args).await?,
             Self::BenchSite(served) => serve(served).await?,

@@ -25,6 +25,7 @@ use crate::evidence::float;
 use crate::world::scenario::Scenario;
 
 mod alone;
+mod in_lab;
 mod network;
 mod settings;
 mod verdict;
@@ -43,6 +44,14 @@ pub struct FaithfulArgs {
     /// Slots of every agent for our strategies, instead of the settings' value
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     our_slots: Option<u32>,
+    /// Instead crawl this number of sites in the lab with real agents, each site alone and once by every agent, and print the
+    /// rates beside those of the simulation
+    #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..))]
+    alone: Option<u16>,
+    /// Instead run two cells in the lab with real agents for this number of minutes, and print their growth beside that of the
+    /// simulation
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u16).range(1..=60), conflicts_with = "alone")]
+    in_lab: Option<u16>,
     /// Cells simulated at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -86,8 +95,17 @@ pub fn landmarks_by_hand(layout: &str, scenario: &Scenario) -> anyhow::Result<Ve
 }
 
 /// Simulates the unfinished cells, and prints all cells. A missed target is no error.
-pub fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
-    let (began, mut settings) = (Instant::now(), Settings::committed()?);
+pub async fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
+    let settings = Settings::committed()?;
+    match (args.alone, args.in_lab) {
+        (Some(sites), _) => in_lab::single::figure3(&settings, sites.into()).await,
+        (None, Some(minutes)) => in_lab::window::cells(&settings, minutes).await,
+        (None, None) => tokio::task::block_in_place(|| simulate(args, settings)),
+    }
+}
+
+fn simulate(args: &FaithfulArgs, mut settings: Settings) -> anyhow::Result<()> {
+    let began = Instant::now();
     let mut key = FAITHFUL.to_owned();
     if let Some(slots) = args.our_slots {
         eprintln!("{slots} slots per agent for our strategies, instead of {}", settings.slots);

@@ -176,7 +176,7 @@ impl<'a> LayoutSimulation<'a> {
     }
 
     /// Simulates a second crawl of the same sites, with the history of the first crawl.
-    fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
+    pub fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
         self.with_batch(point, strategy, 1, |batch| {
             crawls::run(Batch { before: Some(&history), first_task: batch.first_task ^ 1, ..batch })

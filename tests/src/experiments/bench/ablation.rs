@@ -1,9 +1,9 @@
 //! Changes the paper's map step by step into Landfall's map. Each step is evaluated on the paper's
 //! layout and on matrices of measured round trips.
 //!
-//! No row has a target, because the table only shows the contribution of each step. Confirmation is
-//! a strategy, not a part of the map, so it has a column instead of a row. Rebalancing and learning
-//! are not parts of the map either; `docs/load-levels.md` and `docs/learning.md` evaluate them.
+//! No row has a target, because the table only shows the contribution of each step. Confirmation,
+//! balance, planning and learning are not parts of the map: further rows give the growth and the
+//! makespan of a simulated batch with each of them, relative to Top-3 on the refined map.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -13,9 +13,11 @@ use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::model::Strategy;
 use landfall_scheduler::simulate::{Report, Settings};
 
-use super::Line;
+use super::{Line, median};
 use crate::experiments::paper::matrices::MatrixSource;
-use crate::experiments::sweep::{self, DATA};
+use crate::experiments::sweep::batch::BatchResult;
+use crate::experiments::sweep::settings::{LayoutData, Settings as SweepSettings};
+use crate::experiments::sweep::{DATA, LayoutSimulation};
 
 /// Number of sites per seed, as in the paper.
 const SITES: usize = 203;
@@ -43,10 +45,18 @@ const STEPS: [Step; 8] = [
     step("+ penalty: refined", Tier::Refined, &[]),
 ];
 
+/// Ways to choose agents on the refined map.
+const CHOICES: [(&str, Strategy); 3] = [
+    ("confirmation: gnp-confirmed", Strategy::GnpConfirmed),
+    ("balance: gnp-balanced", Strategy::GnpBalanced),
+    ("planning: earliest-finish", Strategy::EarliestFinish),
+];
+const LEARNING: &str = "learning: earliest-finish, second crawl";
+
 const STRATEGIES: [Strategy; 3] = [Strategy::GNP_TOP1, Strategy::GNP_TOP3, Strategy::GnpConfirmed];
 
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    let settings = sweep::settings::Settings::committed()?;
+    let settings = SweepSettings::committed()?;
     let (layouts, missing) = settings.available_layouts(Path::new(DATA))?;
     let mut lines: Vec<Line> = missing.into_iter().map(|reason| Line::plain(reason, "")).collect();
     for layout in &layouts {
@@ -63,8 +73,38 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
             let report = source.simulate(&asked)?;
             lines.push(Line::plain(format!("{}, {}", layout.name, step.name), figures(&report)));
         }
+        lines.extend(choices(&settings, layout)?);
     }
     Ok(lines)
+}
+
+/// What each addition to the choice of agents brings at the base point: medians over the seeds.
+fn choices(settings: &SweepSettings, layout: &LayoutData) -> anyhow::Result<Vec<Line>> {
+    let mut ratios: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+    for seed in &settings.seeds {
+        let mut simulation = LayoutSimulation::new(settings, layout, *seed)?;
+        let figures =
+            |result: &BatchResult| (result.growth(settings.growth_share).mb_per_min, result.makespan.as_secs_f64());
+        let (growth, makespan) = figures(&simulation.simulate(settings.base, Strategy::GNP_TOP3, 0)?);
+        let mut add = |name, result: &BatchResult| {
+            let (grown, took) = figures(result);
+            let ratio = (grown / growth, took / makespan);
+            match ratios.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => known.push(ratio),
+                None => ratios.push((name, vec![ratio])),
+            }
+        };
+        for (name, strategy) in CHOICES {
+            add(name, &simulation.simulate(settings.base, strategy, 0)?);
+        }
+        add(LEARNING, &simulation.again(settings.base, Strategy::EarliestFinish)?);
+    }
+    let line = |(name, ratios): (&str, Vec<(f64, f64)>)| {
+        let growth = median(ratios.iter().map(|(growth, _)| *growth).collect());
+        let makespan = median(ratios.iter().map(|(_, makespan)| *makespan).collect());
+        Line::plain(format!("{}, {name}", layout.name), format!("growth {growth:.3}, makespan {makespan:.3}"))
+    };
+    Ok(ratios.into_iter().map(line).collect())
 }
 
 /// The prediction errors, and the stretch of each strategy: the mean round trip to its chosen

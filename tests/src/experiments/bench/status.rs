@@ -38,7 +38,7 @@ const SCRAPES: usize = 10;
 /// Number of browsers that watch pages, the duration of the observation, and the maximum cost in
 /// per cent of a core.
 const VIEWERS: usize = 50;
-const VIEWED: Duration = Duration::from_secs(30);
+const VIEWED: Duration = Duration::from_secs(60);
 const MOST_VIEWERS_PERCENT: f64 = 5.0;
 
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {

@@ -30,7 +30,7 @@ const QUANTILES: [(&str, f64); 7] =
 /// by each candidate of Top-3.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SiteRates {
-    sites: Vec<(Vec<f64>, Vec<f64>)>,
+    pub(super) sites: Vec<(Vec<f64>, Vec<f64>)>,
 }
 
 /// Quantiles of the rates of the single sites of a layout.
@@ -61,12 +61,17 @@ pub(super) fn rates(settings: &Settings, network: &Network, point: Point, seed: 
     };
     let site = |site: usize| {
         let all: Vec<f64> = (0..scenario.agents.len()).map(|agent| rate(agent, site)).collect();
-        let choice = choose(Strategy::GNP_TOP3, &Site::default(), network.published.candidates(site), seed);
-        let nearest = choice.iter().flat_map(|choice| &choice.candidates);
-        let nearest = nearest.filter_map(|one| all.get(agent_index(one.agent)?).copied()).collect();
-        (all, nearest)
+        with_nearest(network, site, seed, all)
     };
     SiteRates { sites: (0..scenario.sites.len()).map(site).collect() }
+}
+
+/// Adds the rates of the candidates of Top-3 to a site's rates by all agents.
+pub(super) fn with_nearest(network: &Network, site: usize, seed: u64, all: Vec<f64>) -> (Vec<f64>, Vec<f64>) {
+    let choice = choose(Strategy::GNP_TOP3, &Site::default(), network.published.candidates(site), seed);
+    let nearest = choice.iter().flat_map(|choice| &choice.candidates);
+    let nearest = nearest.filter_map(|one| all.get(agent_index(one.agent)?).copied()).collect();
+    (all, nearest)
 }
 
 /// Combines the rates of all networks with the same layout and point.
@@ -100,7 +105,7 @@ pub(super) fn summary(networks: Vec<(String, Point, SiteRates)>) -> Vec<SingleSi
     layouts.into_iter().map(one).collect()
 }
 
-fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
+pub(super) fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {
         let rank = (Duration::from_secs(1).mul_f64(share * float(values.len()))).as_secs();

@@ -1,5 +1,7 @@
 //! The network of a cell, and the distances that the scheduler knows. This module does no I/O.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -23,6 +25,9 @@ const DELAYS: u64 = 1;
 const PATHS: u64 = 2;
 const PUBLISHED: u64 = 3;
 const OURS: u64 = 4;
+const SUFFIXES: u64 = 5;
+/// The carrier of universities.
+const ACADEMIC: &str = "CERNET";
 /// Number of pages of a site. A crawl repeats them without end.
 const PAGES: usize = 50;
 
@@ -40,6 +45,8 @@ pub(super) struct Network {
     pub(super) exact: Survey,
     /// The cities of the layout, with their coordinates.
     cities: Vec<City>,
+    /// The names of the sites, with the suffixes of the settings.
+    hosts: Vec<String>,
 }
 
 impl Network {
@@ -60,7 +67,8 @@ impl Network {
         let ours = Survey::of(&scenario, &measured)?;
         let confirmed = ours.all_confirmed(&scenario);
         let exact = exact(&scenario);
-        Ok(Self { scenario, published, ours, confirmed, exact, cities: layout(settings, form, seed)?.cities })
+        let (cities, hosts) = (layout(settings, form, seed)?.cities, hosts(settings, &scenario, seed));
+        Ok(Self { scenario, published, ours, confirmed, exact, cities, hosts })
     }
 
     /// A network whose surveys all have exact distances, so that no map is fitted.
@@ -68,7 +76,8 @@ impl Network {
     pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
         let [published, ours, confirmed, exact] = std::array::from_fn(|_| exact(&scenario));
-        Ok(Self { scenario, published, ours, confirmed, exact, cities: Vec::new() })
+        let hosts = hosts(settings, &scenario, seed);
+        Ok(Self { scenario, published, ours, confirmed, exact, cities: Vec::new(), hosts })
     }
 
     pub(super) fn at(&self, point: Point) -> Scenario {
@@ -85,8 +94,10 @@ impl Network {
             let city = self.cities.iter().find(|city| city.name == name)?;
             Position::try_new(city.latitude, city.longitude).ok()
         };
+        let blocks = AddressBlocks::of(&self.scenario);
         let home = |agent: &AgentNode| AgentLocation {
             direction: position(&agent.city).map(Direction::from),
+            address: blocks.address(&agent.city, &agent.carrier),
             ..AgentLocation::default()
         };
         let agents = self.scenario.agents.iter().enumerate();
@@ -94,8 +105,9 @@ impl Network {
             .map(|(index, agent)| Candidate { home: home(agent), ..Candidate::new(agent_id(index), 1) })
             .collect();
         let near = Rtt::try_new(Duration::from_millis(1))?;
-        let known = |(number, node): (u64, &SiteNode)| {
-            let site = Site { host: &node.host, position: position(&node.city), ..Site::default() };
+        let known = |(number, (node, host)): (u64, (&SiteNode, &String))| {
+            let address = blocks.address(&node.city, &node.carrier);
+            let site = Site { host, address, position: position(&node.city), ..Site::default() };
             let choice = choose(strategy, &site, &agents, spread(seed.rotate_left(32) ^ number))?;
             let one = |agent: &Candidate| Candidate {
                 measured: (agent.agent == choice.agent).then_some(near),
@@ -103,9 +115,41 @@ impl Network {
             };
             choice.fallback.is_none().then(|| agents.iter().map(one).collect())
         };
-        let known = (0..).zip(&self.scenario.sites).map(known).collect::<Option<_>>();
+        let sites = self.scenario.sites.iter().zip(&self.hosts);
+        let known = (0..).zip(sites).map(known).collect::<Option<_>>();
         Ok(Survey::given(known.with_context(|| format!("the layout lacks what {strategy} needs"))?))
     }
+}
+
+/// The blocks of addresses of carriers, and the parts of cities in them.
+struct AddressBlocks<'a> {
+    carriers: BTreeSet<&'a str>,
+    cities: BTreeSet<&'a str>,
+}
+
+impl<'a> AddressBlocks<'a> {
+    fn of(scenario: &'a Scenario) -> Self {
+        let agents = scenario.agents.iter().map(|agent| (agent.carrier.as_str(), agent.city.as_str()));
+        let sites = scenario.sites.iter().map(|site| (site.carrier.as_str(), site.city.as_str()));
+        let (carriers, cities) = agents.chain(sites).unzip();
+        Self { carriers, cities }
+    }
+
+    /// An address of the carrier in the city: the first byte is the carrier, the second the city.
+    fn address(&self, city: &str, carrier: &str) -> Option<IpAddr> {
+        let number = |names: &BTreeSet<&str>, name| u8::try_from(names.iter().position(|one| *one == name)?).ok();
+        Some(Ipv4Addr::new(number(&self.carriers, carrier)?, number(&self.cities, city)?, 0, 1).into())
+    }
+}
+
+/// The sites' names, with a random suffix of the settings; `edu.cn` on CERNET.
+fn hosts(settings: &Settings, scenario: &Scenario, seed: u64) -> Vec<String> {
+    let mut rng = stream_of(seed, SUFFIXES);
+    let host = |(number, site): (usize, &SiteNode)| {
+        let drawn = &settings.suffixes[rng.random_range(0..settings.suffixes.len())];
+        format!("www.site{number}.{}", if site.carrier == ACADEMIC { "edu.cn" } else { drawn })
+    };
+    scenario.sites.iter().enumerate().map(host).collect()
 }
 
 pub(super) fn requests(scenario: &Scenario, server: Duration) -> Vec<Vec<SiteRequest>> {
@@ -247,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_without_distances_choose_by_name_or_by_the_globe() {
+    fn strategies_without_distances_choose_by_name_address_or_position() {
         let settings = Settings { sites: 60, ..Settings::committed().unwrap() };
         let mut network = Network::with_exact_distances(&settings, &settings.layouts[0], 1).unwrap();
         let refused = network.chosen(Strategy::Geographic, 1).unwrap_err().to_string();
@@ -267,6 +311,18 @@ mod tests {
         let home = |site: &usize| at_home.contains(&network.scenario.sites[*site].city.as_str());
         for site in (0..60).filter(home) {
             assert_eq!(network.scenario.agents[agent_of(&geographic, site)].city, network.scenario.sites[site].city);
+        }
+        let (prefix, domain) =
+            (network.chosen(Strategy::Prefix, 1).unwrap(), network.chosen(Strategy::Domain, 1).unwrap());
+        let suffix = |site: usize| network.hosts[site].splitn(3, '.').nth(2).unwrap();
+        for (site, node) in network.scenario.sites.iter().enumerate() {
+            let agents = &network.scenario.agents;
+            let chosen = &agents[agent_of(&prefix, site)];
+            let beside = agents.iter().any(|agent| (&agent.city, &agent.carrier) == (&node.city, &node.carrier));
+            assert!(!beside || (&chosen.city, &chosen.carrier) == (&node.city, &node.carrier), "{node:?} {chosen:?}");
+            let alike = (0..60).filter(|other| suffix(*other) == suffix(site));
+            assert!(alike.clone().all(|other| agent_of(&domain, other) == agent_of(&domain, site)), "{site}");
+            assert_eq!(suffix(site) == "edu.cn", node.carrier == ACADEMIC);
         }
     }
 

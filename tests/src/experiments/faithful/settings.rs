@@ -35,6 +35,8 @@ pub(super) struct Settings {
     pub(super) published: Vec<Strategy>,
     pub(super) ours: Vec<Strategy>,
     pub(super) others: Vec<Strategy>,
+    /// The suffixes of the sites' names, for the strategy `domain`.
+    pub(super) suffixes: Vec<String>,
     /// Each landmark is the first agent of its city and carrier.
     pub(super) landmarks: Vec<LandmarkPlace>,
     pub(super) layouts: Vec<LayoutForm>,
@@ -143,6 +145,7 @@ impl Settings {
             ("published", self.published.len()),
             ("ours", self.ours.len()),
             ("others", self.others.len()),
+            ("suffixes", self.suffixes.len()),
             ("layouts", self.layouts.len()),
             ("factors.access_mbit", access_mbit.len()),
             ("factors.page_kb", page_kb.len()),
@@ -208,6 +211,13 @@ impl Settings {
             server_ms: server_ms.iter().copied().fold(self.centre.server_ms, u64::min),
             connection: Connection::PerRequest,
         }
+    }
+
+    /// The fastest links, the smallest pages and the slowest servers. Random's growth is about that
+    /// in the paper.
+    pub(super) fn slowest_servers(&self) -> Point {
+        let slowest = self.factors.server_ms.iter().copied().fold(self.centre.server_ms, u64::max);
+        Point { server_ms: slowest, ..self.where_distance_counts() }
     }
 
     pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> {
