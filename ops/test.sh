@@ -2,10 +2,10 @@
 # Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
 # `test result:` lines, their sum, and the times.
 #
-# Most tests wait more than they compute, so three lanes run at the same time: the scheduler's tests,
-# the tests of the other packages, and the end-to-end tests that measure no times (`busy::`). Those
-# that measure times (`quiet::`) run afterwards, one at a time. A test that printed `skipped:` or
-# `void:` counts as skipped.
+# Most tests wait more than they compute, so three lanes run at the same time: the scheduler's unit
+# tests, its other tests and those of the other packages, and the end-to-end tests that measure no
+# times (`busy::`). Those that measure times (`quiet::`) run afterwards, one at a time. A test that
+# printed `skipped:` or `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
     packages=$2
@@ -21,14 +21,16 @@ at_once=3
 # Free memory, in KiB, that the tests require to keep their files in memory.
 room_kb=$((4 << 20))
 
-# --lane PACKAGES ARGUMENTS... runs the tests of these packages. Every lane builds the whole workspace,
-# because cargo would compile dependencies with other features for a part of it. So cargo calls this
-# script with --of PACKAGES to start an executable, which runs only if its package is one of these.
+# --lane PACKAGES TARGETS ARGUMENTS... runs the tests of these packages in these targets, which are
+# options of cargo. Every lane builds the whole workspace, because cargo would compile dependencies
+# with other features for a part of it. So cargo calls this script with --of PACKAGES to start an
+# executable, which runs only if its package is one of these.
 if [ "${1-}" = --lane ]; then
     packages=$2
-    shift 2
+    read -ra targets <<<"$3"
+    shift 3
     # Show the output of passing tests too, because it has the `skipped:` lines.
-    exec cargo test --workspace --tests --no-fail-fast \
+    exec cargo test --workspace "${targets[@]}" --no-fail-fast \
         --config "target.'cfg(unix)'.runner = ['$PWD/ops/test.sh', '--of', '$packages']" -- --show-output "$@"
 fi
 
@@ -110,20 +112,24 @@ if cargo build --workspace --bins --tests; then
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
         # A background job ignores Ctrl-C by default, so reset the signals.
-        (trap - INT QUIT; exec ops/test.sh --lane landfall-lab busy:: --test-threads="$1") >"$0/busy" 2>&1 &
+        (trap - INT QUIT; exec ops/test.sh --lane landfall-lab --tests busy:: --test-threads="$1") >"$0/busy" 2>&1 &
         busy=$!
         (
             trap - INT QUIT
-            exec ops/test.sh --lane "landfall-proto landfall-agent landfall-lab" --skip busy:: --skip quiet::
+            status=0
+            others="landfall-proto landfall-agent landfall-lab"
+            ops/test.sh --lane "$others" --tests --skip busy:: --skip quiet:: || status=$?
+            ops/test.sh --lane landfall-scheduler "--bins --test *" || status=$?
+            exit $status
         ) >"$0/others" 2>&1 &
         others=$!
         status=0
-        ops/test.sh --lane landfall-scheduler 2>&1 || status=$?
+        ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
         wait $others || status=$?
         cat "$0/others"
         wait $busy || status=$?
         cat "$0/busy"
-        ops/test.sh --lane landfall-lab quiet:: --test-threads=1 2>&1 || status=$?
+        ops/test.sh --lane landfall-lab --tests quiet:: --test-threads=1 2>&1 || status=$?
         exit $status
     ' "$scratch" "$at_once" | tee "$scratch/all" | brief || status=$?
 else

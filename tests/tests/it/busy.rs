@@ -3,6 +3,7 @@
 mod bad_input;
 mod chaos;
 mod cut_off;
+mod dashboard;
 mod end_to_end;
 mod enrolment;
 mod full_disk;

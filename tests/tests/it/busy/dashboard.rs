@@ -7,7 +7,7 @@ use landfall_lab::cluster::process::until;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::harness::{PATIENCE, alone, count, small, submit, submit_list};
+use crate::harness::{PATIENCE, beside, count, small, submit, submit_list};
 
 /// The folder with playwright-core, which drives the browser, and axe-core. Fails if the driver or
 /// the browser is not installed.
@@ -33,7 +33,7 @@ async fn every_page_works_in_a_browser() {
             return;
         }
     };
-    let _turn = alone().await;
+    let _beside = beside().await;
     let mut cluster = small(6, 24, 8).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
