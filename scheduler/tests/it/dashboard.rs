@@ -269,6 +269,9 @@ async fn commands_answer_as_their_json_schemas_say(pool: PgPool) {
     dashboard.fill().await;
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/json-schemas.json");
     let document: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    // An event is visible only when the transactions of other tests that began before it have ended.
+    let events = ["events", "--format", "json", "--data-dir", "one"];
+    until("an event to be visible", || !ask(&dashboard.home, &events).stdout.is_empty());
     let empty = ["landmarks list", "embedding history", "sites alarms", "agents tokens", "report accuracy --by city"];
     for command in [
         "agents list",
