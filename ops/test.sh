@@ -117,8 +117,8 @@ if cargo build --workspace --bins --tests; then
         (
             trap - INT QUIT
             status=0
-            others="landfall-proto landfall-agent landfall-lab"
-            ops/test.sh --lane "$others" --tests --skip busy:: --skip quiet:: || status=$?
+            packages="landfall-proto landfall-agent landfall-lab"
+            ops/test.sh --lane "$packages" --tests --skip busy:: --skip quiet:: || status=$?
             ops/test.sh --lane landfall-scheduler "--bins --test *" || status=$?
             exit $status
         ) >"$0/others" 2>&1 &

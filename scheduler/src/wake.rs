@@ -25,7 +25,7 @@ use notifier::{Notifier, Signals};
 #[derive(Debug)]
 struct LastSignal {
     began: Instant,
-    /// Milliseconds after `began`.
+    /// Milliseconds after `began`, rounded up, so that a signal never seems older than it is.
     last: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Default for LastSignal {
 
 impl LastSignal {
     fn note(&self) {
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(self.began.elapsed().as_millis() + 1).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
     }
 

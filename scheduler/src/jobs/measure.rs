@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId, Stage};
 use crate::store::measurements::of_sites;
-use crate::store::measurements::orders::{self, AvailableProber, DueSite, MeshPlan};
+use crate::store::measurements::orders::{self, AvailableProber, DueSite, MeshOrders, MeshPlan};
 use crate::store::sites::origin;
 use crate::store::tasks::{self, waits};
 
@@ -34,17 +34,16 @@ const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
-/// The minimum pause between two passes over the mesh, as a multiple of a pass's duration, unless
-/// many pairs are due or the fleet changes. A pass looks at every pair of agents: that takes a few
-/// milliseconds for 30 agents, and three quarters of a second for a thousand.
-const MESH_PAUSE: u32 = 50;
-/// Many pairs are due if a pass orders at least this number of measurements per connected agent.
-const MANY: usize = 2;
+/// The pause between two passes over the mesh, as a multiple of a pass's duration: `FOLLOWED` if due
+/// measurements wait for orders to end, otherwise `RESTED`. A pass looks at every pair of agents.
+/// That takes a few milliseconds for 30 agents, and three quarters of a second for a thousand.
+const FOLLOWED: u32 = 4;
+const RESTED: u32 = 50;
 
 #[derive(Debug)]
 pub struct Measure {
     scheduler: Leader,
-    /// `None` if the next pass looks at the mesh.
+    /// `None` before the first pass over the mesh.
     mesh_pause: Mutex<Option<MeshPause>>,
 }
 
@@ -89,16 +88,19 @@ impl Measure {
         let mut tx = self.scheduler.begin().await?;
         let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
         tx.commit().await.context("commit the mesh's orders")?;
-        let rest = mesh_pause(began.elapsed(), ordered.len(), fleet.connected(), plan.max_age);
-        *pause = rest.map(|rest| MeshPause { fleet: version, ends: Instant::now() + rest });
-        Ok(ordered)
+        *pause = Some(MeshPause {
+            fleet: version,
+            ends: Instant::now() + mesh_pause(began.elapsed(), &ordered, plan.max_age),
+        });
+        Ok(ordered.probers)
     }
 }
 
-/// The pause after a pass over the mesh that took `took` and ordered `ordered` measurements; `None`
-/// if many pairs are due. It is short beside `max_age`, after which a pair is due again.
-fn mesh_pause(took: Duration, ordered: usize, connected: usize, max_age: Duration) -> Option<Duration> {
-    (ordered < MANY * connected).then(|| (took * MESH_PAUSE).min(max_age / 10))
+/// The pause after a pass over the mesh that took `took`. It is short beside `max_age`, after which
+/// a pair is due again. Agents that complete no order get no shorter pause.
+fn mesh_pause(took: Duration, ordered: &MeshOrders, max_age: Duration) -> Duration {
+    let follows = ordered.more_due && !ordered.probers.is_empty();
+    (took * if follows { FOLLOWED } else { RESTED }).min(max_age / 10)
 }
 
 async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
@@ -198,11 +200,15 @@ mod tests {
     use crate::store::schedulers::terms::Role;
 
     #[test]
-    fn a_pause_is_fifty_passes_unless_many_pairs_are_due() {
+    fn a_pause_is_short_only_while_due_measurements_wait_and_others_are_ordered() {
         let (took, hour) = (Duration::from_millis(750), Duration::from_secs(3600));
-        assert_eq!(mesh_pause(took, 1_000, 1_000, hour), Some(Duration::from_millis(37_500)));
-        assert_eq!(mesh_pause(took, 2_000, 1_000, hour), None);
-        assert_eq!(mesh_pause(took, 0, 1_000, Duration::from_secs(60)), Some(Duration::from_secs(6)));
+        let pause = |ordered, more_due, max_age| {
+            mesh_pause(took, &MeshOrders { probers: vec![AgentId::new(1); ordered], more_due }, max_age)
+        };
+        let long = Duration::from_millis(37_500);
+        assert_eq!(pause(1, true, hour), Duration::from_secs(3));
+        assert_eq!([pause(1, false, hour), pause(0, true, hour), pause(0, false, hour)], [long; 3]);
+        assert_eq!(pause(0, false, Duration::from_secs(60)), Duration::from_secs(6));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

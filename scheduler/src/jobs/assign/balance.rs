@@ -207,6 +207,7 @@ mod tests {
     use crate::model::{FormerAgent, Parting, TaskId};
     use crate::store::agents::drains;
     use crate::store::fixtures;
+    use crate::store::schedulers::terms::Role;
 
     /// Three agents with two slots each, and `count` located tasks. The agents are 10, 20 and 30 ms
     /// away from every site.
@@ -277,6 +278,23 @@ mod tests {
         assert_eq!(rebalanced, BTreeSet::from(["a0".to_owned(), "a2".to_owned()]));
         trial.balance().await;
         assert_eq!(loads(&trial).await, [2, 2, 2], "and nothing goes back");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_pass_that_found_no_move_is_repeated_after_a_signal(pool: PgPool) {
+        let (trial, _) = located(pool, 9, Draws::Balanced).await;
+        trial.assign().await;
+        for place in 0..3 {
+            trial.grant(place).await;
+        }
+        let balance = Balance::new(trial.on(Role::Plan));
+        balance.run_once().await.expect("a pass");
+        fixtures::execute(&mut *trial.conn().await, "update agents set capacity = 8 where name = 'a1'").await;
+        balance.run_once().await.expect("a pass");
+        assert_eq!(loads(&trial).await, [3, 3, 3], "no signal came");
+        trial.scheduler.wakes.assign.notify_one();
+        balance.run_once().await.expect("a pass");
+        assert_eq!(loads(&trial).await, [2, 5, 2]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -51,10 +51,6 @@ impl Fleet {
         }
     }
 
-    pub(super) fn connected(&self) -> usize {
-        self.connected.len()
-    }
-
     /// The connected agents that measure sites, or the reason why there are none.
     pub(in crate::jobs) fn probers(&self) -> Result<Vec<AgentId>, WaitCause> {
         let agents = self.connected.iter().map(|connected| connected.agent);

@@ -185,10 +185,20 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
+/// The result of [`order_mesh`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshOrders {
+    /// The prober of each new order.
+    pub probers: Vec<AgentId>,
+    /// Whether further measurements are due, whose probers have as many orders as they may have.
+    pub more_due: bool,
+}
+
 /// Orders missing and outdated beacon measurements between connected agents. A prober measures
-/// landmarks before other agents. Returns the probers that got orders.
-pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
-    sqlx::query_scalar!(
+/// landmarks before other agents.
+pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<MeshOrders, Error> {
+    sqlx::query_as!(
+        MeshOrders,
         r#"
         with connected as (
             select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark,
@@ -219,16 +229,19 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
                   select from measurement_orders open
                   where open.prober_id = pairs.prober_id and open.agent_id = pairs.agent_id
               )
+        ), ordered as (
+            insert into measurement_orders (prober_id, agent_id, expires_at)
+            select prober_id, agent_id, now() + $5::interval
+            from due
+            where place <= $4 - (
+                select count(*) from measurement_orders open
+                where open.prober_id = due.prober_id and open.agent_id is not null
+            )
+            on conflict do nothing
+            returning prober_id
         )
-        insert into measurement_orders (prober_id, agent_id, expires_at)
-        select prober_id, agent_id, now() + $5::interval
-        from due
-        where place <= $4 - (
-            select count(*) from measurement_orders open
-            where open.prober_id = due.prober_id and open.agent_id is not null
-        )
-        on conflict do nothing
-        returning prober_id
+        select array(select prober_id from ordered) as "probers!: Vec<AgentId>",
+               (select count(*) from due) > (select count(*) from ordered) as "more_due!"
         "#,
         Interval(plan.max_age),
         Interval(MESH_RETRY),
@@ -236,7 +249,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
         i64::from(plan.max_orders),
         Interval(plan.lifetime),
     )
-    .all(conn)
+    .one(conn)
     .await
 }
 

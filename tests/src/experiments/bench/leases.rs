@@ -48,9 +48,8 @@ const SPELL: Duration = Duration::from_secs(10);
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
-/// heartbeats. Agents get no orders to measure each other, because they answer no orders.
-const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n\
-                      [measure]\nmax_mesh_peers = 0\n";
+/// heartbeats.
+const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
 /// The database, the agents' credentials and the folder of a scheduler.
 pub(super) struct BenchScheduler {
