@@ -33,6 +33,9 @@ mod verdict;
 /// Time between two points of a curve.
 const STEP_S: f64 = 10.0;
 
+/// The options that only a simulation uses.
+const SIMULATED: [&str; 6] = ["resume", "fresh", "format", "quick", "our_slots", "threads"];
+
 /// Arguments of `lab faithful`.
 #[derive(Debug, Clone, Args)]
 pub struct FaithfulArgs {
@@ -46,11 +49,12 @@ pub struct FaithfulArgs {
     our_slots: Option<u32>,
     /// Instead crawl this number of sites in the lab with real agents, each site alone and once by every agent, and print the
     /// rates beside those of the simulation
-    #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = SIMULATED)]
     alone: Option<u16>,
     /// Instead run two cells in the lab with real agents for this number of minutes, and print their growth beside that of the
     /// simulation
-    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u16).range(1..=60), conflicts_with = "alone")]
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u16).range(1..=60))]
+    #[arg(conflicts_with = "alone", conflicts_with_all = SIMULATED)]
     in_lab: Option<u16>,
     /// Cells simulated at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
