@@ -22,7 +22,7 @@ create table batches (
     -- How far each site is crawled, and how: a `model::CrawlPolicy`; by default that of a scheduler
     -- without a configuration.
     policy jsonb not null default
-        '{"max_pages": 200, "max_bytes": 67108864, "max_depth": 8, "max_duration_ms": 900000,
+        '{"max_pages": 200, "max_bytes": 67108864, "max_depth": 8, "max_hosts": 50, "max_duration_ms": 900000,
           "request_interval_ms": 1000, "shortest_interval_ms": 1000, "sitemaps": true, "store": true, "include": [],
           "exclude": [], "contact_url": null, "user_agent": null, "recrawl_interval_ms": null}',
     -- Of the policy, what queries compute with: budgets of one crawl,
@@ -503,6 +503,20 @@ create table outcomes (
 );
 -- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
+
+-- The other sites to which pages of a batch's sites link, at most the policy's `max_hosts` a site.
+create table discovered_hosts (
+    -- The batch.
+    batch_id bigint not null references batches (id),
+    -- The other site's name, canonical as `sites.name`. It need not be a site here.
+    host text collate "C" not null,
+    -- The site whose pages link to it.
+    site_id bigint not null references sites (id),
+    -- When the outcome that named it first was accepted.
+    found_at timestamptz not null default now(),
+    -- The report reads a batch's hosts in order of name.
+    primary key (batch_id, host, site_id)
+);
 
 -- The progress of batches, kept up to date by what changes, because a batch may have a million tasks.
 -- Each statement that changes tasks adds a row of differences; a job adds these rows up. Readers use the

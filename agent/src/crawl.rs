@@ -340,6 +340,7 @@ impl Crawl {
             errors: ledger.errors,
             refetched: frontier.totals().refetched,
             trapped: frontier.totals().trapped,
+            hosts: frontier.hosts().iter().cloned().collect(),
             started_at: started_at.checked_sub(watch.before).unwrap_or(started_at),
             duration: watch.elapsed(),
             rtt: fetcher.and_then(|fetcher| fetcher.median_round_trip()),

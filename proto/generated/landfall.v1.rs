@@ -590,6 +590,10 @@ pub struct CrawlPolicy {
     /// older than this field use the software's name.
     #[prost(string, optional, tag = "13")]
     pub user_agent: ::core::option::Option<::prost::alloc::string::String>,
+    /// Maximum number of other sites, to which pages link, that the outcome names, at most 1,000;
+    /// absent means 0.
+    #[prost(uint32, optional, tag = "14")]
+    pub max_hosts: ::core::option::Option<u32>,
 }
 /// A granted lease. A repeat is recognised by (`task_id`, `token`). Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -775,6 +779,10 @@ pub struct OutcomeReport {
     /// Number of links left out because they lead into traps: repeating paths, endless calendars.
     #[prost(uint32, tag = "14")]
     pub trapped: u32,
+    /// The other sites to which pages of this site link, at most `CrawlPolicy.max_hosts`: each a bare
+    /// host, or scheme://host:port if the port is not the scheme's default. Set by the agent.
+    #[prost(string, repeated, tag = "17")]
+    pub hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// What forbids the crawl, if blocked.
     #[prost(enumeration = "BlockedBy", tag = "15")]
     pub blocked_by: i32,
@@ -8526,6 +8534,54 @@ pub struct FailureRow {
     #[prost(string, tag = "10")]
     pub example: ::prost::alloc::string::String,
 }
+/// Asks for the hosts that a batch's crawls have discovered.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostsRequest {
+    /// The batch's name.
+    #[prost(string, tag = "1")]
+    pub batch: ::prost::alloc::string::String,
+    /// Only hosts to which at least so many sites link; 0 and 1: all.
+    #[prost(uint32, tag = "2")]
+    pub min_sites: u32,
+    /// Only hosts that are no site yet, neither by name nor by origin.
+    #[prost(bool, tag = "3")]
+    pub unlisted: bool,
+    /// Maximum number of rows; 0: all.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+    /// Only links found then or later; absent: no limit.
+    #[prost(message, optional, tag = "5")]
+    pub since: ::core::option::Option<::prost_types::Timestamp>,
+    /// Only links found before; absent: no limit.
+    #[prost(message, optional, tag = "6")]
+    pub until: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// A discovered host.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostRow {
+    /// Its name in the spelling of site lists: a bare host, or scheme://host:port if the port is not the
+    /// scheme's default.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// Number of the batch's sites whose pages link to it.
+    #[prost(uint64, tag = "2")]
+    pub sites: u64,
+    /// The name of one of these sites.
+    #[prost(string, tag = "3")]
+    pub example: ::prost::alloc::string::String,
+    /// When the first of these links was found: the time of the outcome that named it.
+    #[prost(message, optional, tag = "4")]
+    #[serde(serialize_with = "crate::json::time")]
+    pub found_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Whether it is a site already, in any batch.
+    #[prost(bool, tag = "5")]
+    pub listed: bool,
+    /// In the last row of a response cut by `limit`: number of rows beyond it. 0 in all other rows.
+    #[prost(uint64, tag = "6")]
+    #[serde(skip)]
+    pub more: u64,
+}
 /// A change of the fleet whose effect is to be predicted.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanRequest {
@@ -8982,6 +9038,31 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Failures"));
             self.inner.unary(req, path, codec).await
         }
+        /// The other sites to which pages of a batch's sites link, by name.
+        pub async fn hosts(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HostsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::HostRow>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/landfall.v1.ReportService/Hosts",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("landfall.v1.ReportService", "Hosts"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Predicts the work of a changed fleet from the located sites, and where further agents would
         /// help most. Changes nothing.
         pub async fn plan(
@@ -9067,6 +9148,17 @@ pub mod report_service_server {
             tonic::Response<super::FailuresResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Hosts method.
+        type HostsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::HostRow, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The other sites to which pages of a batch's sites link, by name.
+        async fn hosts(
+            &self,
+            request: tonic::Request<super::HostsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::HostsStream>, tonic::Status>;
         /// Predicts the work of a changed fleet from the located sites, and where further agents would
         /// help most. Changes nothing.
         async fn plan(
@@ -9377,6 +9469,52 @@ pub mod report_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/landfall.v1.ReportService/Hosts" => {
+                    #[allow(non_camel_case_types)]
+                    struct HostsSvc<T: ReportService>(pub Arc<T>);
+                    impl<
+                        T: ReportService,
+                    > tonic::server::ServerStreamingService<super::HostsRequest>
+                    for HostsSvc<T> {
+                        type Response = super::HostRow;
+                        type ResponseStream = T::HostsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HostsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ReportService>::hosts(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HostsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -44,6 +44,7 @@ mod schemas;
 mod simulate;
 pub(crate) mod sites;
 pub(crate) mod status;
+mod streamed;
 mod version;
 pub(crate) mod view;
 mod words;

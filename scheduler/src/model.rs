@@ -9,7 +9,7 @@ pub use cause::{
     ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Stage, Unmeasured,
     UnmeasuredCause, UnmetCause, WaitCause,
 };
-pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
+pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
 pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 

@@ -28,6 +28,7 @@ pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
     max_depth: 5,
+    max_hosts: 0,
     max_duration: Duration::from_secs(600),
     request_interval: Duration::from_secs(1),
     shortest_interval: Duration::MAX,
@@ -41,7 +42,7 @@ pub(super) struct CrawlArgs {
     /// The site: scheme://host:port, or a bare host (https, then http).
     site: String,
     /// The crawl's policy as a TOML file with the fields max_pages, max_bytes, max_depth,
-    /// max_duration, request_interval, shortest_interval, sitemaps, include, exclude and
+    /// max_hosts, max_duration, request_interval, shortest_interval, sitemaps, include, exclude and
     /// user_agent. Flags override it.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -58,6 +59,9 @@ pub(super) struct CrawlArgs {
     /// Maximum number of links from the start page to a page [default: 5]
     #[arg(long)]
     max_depth: Option<u32>,
+    /// Print the names of at most this many other sites to which pages link [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000))]
+    max_hosts: Option<u32>,
     /// Maximum duration of the crawl [default: 10m]
     #[arg(long, value_parser = duration)]
     max_duration: Option<Duration>,
@@ -109,6 +113,7 @@ impl CrawlArgs {
             max_pages: self.max_pages.unwrap_or(policy.max_pages),
             max_bytes: self.max_bytes.unwrap_or(policy.max_bytes),
             max_depth: self.max_depth.unwrap_or(policy.max_depth),
+            max_hosts: self.max_hosts.unwrap_or(policy.max_hosts),
             max_duration: self.max_duration.unwrap_or(policy.max_duration),
             request_interval,
             shortest_interval,
@@ -190,6 +195,7 @@ fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
     if let Some(folder) = folder {
         println!("stored in {}", folder.display());
     }
+    outcome.hosts.iter().for_each(|host| println!("links to {host}"));
     Ok(())
 }
 

@@ -46,6 +46,7 @@ fn set(settings: &mut CrawlSettings, name: &str, value: &Value) -> Result<(), St
         "max_pages" => policy.max_pages = number(value, &(1..=10_000_000))?,
         "max_bytes" => policy.max_bytes = number(value, &(1..=1 << 50))?,
         "max_depth" => policy.max_depth = number(value, &(0..=10_000))?,
+        "max_hosts" => policy.max_hosts = number(value, &(0..=1_000))?,
         "max_duration" => policy.max_duration = time(value, &(SECOND..=YEAR))?,
         "request_interval" => policy.request_interval = time(value, &(Duration::ZERO..=DAY))?,
         "shortest_interval" => policy.shortest_interval = time(value, &(Duration::ZERO..=DAY))?,
@@ -57,8 +58,8 @@ fn set(settings: &mut CrawlSettings, name: &str, value: &Value) -> Result<(), St
             settings.user_agent = Some(name.parse().map_err(|error: BadProduct| error.to_string())?);
         }
         _ => {
-            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include, \
-                         exclude and user_agent";
+            let known = "max_pages, max_bytes, max_depth, max_hosts, max_duration, request_interval, shortest_interval, sitemaps, \
+                         include, exclude and user_agent";
             return Err(format!("unknown field; the fields are {known}"));
         }
     }
@@ -108,7 +109,7 @@ mod tests {
     fn a_file_may_set_some_fields_or_all() {
         assert_eq!(read_text("").unwrap(), named(DEFAULT, None));
         assert_eq!(read_text("max_depth = 0\n").unwrap(), named(Policy { max_depth: 0, ..DEFAULT }, None));
-        let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
+        let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_hosts = 4\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
             shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\nuser_agent = 'StudyBot/1'\n";
         let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));
         let mut paths = PathFilter::ALL;
@@ -118,6 +119,7 @@ mod tests {
             max_pages: 7,
             max_bytes: 1_000_000,
             max_depth: 3,
+            max_hosts: 4,
             max_duration,
             request_interval,
             shortest_interval: Duration::from_millis(9),
@@ -133,6 +135,7 @@ mod tests {
             ("max_pages = 0", "line 1: max_pages: 0 is not in 1 to 10000000"),
             ("\n\nmax_pages = -1", "line 3: max_pages: -1 is not in"),
             ("max_depth = 99999999999", "line 1: max_depth: 99999999999 is not in 0 to 10000"),
+            ("max_hosts = 1001", "line 1: max_hosts: 1001 is not in 0 to 1000"),
             ("max_bytes = 'much'", "line 1: max_bytes: \"much\" is not a whole number"),
             ("sitemaps = true\nmax_page = 3", "line 2: max_page: unknown field"),
             ("request_interval = 1", "line 1: request_interval: 1 is not a time"),

@@ -26,6 +26,8 @@ pub struct Policy {
     /// The minimum time between requests to a large site. If it is longer than `request_interval`,
     /// `request_interval` applies instead.
     pub shortest_interval: Duration,
+    /// Maximum number of other sites, to which pages link, that the outcome names.
+    pub max_hosts: u32,
     /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
     pub paths: PathFilter,

@@ -233,6 +233,7 @@ impl Started {
             errors,
             refetched: 0,
             trapped: 0,
+            hosts: Vec::new(),
             started_at: self.at,
             duration: self.began.elapsed(),
             rtt: None,

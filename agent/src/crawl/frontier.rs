@@ -9,7 +9,7 @@
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -127,6 +127,18 @@ impl Frontier {
             OfferResult::Trap => note(path, &mut self.found.known),
             OfferResult::LeftOut => {}
         }
+    }
+
+    /// Records another site to which the current page links, unless `limit` sites are recorded.
+    pub(super) fn discover(&mut self, host: String, limit: u32) {
+        if self.known.discover(&host, usize::try_from(limit).unwrap_or(usize::MAX)) {
+            self.found.hosts.push(host);
+        }
+    }
+
+    /// The other sites to which pages link, by name.
+    pub(super) const fn hosts(&self) -> &BTreeSet<String> {
+        self.known.hosts()
     }
 
     /// Marks a path as known without queueing it, because it is fetched immediately (a redirect's

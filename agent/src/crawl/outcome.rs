@@ -43,6 +43,8 @@ pub struct Outcome {
     /// Number of links not followed because they lead into a trap, such as paths with repeated
     /// segments or endless calendars.
     pub trapped: u32,
+    /// The names of other sites to which pages link, in the spelling of site lists.
+    pub hosts: Vec<String>,
     pub started_at: SystemTime,
     pub duration: Duration,
     /// The median time to first byte of requests on warm connections; absent if there were no such

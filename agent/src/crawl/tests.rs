@@ -29,6 +29,7 @@ pub(super) fn policy() -> Policy {
         max_pages: 1000,
         max_bytes: 1 << 30,
         max_depth: 100,
+        max_hosts: 100,
         max_duration: Duration::from_secs(30),
         request_interval: Duration::ZERO,
         shortest_interval: Duration::ZERO,

@@ -292,6 +292,9 @@ impl Walk<'_> {
         hops: &mut Vec<Fingerprint>,
     ) -> Result<Option<SitePath>, WalkEnd> {
         let Some(next) = self.site.path(target) else {
+            if let Some(other) = self.site.other_site(target) {
+                self.frontier.discover(other, self.policy.max_hosts);
+            }
             // Other sites have their own crawls. But if the start page redirects to another site,
             // this crawl has nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());

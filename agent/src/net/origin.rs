@@ -105,7 +105,16 @@ impl Origin {
 
     /// The value of the `Host` header, with the port unless it is the scheme's default.
     pub fn authority(&self) -> String {
-        if self.port == self.scheme.default_port() { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
+        if self.has_default_port() { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// The name of the site in a site list: the bare host if the port is the scheme's default.
+    pub fn site_name(&self) -> String {
+        if self.has_default_port() { self.host.clone() } else { self.to_string() }
+    }
+
+    const fn has_default_port(&self) -> bool {
+        self.port == self.scheme.default_port()
     }
 }
 
@@ -138,6 +147,8 @@ mod tests {
             assert_eq!(origin(text).to_string(), text);
         }
         assert_eq!(origin("HTTPS://Example.CN:443/path?x").to_string(), "https://example.cn");
+        assert_eq!(origin("https://example.cn").site_name(), "example.cn");
+        assert_eq!(origin("http://example.cn:443").site_name(), "http://example.cn:443");
         for text in ["ftp://example.cn", "example.cn", "http://", "mailto:a@b", "http://example.cn:0"] {
             assert!(text.parse::<Origin>().is_err(), "{text}");
         }

@@ -104,6 +104,7 @@ fn crawl_order(server: &TestServer) -> CrawlOrder {
             max_pages: Some(5),
             max_bytes: Some(1 << 20),
             max_depth: Some(1),
+            max_hosts: Some(10),
             max_duration: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
             request_interval: Some(prost_types::Duration::default()),
             ..CrawlPolicy::default()

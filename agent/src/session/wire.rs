@@ -235,6 +235,7 @@ pub(super) fn granted(order: CrawlOrder) -> Option<GrantedLease> {
             max_duration: duration(policy.max_duration)?,
             request_interval,
             shortest_interval,
+            max_hosts: policy.max_hosts.unwrap_or(0),
             sitemaps: policy.sitemaps.unwrap_or(true),
             paths,
         },
@@ -301,6 +302,7 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         message: sentence(&outcome.message),
         refetched: outcome.refetched,
         trapped: outcome.trapped,
+        hosts: outcome.hosts,
     }
 }
 
@@ -368,6 +370,7 @@ mod tests {
             max_pages: Some(5),
             max_bytes: Some(5),
             max_depth: Some(5),
+            max_hosts: Some(10),
             max_duration: seconds(5),
             request_interval: seconds(5),
             ..policy

@@ -15,7 +15,7 @@ use super::{COMMAND, UPDATE, compile, root};
 /// time is printed in RFC 3339, a duration in milliseconds as `NAME_ms`, and an enum by its name.
 const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
-    ExplainResponse ExplainedCandidate ExplainedTask FailureRow GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
+    ExplainResponse ExplainedCandidate ExplainedTask FailureRow GlobePosition GrowthSlice HostRow Landmark LandmarkWorth LeftOutAgent \
     PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \
     ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement ResolvedAddress SiteTask SiteVerdict \
     StrategyThroughput ThroughputResponse UnreachedAgent Way ShowStatusResponse SchedulerStatus DiskSpace DatabaseStatus \
@@ -78,9 +78,10 @@ const PRINTED_BY: [(&str, &str); 30] = [
 
 /// Exceptions: fields that are not printed, and messages whose fields are printed among those of
 /// the outer message.
-const OTHERWISE: [(&str, &str); 6] = [
+const OTHERWISE: [(&str, &str); 7] = [
     ("BatchProgress.batch", "skip"),
     ("BatchProgress.waiting_for_it", "skip"),
+    ("HostRow.more", "skip"),
     ("ShowEmbeddingResponse.epoch", "flatten"),
     ("ThroughputResponse.begun_at", "skip"),
     ("ThroughputResponse.until", "skip"),

@@ -232,6 +232,9 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
             writeln!(text, "  {head:<9}  {}", patterns.join(" "))?;
         }
     }
+    if policy.max_hosts != CrawlPolicy::default().max_hosts {
+        writeln!(text, "  hosts      at most {} stored", policy.max_hosts)?;
+    }
     if !policy.sitemaps {
         writeln!(text, "  sitemaps   not read")?;
     }
@@ -278,7 +281,7 @@ mod tests {
     #[test]
     fn a_batch_says_its_policy() {
         let policy: PolicyRequest = toml::from_str(
-            "max_pages = 5\nmax_bytes = 1048576\nmax_depth = 2\nmax_duration = '1m'\nrequest_interval = '2s'\n\
+            "max_pages = 5\nmax_bytes = 1048576\nmax_depth = 2\nmax_hosts = 7\nmax_duration = '1m'\nrequest_interval = '2s'\n\
              shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a', '/x']\nexclude = ['/b', '/x']\n\
              contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot/1.2'\nrecrawl_interval = '7d'",
         )
@@ -287,7 +290,7 @@ mod tests {
         let shown = ShownBatch::try_from(shown).unwrap();
         let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             for a large site every 1s\n  include    /a /x\n  exclude    /b /x\n  \
-                    sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
+                    hosts      at most 7 stored\n  sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
                     crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
         let json = serde_json::to_value(shown).unwrap();

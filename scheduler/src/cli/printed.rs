@@ -201,6 +201,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.also("report throughput", |answer| throughput::Shown::of("autumn".into(), None, answer));
     printed.rows("report accuracy", |row: v1::AccuracyRow| row);
     printed.rows("report failures", |row: v1::FailureRow| row);
+    printed.rows("report hosts", |row: v1::HostRow| row);
     printed.words("service", |service| v1::Agent { service, ..Default::default() });
     printed.words("state", |state| v1::Enrolment { state, ..Default::default() });
     printed.words("state", |state| v1::Way { state, ..Default::default() });
@@ -298,6 +299,7 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
         });
     }
     long.table(|row: v1::FailureRow| row);
+    long.table(|row: v1::HostRow| row);
     long.table(|row: v1::AgentError| row);
     long.table(|row: v1::AgentLease| row);
     long.table(|row: v1::AgentRefusal| row);

@@ -4,6 +4,7 @@
 pub(super) mod accuracy;
 pub(super) mod events;
 pub(super) mod failures;
+mod hosts;
 mod html;
 mod page;
 pub(super) mod plan;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use self::accuracy::AccuracyArgs;
 use self::failures::FailuresArgs;
+use self::hosts::HostsArgs;
 use self::html::HtmlArgs;
 use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
@@ -68,6 +70,8 @@ Examples:
     Accuracy(AccuracyArgs),
     /// How many sites failed, by reason, agent, city, carrier, day or batch
     Failures(FailuresArgs),
+    /// The other sites to which a batch's sites link
+    Hosts(HostsArgs),
     /// Write a page with plots of progress, throughput, failures, accuracy and the agents' shares
     Html(HtmlArgs),
 }
@@ -78,6 +82,7 @@ impl ReportCommand {
             Self::Throughput(args) => args.run(connection).await,
             Self::Accuracy(args) => args.run(connection).await,
             Self::Failures(args) => args.run(connection).await,
+            Self::Hosts(args) => args.run(connection).await,
             Self::Html(args) => args.run(connection).await,
             Self::Assignments { tasks, limit, format } => tasks.print(AssignmentRow, limit, &format, connection).await,
             Self::Agents { batch, agent, places, limit, format, watch } => {

@@ -11,6 +11,7 @@ pub(crate) mod estimates;
 pub(super) mod events;
 pub(super) mod fleet;
 pub(super) mod named;
+mod paging;
 pub(super) mod removal;
 pub(super) mod reports;
 pub(super) mod sites;

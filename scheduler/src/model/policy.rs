@@ -27,6 +27,8 @@ const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
 /// Maximum length of a user-agent name, because every request contains it.
+/// Maximum number of discovered hosts per site.
+pub const MAX_HOSTS: u32 = 1_000;
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
@@ -116,6 +118,10 @@ policy! {
     /// Maximum number of links from the start page; 0 means only the start page
     #[arg(long, value_name = "N")]
     max_depth: u32 = 8;
+    /// Maximum number of other sites, to which a site's pages link, that are stored for `landfall
+    /// report hosts`; 0 to 1000
+    #[arg(long, value_name = "N")]
+    max_hosts: u32 = 50;
     /// Maximum duration, such as 15m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(with = "humantime_serde")]
@@ -240,6 +246,9 @@ impl PolicyRequest {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;
         number("max_depth", self.max_depth, 0, MOST)?;
+        if self.max_hosts.is_some_and(|hosts| hosts > MAX_HOSTS) {
+            return Err(OutOfBounds { field: "max_hosts", problem: format!("must be 0 to {MAX_HOSTS}") });
+        }
         time("max_duration", self.max_duration, Duration::from_secs(1), LONGEST_CRAWL)?;
         time("request_interval", self.request_interval, Duration::ZERO, LONGEST_INTERVAL)?;
         time("shortest_interval", self.shortest_interval, Duration::ZERO, LONGEST_INTERVAL)?;
@@ -360,6 +369,7 @@ mod tests {
             max_pages: Some(1),
             max_bytes: Some(2),
             max_depth: Some(3),
+            max_hosts: Some(7),
             max_duration: Some(seconds(4)),
             request_interval: Some(seconds(6)),
             shortest_interval: Some(seconds(5)),
@@ -375,8 +385,8 @@ mod tests {
         let named: Vec<&str> = asked.differences(&has).iter().map(|difference| difference.field).collect();
         assert_eq!(
             named.join(" "),
-            "max_pages max_bytes max_depth max_duration request_interval shortest_interval sitemaps store include exclude \
-             contact_url user_agent recrawl_interval"
+            "max_pages max_bytes max_depth max_hosts max_duration request_interval shortest_interval sitemaps store \
+             include exclude contact_url user_agent recrawl_interval"
         );
         assert_eq!(asked.differences(&asked.or(&has)), []);
         assert_eq!(PolicyRequest::default().differences(&has), []);

@@ -119,6 +119,7 @@ pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Re
         message: "no route".into(),
         refetched: 0,
         trapped: 0,
+        hosts: Vec::new(),
     }
 }
 

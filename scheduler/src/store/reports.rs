@@ -16,6 +16,7 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod failures;
 mod fleet;
+pub(crate) mod hosts;
 pub(crate) mod map;
 pub(crate) mod minutes;
 pub(crate) mod status;

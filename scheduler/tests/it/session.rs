@@ -7,6 +7,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::outcome_ack::Answer;
+use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::site_service_client::SiteServiceClient;

@@ -21,6 +21,7 @@ use prost::{Message as _, decode_length_delimiter};
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{LogFrame, LogReader};
 use super::log_points::{LogMark, LogPoint, LogPoints, MAX_QUEUED, SIZES};
+use crate::crawl::html::links::MAX_HOSTS;
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -35,6 +36,8 @@ const MOST_INFLATED: usize = 16 << 20;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
 /// agent sends at most a tenth of the fingerprints that it may store, plus those found on one page.
 const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
+/// Maximum length of a site's name: a host with scheme and port.
+const MAX_SITE_NAME_BYTES: usize = 300;
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;
 
@@ -57,6 +60,7 @@ pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(
         let (point, from) = log_points.newest(size);
         let (mut frame, fingerprints) = state_at(reader, from, point)?;
         frame.beyond.clone_from(&log_points.beyond);
+        frame.hosts.clone_from(&log_points.hosts);
         let again = u32::try_from(log_points.visited() - point.visited).unwrap_or(u32::MAX);
         frame.totals.refetched = frame.totals.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
@@ -99,6 +103,9 @@ impl CheckpointState {
         let frame = LogFrame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
         if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
             return Err(bad("it has too many fingerprints"));
+        }
+        if frame.hosts.len() > MAX_HOSTS || frame.hosts.iter().any(|host| host.len() > MAX_SITE_NAME_BYTES) {
+            return Err(bad("it has too many or too long host names"));
         }
         if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
             return Err(bad("it has an invalid path"));
@@ -237,6 +244,16 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoints_host_names_are_bounded() {
+        let frame = |hosts: Vec<String>| of(&LogFrame { hosts, ..LogFrame::default() }.encode_to_vec());
+        assert!(CheckpointState::read(&frame(vec!["a.cn".to_owned(); MAX_HOSTS])).is_ok());
+        for hosts in [vec!["a.cn".to_owned(); MAX_HOSTS + 1], vec!["a".repeat(MAX_SITE_NAME_BYTES + 1)]] {
+            let error = CheckpointState::read(&frame(hosts)).unwrap_err().to_string();
+            assert_eq!(error, "not a checkpoint: it has too many or too long host names");
+        }
+    }
+
+    #[test]
     fn the_count_of_queued_paths_is_exact() {
         let queued = |path: &str| QueuedPath { path: path.to_owned(), depth: u32::MAX };
         let frame = LogFrame {
@@ -245,6 +262,7 @@ mod tests {
             known: vec![9; 64],
             beyond: vec![8; 32],
             totals: CrawlTotals { pages: u32::MAX, bytes: u64::MAX, ..CrawlTotals::default() },
+            hosts: vec!["a.cn".to_owned(); 3],
         };
         let body = frame.encode_to_vec();
         assert_eq!(queued_in(&body), Some(3));

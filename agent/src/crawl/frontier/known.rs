@@ -1,8 +1,9 @@
-//! The known paths of a site and the crawl's totals: everything in a frontier except its queue.
+//! The known paths of a site, the other sites that it links to, and the crawl's totals: everything
+//! in a frontier except its queue.
 //!
 //! This module is pure. Applying the frames of a crawl's log in order rebuilds this state.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::log::{CrawlTotals, LogFrame};
 use super::seen::SeenPaths;
@@ -28,6 +29,8 @@ pub(super) struct KnownPaths {
     seen: SeenPaths,
     beyond: HashSet<Fingerprint>,
     traps: Traps,
+    /// The names of other sites to which pages link.
+    hosts: BTreeSet<String>,
     queued: u64,
     visited: u64,
     totals: CrawlTotals,
@@ -55,6 +58,7 @@ impl KnownPaths {
             seen: SeenPaths::default(),
             beyond: HashSet::new(),
             traps: Traps::default(),
+            hosts: BTreeSet::new(),
             queued: 0,
             visited: 0,
             totals: CrawlTotals::default(),
@@ -75,8 +79,19 @@ impl KnownPaths {
         fingerprints(&frame.beyond).for_each(|beyond| {
             self.remember_beyond(beyond);
         });
+        self.hosts.extend(frame.hosts.iter().cloned());
         self.visited += u64::from(frame.visited);
         self.totals = frame.totals;
+    }
+
+    /// Records the name of another site, unless `limit` names are recorded. Returns `false` if the
+    /// name need not be stored.
+    pub(super) fn discover(&mut self, host: &str, limit: usize) -> bool {
+        self.hosts.len() < limit && !self.hosts.contains(host) && self.hosts.insert(host.to_owned())
+    }
+
+    pub(super) const fn hosts(&self) -> &BTreeSet<String> {
+        &self.hosts
     }
 
     pub(super) fn is_seen(&self, path: &SitePath) -> bool {

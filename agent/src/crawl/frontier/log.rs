@@ -100,6 +100,9 @@ pub(super) struct LogFrame {
     /// The totals at the end of the frame.
     #[prost(message, required, tag = "5")]
     pub(super) totals: CrawlTotals,
+    /// The names of other sites to which a page links.
+    #[prost(string, repeated, tag = "6")]
+    pub(super) hosts: Vec<String>,
 }
 
 impl LogFrame {

@@ -1,11 +1,12 @@
 //! Finds the links of an HTML page while the page is received.
 //!
 //! This module is pure. It returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
-//! that stay inside the site. It honours `base`, `rel=nofollow`, and `nofollow` in `meta
-//! name=robots`. If a page needs more memory than the limit, parsing stops; the links found so far
-//! are returned and marked as incomplete.
+//! that stay inside the site, and the names of other sites to which they link. It honours `base`,
+//! `rel=nofollow`, and `nofollow` in `meta name=robots`. If a page needs more memory than the limit,
+//! parsing stops; the links found so far are returned and marked as incomplete.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use encoding_rs::Encoding;
@@ -17,6 +18,8 @@ use super::site_path::{Fingerprints, Site, SitePath};
 use crate::crawl::politeness::robots::directives;
 
 const MAX_LINKS: usize = 10_000;
+/// Maximum number of other sites in a page's links that are returned.
+pub(in crate::crawl) const MAX_HOSTS: usize = 1_000;
 /// Initial capacity for distinct links. Most pages have no more, and the capacity takes only a few
 /// hundred bytes.
 const FEW_LINKS: usize = 28;
@@ -29,6 +32,8 @@ const MAX_PARSER_BYTES: usize = 2 << 20;
 pub(in crate::crawl) struct Links {
     /// Paths inside the site, without duplicates, in the order in which the page has them.
     pub(in crate::crawl) paths: Vec<SitePath>,
+    /// The names of other sites, at most [`MAX_HOSTS`].
+    pub(in crate::crawl) hosts: BTreeSet<String>,
     pub(in crate::crawl) cut: bool,
 }
 
@@ -166,7 +171,8 @@ impl Page {
         if rel.split_ascii_whitespace().any(|word| word.eq_ignore_ascii_case("nofollow")) {
             return;
         }
-        let Some(path) = element.get_attribute(attribute).and_then(|href| self.path(&href)) else { return };
+        let Some(href) = element.get_attribute(attribute) else { return };
+        let Some(path) = self.path(&href) else { return };
         let fingerprint = path.fingerprint();
         if self.known.contains(&fingerprint) {
             return;
@@ -179,11 +185,24 @@ impl Page {
         self.links.paths.push(path);
     }
 
-    fn path(&self, href: &str) -> Option<SitePath> {
+    /// The path of a link inside the site. If the link leads to another site, records its name.
+    fn path(&mut self, href: &str) -> Option<SitePath> {
         // With a `base` element, links may be relative to any URL, so the shortcut for plain paths
         // does not apply.
-        let plain = if self.based { None } else { SitePath::plain(href) };
-        plain.or_else(|| self.site.path(&self.resolve(href)?))
+        if !self.based
+            && let Some(plain) = SitePath::plain(href)
+        {
+            return Some(plain);
+        }
+        let url = self.resolve(href)?;
+        let path = self.site.path(&url);
+        if path.is_none()
+            && self.links.hosts.len() < MAX_HOSTS
+            && let Some(other) = self.site.other_site(&url)
+        {
+            self.links.hosts.insert(other);
+        }
+        path
     }
 
     fn resolve(&self, href: &str) -> Option<Url> {
@@ -266,6 +285,20 @@ pub(in crate::crawl) mod tests {
             <a name=none><link rel=next href=/style><img src=/picture><script>"<a href=/script>"</script>
             <!-- <a href=/comment> --><a href="https://other.cn/"><a href="javascript:x()"><a href=" /e ">"#;
         assert_eq!(paths(html), ["/dir/b", "/a", "/c", "/dir/d", "/e"]);
+    }
+
+    #[test]
+    fn other_sites_are_returned_by_name_each_once() {
+        let html = r#"<a href="https://www.other.cn/a"><a href="HTTP://WWW.OTHER.CN:80/b"><a href="//third.cn:8080/">
+            <a href="https://example.cn/"><a href="/inside"><a rel=nofollow href="https://unwanted.cn/">
+            <a href="mailto:a@b.cn"><a href="ftp://files.cn/"><img src="https://pictures.cn/"><a href="http://[2001:db8::1]/">"#;
+        let links = extract(html.as_bytes(), None, 7);
+        let found: Vec<&str> = links.hosts.iter().map(String::as_str).collect();
+        assert_eq!(found, ["[2001:db8::1]", "example.cn", "http://third.cn:8080", "www.other.cn"]);
+        assert!(extract(b"<meta name=robots content=nofollow><a href=//other.cn>", None, 9).hosts.is_empty());
+        let many: String = (0..=MAX_HOSTS).map(|number| format!("<a href=//h{number}.cn/></a>")).collect();
+        let links = extract(many.as_bytes(), None, 4096);
+        assert_eq!((links.hosts.len(), links.cut), (MAX_HOSTS, false));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::net::origin::Origin;
 
 /// Maximum length of a path and query in bytes. Longer paths belong to traps, not to pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
+/// Maximum length of a host name in DNS, in bytes.
+const MAX_HOST_BYTES: usize = 253;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::crawl) struct SitePath {
@@ -131,6 +133,13 @@ impl Site {
         }
         let path = normal_form(&url[Position::BeforePath..Position::AfterQuery]);
         (path.len() <= MAX_PATH_BYTES).then(|| SitePath::new(&path))
+    }
+
+    /// The name of another site at a URL, in the canonical spelling of site lists. `None` if the
+    /// URL is inside this site, or neither http nor https.
+    pub(in crate::crawl) fn other_site(&self, url: &Url) -> Option<String> {
+        let origin = Origin::of(url).ok().filter(|origin| *origin != self.origin)?;
+        (origin.host.len() <= MAX_HOST_BYTES).then(|| origin.site_name())
     }
 
     /// The URL of a path; `None` only if the URL parser would change the path.

@@ -52,6 +52,48 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert!(again <= handovers, "{again} pages were asked for again");
 }
 
+/// A start page that links to `next`, and a second page. Each page links to another site.
+fn linking(path: &str) -> Reply {
+    match path {
+        "/" => html("<a href=//first.invalid/><a href=/next>"),
+        "/next" => html("<a href=https://second.invalid:8443/x><a href=//first.invalid/again><a href=/last>"),
+        "/last" => html("<a href=http://third.invalid/>"),
+        _ => status(404),
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_names_other_sites_whichever_agent_found_them() {
+    let all = ["first.invalid", "https://second.invalid:8443", "third.invalid"];
+    let site = TestServer::start(linking).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 3));
+    assert_eq!(outcome.hosts, all);
+    let outcome = crawl_with(&site, Policy { max_hosts: 1, ..policy() }).await;
+    assert_eq!(outcome.hosts, all[..1]);
+
+    let site = TestServer::start(linking).await;
+    // robots.txt and two pages.
+    let checkpoint = crawl_until(&site, CrawlStorage::default(), 3).await.expect("a checkpoint").bytes;
+    let outcome = finish(&site, CrawlStorage { checkpoint, ..CrawlStorage::default() }).await;
+    assert_eq!(outcome.hosts, all);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = Some(folder.path().join("crawl"));
+    let site = TestServer::start(linking).await;
+    crawl_until(&site, CrawlStorage { file: file.clone(), ..CrawlStorage::default() }, 3).await;
+    let outcome = finish(&site, CrawlStorage { file, ..CrawlStorage::default() }).await;
+    assert_eq!(outcome.hosts, all);
+}
+
+#[tokio::test]
+async fn a_site_that_redirects_to_another_names_it() {
+    let moved = |path: &str| if path == "/" { redirect("http://moved.invalid/") } else { status(404) };
+    let site = TestServer::start(moved).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.hosts), (OutcomeKind::Unreachable, vec!["moved.invalid".to_owned()]));
+}
+
 #[tokio::test]
 async fn another_agent_resumes_a_stopped_crawl() {
     let site = TestServer::start(tree).await;

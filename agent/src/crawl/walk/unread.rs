@@ -98,6 +98,7 @@ impl StepState<'_> {
         if links.cut {
             self.frontier.totals_mut().dropped = true;
         }
+        links.hosts.into_iter().for_each(|host| self.frontier.discover(host, self.policy.max_hosts));
         self.offer_all(links.paths, page.depth).await;
     }
 

@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn flags_go_before_the_file() {
-        let text = "max_pages = 5\nmax_bytes = 6\nmax_depth = 7\nmax_duration = '8s'\nrequest_interval = '9s'\n\
+        let text = "max_pages = 5\nmax_bytes = 6\nmax_depth = 7\nmax_hosts = 8\nmax_duration = '8s'\nrequest_interval = '9s'\n\
             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a']\nexclude = []\n\
             contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot'\nrecrawl_interval = '7d'\n\
             [constraints]\ncountry = ['jp', 'CN']\ncarrier = 'CERNET'\nbytes_per_day = 7\nunmet = 'fail'\n";
@@ -126,6 +126,7 @@ mod tests {
             max_pages: Some(50),
             max_bytes: Some(6),
             max_depth: Some(7),
+            max_hosts: Some(8),
             max_duration: Some(seconds(8)),
             request_interval: Some(seconds(9)),
             shortest_interval: Some(seconds(1)),
@@ -154,6 +155,7 @@ mod tests {
         for (text, expected) in [
             ("max_pages = 0", "line 1: max_pages: must be 1 or more"),
             ("\n\nmax_pages = -1", "line 3: max_pages: invalid value: integer `-1`, expected u32"),
+            ("max_hosts = 1001", "line 1: max_hosts: must be 0 to 1000"),
             ("max_bytes = 'much'", "line 1: max_bytes: not a number of bytes: give one such as 64MB"),
             ("sitemaps = true\nmax_page = 3", "line 2: unknown field `max_page`, expected one of `max_pages`"),
             ("request_interval = 1", "line 1: request_interval: invalid type: integer `1`, expected a duration"),

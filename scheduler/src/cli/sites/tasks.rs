@@ -1,28 +1,22 @@
 //! `landfall sites list`, and the filters and printing for all lists of a batch's tasks.
 
-use std::io::IsTerminal as _;
-
 use clap::Args;
-use indicatif::ProgressBar;
 use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, AssignmentsRequest, ShowBatchRequest};
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
 use crate::cli::batches::watch;
 use crate::cli::client::Client;
 use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
-use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row, Tone};
+use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Row, Tone};
 use crate::cli::progress::Bar;
 use crate::cli::reports::task_tone;
+use crate::cli::streamed::{is_watched, print_rows, uncounted_bar};
 use crate::cli::words::one_of;
 use crate::model::{ReasonKind, TaskState};
 
-/// Number of rows in a page, which is printed at once. The first page determines the widths of a
-/// table's columns.
-const PAGE: usize = 500;
 /// Maximum number of rows in a table if no limit is given.
 const TABLE: u64 = 100;
 
@@ -70,46 +64,25 @@ impl TasksArgs {
         };
         let client = Client::connect(connection).await?;
         let bar = bar(&client, &request).await;
-        let mut stream = client.answer(client.reports().assignments(request).await)?;
-        let view = format.view();
-        let mut printer = Printer::new(format.format(), &view);
-        let (mut rows, mut more) = (Vec::new(), 0);
-        while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
-            more = message.more;
-            bar.inc(1);
-            rows.push(row(message));
-            if rows.len() == PAGE {
-                print(&printer.page(&rows)?)?;
-                rows.clear();
-            }
-        }
-        drop(bar);
-        if !rows.is_empty() {
-            print(&printer.page(&rows)?)?;
-        }
-        match format.format() {
-            Format::Table if printer.is_empty() => print("no site of the batch matches\n"),
-            Format::Table => print(&output::more(more)),
-            Format::Json | Format::Jsonl | Format::Csv | Format::Names => print(&printer.end()?),
-        }
+        let stream = client.answer(client.reports().assignments(request).await)?;
+        let row = |message: v1::AssignmentRow| {
+            let more = message.more;
+            (row(message), more)
+        };
+        print_rows(&client, stream, bar, row, "no site of the batch matches\n", format).await
     }
 }
 
-/// A progress bar for rows that are written to a file or a pipe. The total number of rows is known
-/// only if the whole batch is listed.
+/// A progress bar. The total number of rows is known only if the whole batch is listed.
 async fn bar(client: &Client, request: &AssignmentsRequest) -> Bar {
-    let watched = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
-    if !watched {
-        return Bar::new(ProgressBar::hidden(), "");
-    }
     let whole = AssignmentsRequest { batch: request.batch.clone(), ..AssignmentsRequest::default() };
-    let shown = match *request == whole {
-        true => client.sites().show_batch(ShowBatchRequest { batch: whole.batch }).await.ok(),
-        false => None,
-    };
+    if !is_watched() || *request != whole {
+        return uncounted_bar();
+    }
+    let shown = client.sites().show_batch(ShowBatchRequest { batch: whole.batch }).await.ok();
     match shown.and_then(|shown| shown.into_inner().progress) {
         Some(progress) => Bar::counted(watch::total(&progress), "rows"),
-        None => Bar::uncounted("rows"),
+        None => uncounted_bar(),
     }
 }
 

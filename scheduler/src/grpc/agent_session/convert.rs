@@ -10,7 +10,8 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
-use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
+use crate::model::site_list::SiteName;
+use crate::model::{AgentId, LeaseToken, MAX_HOSTS, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
 use crate::status::DiskSpace;
 use crate::store::agents::enrolments::RedeemResult;
 use crate::store::agents::refusals::Refusal;
@@ -277,8 +278,16 @@ pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::R
         message: clip(report.message),
         refetched: report.refetched,
         trapped: report.trapped,
+        hosts: hosts(&report.hosts),
     };
     Ok((report, origin))
+}
+
+/// The names of other sites that a crawl found. They come from pages, so invalid names are omitted
+/// instead of refusing the outcome.
+fn hosts(found: &[String]) -> Vec<SiteName> {
+    let names = found.iter().take(MAX_HOSTS.try_into().unwrap_or(usize::MAX));
+    names.filter_map(|name| name.parse().ok()).collect()
 }
 
 fn ending(report: &v1::OutcomeReport) -> Result<CrawlEnding, Status> {

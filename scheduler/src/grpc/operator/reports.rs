@@ -3,12 +3,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, stream};
+use futures::Stream;
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
 use sqlx::PgConnection;
-use tokio::sync::{Mutex, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
@@ -17,20 +16,16 @@ use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
 use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
-use crate::store::reports::{self, AgentRow, AssignmentRow, accuracy, failures};
+use crate::store::reports::{self, AgentRow, accuracy, failures, hosts};
 
 use super::convert::filters::{Places, TimeRange};
-use super::convert::{reports as asked, throughput as convert, whole};
+use super::convert::{reports as asked, throughput as convert};
 use super::named;
+use super::paging::messages;
 use crate::grpc::status::Unknown;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
-
-/// Number of rows of the first page. It is small so that output appears at once. Further pages have
-/// [`PAGE`] rows.
-const FIRST_PAGE: u32 = 100;
-const PAGE: u32 = 4_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ReportDesk {
@@ -71,8 +66,28 @@ impl ReportService for ReportDesk {
             until: time.until,
         };
         drop(conn);
-        let limit = Some(request.limit).filter(|limit| *limit > 0);
-        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), wanted, limit))))
+        let pages = reports::AssignmentPages::new(wanted);
+        let message = |row, more| v1::AssignmentRow { more, ..v1::AssignmentRow::from(row) };
+        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), pages, request.limit, message))))
+    }
+
+    type HostsStream = Pin<Box<dyn Stream<Item = Result<v1::HostRow, Status>> + Send>>;
+
+    async fn hosts(&self, request: Request<v1::HostsRequest>) -> Result<Response<Self::HostsStream>, Status> {
+        let request = request.into_inner();
+        let time = TimeRange::new(request.since, request.until)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let wanted = hosts::HostFilter {
+            batch: named::batch(&mut conn, &request.batch).await?.id,
+            min_sites: request.min_sites,
+            unlisted: request.unlisted,
+            since: time.since,
+            until: time.until,
+        };
+        drop(conn);
+        let pages = hosts::HostPages::new(wanted);
+        let message = |row, more| v1::HostRow { more, ..v1::HostRow::from(row) };
+        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), pages, request.limit, message))))
     }
 
     async fn agents(
@@ -169,59 +184,5 @@ impl ReportDesk {
             Ok(mut conn) => named::inexact(&mut conn, noun, &name, error.into()).await,
             Err(error) => error.into(),
         }
-    }
-}
-
-/// Some rows of the report on assignments, and the number of rows that the limit omits after them.
-type Page = (Vec<AssignmentRow>, u64);
-
-/// The requested rows, at most `limit`. If rows are omitted, the last message has their number. At
-/// most three pages are in memory: one is sent, one waits in the channel, and one is read. No
-/// database connection is kept between two pages.
-fn messages(
-    scheduler: Scheduler,
-    wanted: reports::TaskFilter,
-    limit: Option<u64>,
-) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
-    let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
-        if let Err(error) = read(&scheduler, wanted, limit, &sender).await {
-            // The client may be gone, so a failure to send is ignored.
-            drop(sender.send(Err(error.into())).await);
-        }
-    });
-    // Each row becomes a message only when it is sent, so that a page is not in memory twice.
-    ReceiverStream::new(receiver).flat_map(|page: Result<Page, Status>| {
-        let (rows, more, failed) = match page {
-            Ok((rows, more)) => (rows, more, None),
-            Err(status) => (Vec::new(), 0, Some(Err(status))),
-        };
-        let last = rows.len().saturating_sub(1);
-        let messages = rows.into_iter().enumerate().map(move |(index, row)| {
-            let message = v1::AssignmentRow::from(row);
-            Ok(if index == last { v1::AssignmentRow { more, ..message } } else { message })
-        });
-        stream::iter(messages.chain(failed))
-    })
-}
-
-async fn read(
-    scheduler: &Scheduler,
-    wanted: reports::TaskFilter,
-    limit: Option<u64>,
-    sender: &mpsc::Sender<Result<Page, Status>>,
-) -> Result<(), store::Error> {
-    let mut pages = reports::AssignmentPages::new(wanted);
-    let (mut size, mut left) = (FIRST_PAGE, limit.unwrap_or(u64::MAX));
-    loop {
-        let mut conn = scheduler.pool.acquire().await?;
-        let rows = pages.next(&mut conn, size.min(u32::try_from(left).unwrap_or(u32::MAX))).await?;
-        left -= whole(rows.len());
-        let more = if left == 0 { pages.behind(&mut conn).await? } else { 0 };
-        drop(conn);
-        if rows.is_empty() || sender.send(Ok((rows, more))).await.is_err() || left == 0 {
-            return Ok(());
-        }
-        size = PAGE;
     }
 }

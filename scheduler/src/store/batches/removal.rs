@@ -18,6 +18,8 @@ use crate::store::types::{Unsigned, whole};
 /// Maximum number of tasks removed by a step. With about ten rows per task, a step takes some tens
 /// of milliseconds.
 pub const STEP: i64 = 1_000;
+/// Maximum number of discovered hosts removed by a step, which takes some tens of milliseconds.
+const HOST_STEP: i64 = 10_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
@@ -142,6 +144,19 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         // may be open.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
+    }
+    let hosts = sqlx::query!(
+        r#"
+        delete from discovered_hosts
+        where (batch_id, host, site_id) in (select batch_id, host, site_id from discovered_hosts where batch_id = $1 limit $2)
+        "#,
+        batch.get(),
+        HOST_STEP,
+    )
+    .affected(conn)
+    .await?;
+    if hosts > 0 {
+        return Ok(RemovalStep::Removed(0, TaskPosition::default()));
     }
     sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).run(conn).await?;
     sqlx::query!("delete from batch_constraints where batch_id = $1", batch.get()).run(conn).await?;

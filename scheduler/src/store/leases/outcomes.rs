@@ -11,6 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::model::site_list::SiteName;
 use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::Completed;
@@ -47,6 +48,8 @@ pub struct Report {
     pub refetched: u32,
     /// Number of links skipped because they lead into traps.
     pub trapped: u32,
+    /// The other sites to which pages link.
+    pub hosts: Vec<SiteName>,
 }
 
 /// The scheduler's answer to a report.
@@ -131,6 +134,7 @@ async fn record_distinct(
         .collect();
     if !accepted.is_empty() {
         insert(conn, &accepted).await?;
+        insert_hosts(conn, &accepted).await?;
         if !on_hold.is_empty() {
             holds::end(conn, &on_hold).await?;
         }
@@ -299,6 +303,30 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
         &messages as _,
         &refetched,
         &trapped,
+    )
+    .run(conn)
+    .await
+}
+
+/// Stores the other sites to which the crawled sites link. A site's later rounds add only new ones.
+async fn insert_hosts(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
+    let links = reported.iter().flat_map(|(_, report)| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
+    let (tasks, hosts): (Vec<i64>, Vec<&str>) = links.unzip();
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        r#"
+        insert into discovered_hosts (batch_id, host, site_id)
+        select t.batch_id, found.host, t.site_id
+        from unnest($1::bigint[], $2::text[]) as found (task_id, host)
+        join tasks t on t.id = found.task_id
+        join sites s on s.id = t.site_id
+        where found.host <> s.name
+        on conflict do nothing
+        "#,
+        &tasks,
+        &hosts as _,
     )
     .run(conn)
     .await

@@ -44,6 +44,7 @@ async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large
     let usual = v1::CrawlPolicy {
         max_bytes: said.max_bytes,
         max_depth: said.max_depth,
+        max_hosts: said.max_hosts,
         max_duration: said.max_duration,
         ..asked
     };
@@ -62,6 +63,39 @@ async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large
 
     operator.submit("by-size", "a.cn", v1::CrawlPolicy { shortest_interval: seconds(0), ..Default::default() }).await;
     assert_eq!(agent.crawl_order().await.last_pages, Some(3));
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_outcomes_hosts_are_reported_if_they_name_other_sites(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let mut operator = Operator::of(&running).await;
+    let mut agent = running.agent("a").await;
+    for (site, hosts) in [("a.cn", ["new.cn", "a.cn", "b.cn", "not a host"]), ("b.cn", ["New.cn.", "", "http://", "x"])] {
+        operator.submit("first", site, v1::CrawlPolicy::default()).await;
+        let order = agent.crawl_order().await;
+        assert_eq!(order.policy.as_ref().and_then(|policy| policy.max_hosts), Some(50));
+        let Up::Outcome(report) = outcome(&order) else { unreachable!("an outcome") };
+        agent.say(Up::Outcome(v1::OutcomeReport { hosts: hosts.map(Into::into).to_vec(), ..report })).await;
+        assert_eq!(heard!(agent, Outcome).answer(), Answer::Accepted);
+    }
+    let mut reports = ReportServiceClient::new(running.channel().await);
+    let mut hosts = async |request: v1::HostsRequest| {
+        let request = operator.says(v1::HostsRequest { batch: "first".into(), ..request });
+        let mut stream = reports.hosts(request).await.expect("the report").into_inner();
+        let mut rows = Vec::new();
+        while let Some(row) = stream.message().await.expect("a row") {
+            rows.push((row.host, row.sites, row.listed, row.more));
+        }
+        rows
+    };
+    let row = |host: &str, sites, listed, more| (host.to_owned(), sites, listed, more);
+    let all = hosts(v1::HostsRequest::default()).await;
+    assert_eq!(all, [row("b.cn", 1, true, 0), row("new.cn", 2, false, 0), row("x", 1, false, 0)]);
+    let first = hosts(v1::HostsRequest { limit: 1, ..v1::HostsRequest::default() }).await;
+    assert_eq!(first, [row("b.cn", 1, true, 2)]);
+    let wanted = v1::HostsRequest { unlisted: true, min_sites: 2, ..v1::HostsRequest::default() };
+    assert_eq!(hosts(wanted).await, [row("new.cn", 2, false, 0)]);
     running.stop().await;
 }
 

@@ -132,6 +132,7 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
         max_pages: u32::MAX,
         max_bytes: u64::MAX,
         max_depth: 100,
+        max_hosts: 0,
         max_duration: Duration::from_secs(600),
         request_interval: Duration::from_millis(interval_ms),
         shortest_interval: Duration::from_millis(interval_ms),

@@ -7,6 +7,7 @@ use crate::model::{ReasonKind, ReportGroup, TaskState};
 use crate::store::agents::Agent;
 use crate::store::reports::accuracy::AccuracyRow;
 use crate::store::reports::failures::FailureRow;
+use crate::store::reports::hosts::HostRow;
 use crate::store::reports::{AgentRow, AssignmentRow, Groups};
 use crate::strategy::{LoadLevel, explain};
 
@@ -58,6 +59,13 @@ impl From<AccuracyRow> for v1::AccuracyRow {
             probed_p90_error: probed.p90,
             probed_median_ratio: probed.ratio,
         }
+    }
+}
+
+impl From<HostRow> for v1::HostRow {
+    fn from(row: HostRow) -> Self {
+        let HostRow { host, sites, example, found_at, listed } = row;
+        Self { host, sites, example, found_at: Some(timestamp(found_at)), listed, more: 0 }
     }
 }
 

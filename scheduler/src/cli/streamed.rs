@@ -1,0 +1,58 @@
+//! Prints the rows of a report as they arrive.
+
+use indicatif::ProgressBar;
+use std::io::IsTerminal as _;
+use tonic::Streaming;
+
+use super::client::Client;
+use super::output::{self, Format, FormatArgs, PrintedRow, Printer};
+use super::progress::Bar;
+use crate::app::exit::print;
+
+/// Number of rows in a page, which is printed at once. The first page determines the widths of a
+/// table's columns.
+const PAGE: usize = 500;
+
+/// Prints the messages of a stream as rows. `row` converts a message to a row, and returns the
+/// number of rows that the limit omits after it. `none` is printed in place of an empty table.
+pub(super) async fn print_rows<M, R: PrintedRow>(
+    client: &Client,
+    mut stream: Streaming<M>,
+    bar: Bar,
+    row: impl Fn(M) -> (R, u64),
+    none: &str,
+    format: &FormatArgs<R>,
+) -> anyhow::Result<()> {
+    let view = format.view();
+    let mut printer = Printer::new(format.format(), &view);
+    let (mut rows, mut more) = (Vec::new(), 0);
+    while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
+        let (row, after) = row(message);
+        more = after;
+        bar.inc(1);
+        rows.push(row);
+        if rows.len() == PAGE {
+            print(&printer.page(&rows)?)?;
+            rows.clear();
+        }
+    }
+    drop(bar);
+    if !rows.is_empty() {
+        print(&printer.page(&rows)?)?;
+    }
+    match format.format() {
+        Format::Table if printer.is_empty() => print(none),
+        Format::Table => print(&output::more(more)),
+        Format::Json | Format::Jsonl | Format::Csv | Format::Names => print(&printer.end()?),
+    }
+}
+
+/// Whether a progress bar is useful: rows are written to a file or a pipe, and a person watches.
+pub(super) fn is_watched() -> bool {
+    std::io::stderr().is_terminal() && !std::io::stdout().is_terminal()
+}
+
+/// A progress bar for rows whose number is not known.
+pub(super) fn uncounted_bar() -> Bar {
+    if is_watched() { Bar::uncounted("rows") } else { Bar::new(ProgressBar::hidden(), "") }
+}
