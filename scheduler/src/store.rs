@@ -5,10 +5,10 @@
 //! whether something has expired. A row with an invalid value causes a typed error, never a panic.
 //!
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
-//! in a state, the planner expects the index on states to return almost nothing, and prefers it to
-//! the index on keys or sites. It may then read all tasks in that state. To prevent such scans,
-//! statements that find tasks by key or by site compare `state::text`, which no index contains, or
-//! test the state in an earlier step (a separate statement or an `offset 0` subquery).
+//! in a state, the planner expects the index on states to return almost nothing. It then prefers
+//! this index to the index on keys or sites, and the statement may read all tasks in that state. To
+//! prevent this, statements that find tasks by key or by site compare `state::text`, which no index
+//! contains, or test the state in an earlier step (a separate statement or an `offset 0` subquery).
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -104,9 +104,9 @@ impl Error {
 /// The SQLSTATE of an error caused by a full disk.
 const DISK_FULL: &str = "53100";
 
-/// The place of the database's disk, in words that follow "make room". This is a global variable,
-/// because the code that formats an error has no connection to the database, which knows the place.
-/// A process uses only one database.
+/// Where the database's disk is, as text for the error message "make room ...". Only the database
+/// knows this, and the code that formats an error has no connection to the database. So the text is
+/// stored globally. A process uses only one database.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {
@@ -117,8 +117,8 @@ fn place_of_disk() -> &'static str {
     PLACE.get().map_or("there", String::as_str)
 }
 
-/// Stores the place of the database's disk in `PLACE`, as precisely as the database user's
-/// permissions allow.
+/// Stores in `PLACE` where the database's disk is, as precisely as the database user's permissions
+/// allow.
 async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
     let directory = sqlx::query_scalar!(
         r#"
@@ -133,7 +133,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
         (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
         (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
     };
-    // `PLACE` is already set if this process opened the database before.
+    // `PLACE` is already set if this process opens the database for the second time.
     drop(PLACE.set(place));
     Ok(())
 }

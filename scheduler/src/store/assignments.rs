@@ -35,9 +35,9 @@ pub struct WaitingTask {
     /// Number of earlier assignments of the task.
     pub choices: i64,
     pub former: Option<RecordedChoice>,
-    /// The agent chosen before, and why the task left that agent.
+    /// The agent of the task's newest assignment, and why the task left that agent.
     pub parted: Option<FormerAgent>,
-    /// Time since the task entered its state.
+    /// Time since the task entered its present state.
     pub waited: Duration,
 }
 
@@ -53,7 +53,7 @@ pub enum Pool<'a> {
     },
 }
 
-/// Located tasks that are not held. Tasks that were leased before come first, then the oldest
+/// Located tasks that are not held. Tasks that have ever been leased come first, then the oldest
 /// tasks. Locks the returned tasks until the transaction ends, and skips tasks that another
 /// scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {

@@ -27,7 +27,7 @@ pub struct Batch {
     pub removing: bool,
 }
 
-/// Number of a batch's tasks by state, with totals.
+/// Numbers of a batch's tasks by state, and of fetched pages and bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
     pub submitted: u64,
@@ -49,7 +49,8 @@ pub struct Progress {
     /// The most frequent reason why tasks without an agent wait, and the number of tasks that wait
     /// for this reason.
     pub waiting_for: Option<(ExplainedWait, u64)>,
-    /// When the next round of an ended task is due.
+    /// The earliest time at which a recrawl of an ended task is due; `None` if no recrawl is
+    /// planned.
     pub next_recrawl: Option<DateTime<Utc>>,
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: epochs only rise. An embedding and its agents' placements are stored in one
 //! transaction, and only if no other embedding became the newest since the fit began. The store
 //! keeps the newest few embeddings, and any embedding in which a site with an open task is placed.
-//! Of older embeddings it keeps only a line in the history.
+//! It keeps only a line in the history about any other embedding.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -23,8 +23,8 @@ use super::types::{Interval, Micros, whole};
 
 /// Number of epochs in the history: six weeks if a fit runs every hour.
 const HISTORY: i64 = 1000;
-/// The error assumed for an embedding fitted before errors were stored. It is infinite, so that the
-/// error of later measurements is never larger, and causes no new fit.
+/// The error assumed for an embedding without a stored error. A new fit is made if the error of
+/// later measurements is much larger than this value; with an infinite value that never happens.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
 /// The newest embedding, with facts about the measurements that came after it.

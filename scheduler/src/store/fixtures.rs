@@ -22,7 +22,7 @@ pub(crate) type Conn = PoolConnection<Postgres>;
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Time after which a test fails because a connection did not wait for another connection's lock.
-/// It is much longer than a connection needs to start waiting.
+/// This time is much longer than a connection needs until it waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Limits for sessions. `max_supersessions` is so high that no test reaches it.
@@ -230,7 +230,8 @@ impl LeasedTask {
     }
 }
 
-/// Leases the site `NAME.cn` to a new agent; the agent and its batch are called `name`.
+/// Makes an agent and a batch, both called `name`, and leases the batch's site `NAME.cn` to the
+/// agent.
 pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> LeasedTask {
     let (agent, session) = crawler(conn, name).await;
     let batch = batch(conn, name, "random").await;
@@ -250,7 +251,7 @@ pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: Tas
     leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
 }
 
-/// Releases the leases of ended sessions. Returns their number.
+/// Releases the leases of ended sessions. Returns the number of released leases.
 pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
     leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
 }

@@ -1,8 +1,8 @@
-//! Finds names by their beginning, and names that look similar to another name.
+//! Finds names by a prefix, and names that look similar to another name.
 //!
-//! Names are stored in the order of their bytes (collation "C"), so that an index can find all
-//! names with a given beginning. Invariant: a lookup reads at most a few thousand entries of an
-//! index, however many names are stored.
+//! Names are sorted by their bytes (collation "C"), so that an index can find all names with a
+//! given prefix. Invariant: a lookup reads at most a few thousand entries of an index, however many
+//! names are stored.
 
 use sqlx::PgConnection;
 
@@ -11,10 +11,11 @@ use crate::model::nearest;
 use super::Error;
 use super::rows::Rows;
 
-/// Maximum number of names with the same beginning that are read.
+/// Maximum number of names with the same prefix that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
-/// Number of stored names compared before and after an unknown name, in sort order. Most fleets
-/// have fewer agents, so an agent's name is compared with the names of all other agents.
+/// An unknown name is compared with this number of stored names that sort before it, and with this
+/// number that sort after it. Most fleets have fewer agents than this number, so a mistyped agent
+/// name is compared with the names of all agents.
 const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
@@ -51,8 +52,8 @@ macro_rules! of_noun {
     };
 }
 
-/// Selects the names with a beginning as a range. The range ends with U+10FFFF, which sorts after
-/// every character that a name may have.
+/// Selects all names with a prefix. They form a range in sort order. The range ends with the prefix
+/// and U+10FFFF, which sorts after every character that a name may have.
 macro_rules! beginning {
     ($names:literal, $conn:expr, $beginning:expr) => {
         sqlx::query_scalar!(
@@ -91,8 +92,7 @@ macro_rules! around {
     };
 }
 
-/// The names that begin with this text, in order, at most [`MOST_BEGINNINGS`]; none for an empty
-/// text.
+/// At most [`MOST_BEGINNINGS`] names that begin with this text, sorted; none if the text is empty.
 pub async fn beginning_with(conn: &mut PgConnection, noun: Noun, text: &str) -> Result<Vec<String>, Error> {
     if !is_storable(text) {
         return Ok(Vec::new());

@@ -1,8 +1,8 @@
 //! Schedulers: one row per running process, which the process renews. When the row expires, the
 //! other schedulers know that the process is gone.
 //!
-//! Renewing the row keeps all roles of the process. An expired row is never renewed: its process
-//! has lost its terms, and must register again.
+//! A process keeps its roles as long as it renews its row. An expired row is never renewed, because
+//! its process may have lost its roles; the process must register again.
 
 pub(crate) mod notices;
 pub(crate) mod terms;

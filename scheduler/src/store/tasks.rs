@@ -20,7 +20,8 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// A site that has measuring tasks, and that every prober has measured or failed to measure.
+/// A site that has tasks in the state `measuring`, and that every prober has measured or failed to
+/// measure.
 #[derive(Debug, Clone)]
 pub struct MeasuredSite {
     pub site: SiteId,
@@ -38,8 +39,8 @@ pub struct MeasuringBegun {
     pub aliases: Vec<(SiteId, SiteId)>,
 }
 
-/// Moves at most `limit` submitted tasks to measuring, while fewer than `at_once` tasks are
-/// measuring.
+/// Moves at most `limit` tasks from `submitted` to `measuring`, while fewer than `at_once` tasks
+/// are in the state `measuring`.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
     let measuring = sqlx::query_scalar!(
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
@@ -71,9 +72,10 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     Ok(MeasuringBegun { tasks, aliases: aliases.into_iter().collect() })
 }
 
-/// At most `limit` sites that have measuring tasks, and that each of these probers has measured or
-/// failed to measure, by the rule of [`super::measurements::orders::due_sites`]. The oldest site
-/// comes first. Returns no site if there is no prober.
+/// At most `limit` sites that have tasks in the state `measuring`, and that each of these probers
+/// has measured or failed to measure. Measurements count as in
+/// [`super::measurements::orders::due_sites`]. The oldest site comes first. Returns no site if
+/// there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],

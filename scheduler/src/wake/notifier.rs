@@ -1,12 +1,12 @@
 //! The notifier sends local signals to other schedulers and receives theirs, with Postgres'
-//! LISTEN and NOTIFY.
+//! LISTEN and NOTIFY. A message sent by NOTIFY is called a notice.
 //!
-//! A notice may be lost, because every background task and session also polls. So notices need not
-//! be part of the transactions that cause them. A NOTIFY in each of these transactions would make
-//! all commits wait for one lock. Signals that arrive while a notice is being sent go into the next
-//! notice. While no other scheduler exists, no notices are sent. When the notifier has connected
-//! again after its connection broke, it wakes every background task and session once, because it
-//! may have missed notices.
+//! A lost notice does little harm, because every background task and session also polls. So notices
+//! need not be part of the transactions that cause them. A NOTIFY in each of these transactions
+//! would make all commits wait for one lock. Signals that arrive while a notice is being sent go
+//! into the next notice. While no other scheduler exists, no notices are sent. After each
+//! reconnection, the notifier wakes every background task and session once, because it may have
+//! missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -49,8 +49,8 @@ pub struct Notifier {
 struct Waiting {
     /// Whether any other scheduler exists that could receive notices.
     heard: bool,
-    /// The roles that this scheduler leads. Signals for background tasks of these roles concern no
-    /// other scheduler.
+    /// The roles that this scheduler leads. Signals for background tasks of these roles are not
+    /// sent to other schedulers.
     here: Vec<Role>,
     news: Signals,
 }

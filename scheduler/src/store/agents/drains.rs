@@ -1,9 +1,9 @@
 //! Drains and removals: an operator's commands that stop new work for an agent.
 //!
-//! Both commands lock the agent's row first, as grants and new sessions do, so the later of two
-//! transactions sees the changes of the earlier one. Tasks that are assigned but not begun are
-//! withdrawn at once, so that other agents can be chosen for them. A lease that such a command ends
-//! does not count as a crash of its task.
+//! Both commands lock the agent's row first, as grants and new sessions do. So of two concurrent
+//! transactions about one agent, the second sees the changes of the first. Tasks that are assigned
+//! but not begun are withdrawn at once, so that other agents can be chosen for them. If a removal
+//! ends a lease, this does not count as a crash of the lease's task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

@@ -104,7 +104,7 @@ pub struct RedeemResult {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Whether the agent had a credential before, which is now void.
+    /// Whether this credential replaces an older credential of the agent, which is now void.
     pub replaced: bool,
 }
 

@@ -231,8 +231,8 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
 }
 
 /// Extends every active session when a scheduler takes the role reap. The former term ended at
-/// `served_until`. From then until now possibly no scheduler renewed sessions; the extension makes
-/// up for this time. Returns the number of extended sessions.
+/// `served_until`. Since then perhaps no scheduler was running that could renew sessions; the
+/// extension makes up for this time. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
 /// gets the time that remained of its lifetime when the former term ended. So a dead agent's
@@ -262,8 +262,9 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks overdue sessions as expired, and returns their agents. The sessions' leases are released
-/// in a later transaction, so a late heartbeat cannot renew a session whose leases were released.
+/// Marks overdue sessions as expired, and returns their agents. A heartbeat cannot renew a session
+/// with this mark. The leases of the expired sessions are released in a later transaction, when the
+/// mark is already committed.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

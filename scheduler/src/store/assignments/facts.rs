@@ -1,4 +1,4 @@
-//! Reads the facts that strategies use besides round trips: positions of sites, and former crawls
+//! Reads the facts that strategies use besides round trips: positions of sites, and earlier crawls
 //! of sites and agents.
 
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
 /// Maximum number of crawl residuals read for all agents together. The total may exceed this limit,
 /// because at least [`CRAWLS_LEARNED`] of each agent are read.
 const RESIDUALS: i64 = 20_000;
-/// Number of a site's newest crawls that are read. Older crawls are not needed, because strategies
-/// try only a few agents per site.
+/// Number of a site's newest crawls that are read. Older crawls are not needed: strategies try only
+/// a few agents per site, so ten crawls include all these agents.
 const CRAWLS_OF_A_SITE: i64 = 10;
 
 /// The facts that strategies use about these tasks' sites.

@@ -1,9 +1,9 @@
 //! Loads: each agent's active crawls, waiting tasks and reported load. Also reads and locks the
 //! tasks that may move from one agent to another.
 //!
-//! A task moves only if its assignment has not changed since it was read. If concurrent
-//! transactions move, grant, withdraw or cancel the same task, the first transaction wins. A move
-//! does not wait for the other transactions.
+//! A task moves only if its assignment has not changed since the task was read. If concurrent
+//! transactions move, grant, withdraw or cancel the same task, only the first transaction succeeds.
+//! A move does not wait for the other transactions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::store::{Error, position};
 /// Maximum number of waiting tasks counted per agent. Agents with this number of waiting tasks or
 /// more are treated as equally loaded.
 const MOST_COUNTED: i64 = 1000;
-/// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
-/// size, the mean of this many crawls has an error of about 15 %.
+/// Number of an agent's newest crawls from which its pace (their mean duration) is computed. If
+/// sites differ much in size, the mean of twenty crawls has an error of about 15 %.
 const CRAWLS_PACED: i64 = 20;
 /// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
 const LONGEST_MS: i64 = 86_400_000;
@@ -242,8 +242,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks and returns the tasks that can move now. Omits tasks whose assignment has changed since it
-/// was read, and tasks that another transaction has locked.
+/// Locks and returns the tasks that can move now. Omits tasks whose assignment has changed since
+/// the task was read, and tasks that another transaction has locked.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

@@ -1,4 +1,5 @@
-//! Reads a waiting task from its row, with its former agent and the reason why the task left it.
+//! Reads a waiting task from its row, with its former agent and the reason why the task left that
+//! agent.
 
 use std::time::Duration;
 

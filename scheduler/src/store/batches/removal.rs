@@ -44,7 +44,7 @@ pub enum RemovalStep {
     Done,
 }
 
-/// A position in the order of a batch's tasks.
+/// The key of the last task that a step of a removal read. The next step continues after this task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TaskPosition {
     site: i64,

@@ -1,6 +1,7 @@
-//! The progress of batches. Triggers write each change as a difference, a job adds the differences
-//! to sums, and readers use the view `batch_progress`. So the cost of reading the progress depends
-//! only on the number of recent changes, not on the number of tasks.
+//! The progress of batches. Triggers store each change of a task as differences of numbers. A job
+//! adds these differences to stored sums. The view `batch_progress` adds the differences that are
+//! not in the sums yet. So the cost of reading the progress depends only on the number of recent
+//! changes, not on the number of tasks.
 
 use std::time::Duration;
 
@@ -177,7 +178,8 @@ mod tests {
         ) c
         order by batch_id";
 
-    /// Checks that the view's numbers equal the counted tasks, before and after a call of [`fold`].
+    /// Checks that the numbers in `batch_progress` equal the counted tasks, before and after a call
+    /// of [`fold`].
     async fn is_exact(conn: &mut PgConnection) {
         let counted: Vec<(String,)> = fixtures::rows(conn, COUNTED).await;
         assert!(!counted.is_empty());

@@ -20,7 +20,7 @@ pub struct Checkpoint {
     pub task: TaskId,
     pub token: LeaseToken,
     pub pages: u32,
-    /// The crawl's state, which only the agent can read; at most [`MOST_BYTES`].
+    /// The crawl's state, in a format that only agents can read; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
     pub rate_state: RateState,
 }

@@ -40,12 +40,12 @@ pub struct UnderWay {
     pub at_most: Duration,
     pub most_pages: u32,
     /// Number of pages fetched until the checkpoint, and the time from the grant to the checkpoint.
-    /// `None` if no page was fetched, or if another agent crawled the task before.
+    /// `None` if no page was fetched, or if the task had an earlier lease.
     pub fetched: Option<(u32, Duration)>,
     /// The minimum interval that the agent keeps between two requests to the site; `None` if no
     /// interval was reported.
     pub interval: Option<Duration>,
-    /// Agents at which a crawl of this task crashed, or that were lost during such a crawl.
+    /// Agents at which a crawl of this task crashed, or that were lost during a crawl of this task.
     pub crashed_at: Vec<AgentId>,
 }
 
@@ -131,7 +131,7 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
 }
 
 /// Preempts a lease. Returns `false` if the lease has ended, its task is locked by another
-/// transaction, or the task was preempted before.
+/// transaction, or the task has already been preempted once.
 pub async fn ask(
     conn: &mut PgConnection,
     crawl: &UnderWay,

@@ -270,13 +270,13 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     Ok(open)
 }
 
-/// At most `limit` sites that have measuring tasks and no open order, and that at least one of
-/// these probers has not measured. The oldest site comes first.
+/// At most `limit` sites that have tasks in the state `measuring` and no open order, and that at
+/// least one of these probers has not measured. The oldest site comes first.
 ///
-/// A round trip counts as measured if it was at most `max_age` old when the site's first measuring
-/// task began to wait, and was measured after the site was last marked as doubtful. A failure
-/// counts only if it came after that task began to wait. A prober is not asked while the address at
-/// which it finds the site has an open order.
+/// A round trip counts as measured under two conditions. It was at most `max_age` old when the
+/// site's first task in the state `measuring` began to wait, and it was measured after the site was
+/// last marked as doubtful. A failure counts only if it came after that task began to wait. A
+/// prober is not asked while the address at which it finds the site has an open order.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -350,8 +350,8 @@ pub async fn order_sites(
     .await
 }
 
-/// The open order for which a site waits: its own or, if the site has measuring tasks, another
-/// site's order at the same address.
+/// The open order for which a site waits: its own order or, if the site has tasks in the state
+/// `measuring`, another site's order at the same address.
 pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<OpenOrder>, Error> {
     sqlx::query_as!(
         OpenOrder,

@@ -61,8 +61,8 @@ pub async fn take(
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
-    // The check is repeated in a new statement, because the transaction that had locked the row may
-    // have taken the role.
+    // The check is repeated in a new statement. If another transaction had locked the row, the
+    // statement above waited for that transaction, which may have taken the role.
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }

@@ -254,13 +254,13 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
         fixtures::leased(&mut conn, "a").await;
-        // The number of a transaction on a server that had executed more transactions than this
-        // one.
+        // Simulates events from a server that had executed more transactions than this server.
         fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
         let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
         rewound(&mut conn).await;
         let mut last = String::new();
-        // The event is visible only after all other transactions on this server have ended.
+        // The event `restored` is visible only after all other transactions on this server have
+        // ended.
         while last != "restored" {
             tokio::task::yield_now().await;
             let page = events::newest(&mut conn, &Filter::default(), 100).await.expect("read");

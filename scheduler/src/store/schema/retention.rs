@@ -17,8 +17,8 @@ use crate::store::batches::{removal, totals};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Maximum number of rows deleted by one transaction, without dependent rows. With about ten
-/// dependent rows per row, a transaction takes some tens of milliseconds.
+/// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
+/// has about ten dependent rows, so a transaction takes some tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
 /// Kinds of rows that are deleted by age.
@@ -26,7 +26,7 @@ pub const PIECE: i64 = 1_000;
 pub enum RetainedKind {
     /// Rounds before the newest round of the same site and batch, with their dependent rows.
     Rounds,
-    /// Assignments and leases of a task that are older than its newest choice.
+    /// Assignments and leases of a task that are older than the task's newest assignment.
     Moves,
     Measurements,
     /// Ended sessions.

@@ -5,10 +5,10 @@
 //! permits a maximum number of active leases that have claimed it, over all agents. This maximum
 //! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
 //! crawl limits its own request rate, so the rate at an address is at most this maximum times the
-//! rate of one crawl. If the address already has this maximum number, the lease ends and its task
-//! is held (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been
-//! held longest is admitted. If an earlier crawl found the site's address, the address is also
-//! checked before an agent is chosen ([`ahead`]).
+//! rate of one crawl. If an address already has the maximum number of leases, a further lease that
+//! claims the address ends, and its task is held (`crate::store::tasks::holds`). When a crawl at
+//! the address ends, the task that has been held longest is admitted. If an earlier crawl found the
+//! site's address, the address is also checked before an agent is chosen ([`ahead`]).
 //!
 //! Invariant: the number of active crawls at an address plus the number of tasks admitted to it
 //! never exceeds the permitted number.

@@ -1,6 +1,6 @@
-//! Confirmations: measurements of a site, by the agents that may be nearest, before its agent is
-//! chosen. Confirmations are made for batches with the strategy `gnp-confirmed`, and for sites
-//! whose predicted round trips are too uncertain for a choice.
+//! Confirmations: measurements of a site by the agents that may be nearest to the site, before an
+//! agent is chosen. Confirmations are made for batches with the strategy `gnp-confirmed`, and for
+//! sites whose predicted round trips are too uncertain for a choice.
 //!
 //! A confirmation belongs to the site. All tasks of the site share it until it is too old. A
 //! confirmation is first requested, then begins, and then ends. The tasks that wait for the

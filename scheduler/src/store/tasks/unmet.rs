@@ -95,8 +95,8 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 }
 
 /// Releases at most `limit` unmet tasks of a batch or, with `failure`, fails them for that reason.
-/// Returns the number of these tasks. Also deletes the confirmations of their sites that ended
-/// without confirmers, so that these sites are confirmed again.
+/// Returns the number of these tasks. If a confirmation of such a task's site ended without
+/// confirmers, also deletes the confirmation, so that the site is confirmed again.
 pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();

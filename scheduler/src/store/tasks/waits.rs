@@ -91,8 +91,9 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// The most frequent reason why tasks of this batch wait without an agent. Omits reasons that apply
-/// to every task for a while. Also returns the number of tasks that wait for this reason.
+/// The most frequent reason why tasks of this batch wait without an agent, and the number of tasks
+/// that wait for this reason. Omits reasons that apply to every new task for a while: that it waits
+/// for its turn, for measurements, or for the choice of an agent.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -60,8 +60,8 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
     Ok(changed == 1)
 }
 
-/// Stores that the session's stream broke, although the agent did not end the session. The agent
-/// may reconnect or be dead.
+/// Stores that the session's stream broke before the agent ended the session. The agent may
+/// reconnect or be dead.
 pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)

@@ -7,7 +7,7 @@
 //! this address permits a further crawl. The task is then *admitted*: it counts as a crawl at the
 //! address until its agent claims the address. Tasks released from a hold are admitted in the same
 //! way. So no task overtakes waiting tasks, and an admitted task finds room at its address. The
-//! agent still has to claim the address, because the site may have moved.
+//! task's agent still has to claim the address, because the site's address may have changed.
 
 use std::collections::{HashMap, HashSet};
 
