@@ -1,72 +1,74 @@
--- The cluster: schedulers that share this database, what only one of them does, and restores from
--- backups.
+-- The cluster: the schedulers that share this database, the roles that only one of them has at a
+-- time, and restores from backups.
 
--- One row per running scheduler process, renewed several times in the life of a term.
+-- Schedulers: one row per running process. The process renews its row several times before the row
+-- can expire.
 create table schedulers (
-    -- Its number.
+    -- The scheduler's identifier.
     id bigint primary key generated always as identity,
-    -- The address that agents dial.
+    -- The URL to which agents connect.
     url text not null,
-    -- The version of its program.
+    -- The version of the scheduler's program.
     version text not null default '',
-    -- Free and all bytes of its data directory's file system, as of its last renewal; null when
-    -- unknown.
+    -- Free bytes of the file system with the scheduler's data directory, as of the last renewal;
+    -- null if unknown.
     disk_free bigint,
-    disk_size bigint, -- all bytes
-    -- When it started.
+    disk_size bigint, -- total bytes of this file system
+    -- When the scheduler started.
     started_at timestamptz not null default now(),
-    -- When it last renewed this row.
+    -- When the scheduler last renewed this row.
     renewed_at timestamptz not null default now(),
-    -- The moment after which another scheduler may take its roles.
+    -- The time after which other schedulers may take this scheduler's roles.
     expires_at timestamptz not null
 );
 
 create type role as enum (
-    'reap', -- expire what was not renewed
-    'fit',  -- fit the embedding
-    'plan'  -- measure, choose agents, balance
+    'reap', -- end expired sessions and leases, and delete old events
+    'fit',  -- make the map: elect landmarks, fit embeddings, quarantine agents
+    'plan'  -- bring tasks to agents: measure, locate, confirm, assign
 );
 
--- One row per role. Every transaction of a role reads its row `for share`: a scheduler that takes
--- the term over waits for that transaction to end, and a scheduler that lost the term finds another
--- number.
+-- Terms: one row per role. Every transaction that acts in a role locks the role's row `for share`.
+-- A scheduler that takes the role waits until such transactions have ended. A scheduler that has
+-- lost the role finds another number in the row.
 create table terms (
-    -- What only its holder does.
+    -- The role.
     role role primary key,
-    -- The scheduler that has it; null: no scheduler.
+    -- The scheduler that has the role; null if no scheduler has it.
     holder bigint references schedulers (id),
-    -- Rises by one whenever a scheduler takes it, and never otherwise.
+    -- The number of the newest term. Each time a scheduler takes the role, the number rises by one;
+    -- otherwise it never changes.
     number bigint not null default 0,
-    -- When the newest term began; null before the first.
+    -- When the newest term began; null before the first term.
     taken_at timestamptz,
-    -- While no scheduler has it: until when the role was done.
+    -- When the newest term ended; null while a scheduler has the role, and before the first term.
     served_until timestamptz
 );
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
--- Restores of this database from a backup: it must never give out a number twice, and schedulers
--- tell operators of it.
+-- Restores of this database from a backup. After a restore, schedulers must not issue a number for
+-- the second time, and they report the restore to operators.
 create table restores (
-    -- Its number.
+    -- The restore's identifier.
     id bigint primary key generated always as identity,
-    -- When it was restored.
+    -- When the database was restored.
     restored_at timestamptz not null default now(),
     -- When the backup was made.
     backed_up_at timestamptz not null,
     -- The version of landfall that made the backup.
     backup_version text not null,
-    -- Every number given out before, in the backup or after it, is at most this: of tasks, leases,
-    -- sessions, incarnations, events and all else. Numbers given out since are higher.
+    -- No number issued before the restore is higher than this number. All numbers issued after the
+    -- restore are higher. This applies to identifiers, tokens and incarnations.
     floor bigint not null constraint restores_floor_positive check (floor > 0),
-    -- Added to the transaction numbers of `events`: another server counts its transactions from the
-    -- start.
+    -- This number is added to the server's transaction numbers in the column `events.xact`. A new
+    -- server counts its transactions from 1, but its events must sort after the restored events.
     transactions bigint not null constraint restores_transactions_positive check (transactions > 0),
-    -- How many sessions it ended.
+    -- Number of sessions that the restore ended.
     sessions bigint not null,
-    -- How many leases ended with them.
+    -- Number of leases that ended with these sessions.
     leases bigint not null,
-    -- How many open enrolment tokens it made void.
+    -- Number of open enrolment tokens that the restore voided.
     tokens bigint not null,
-    -- When a scheduler wrote of it in its log; null until then.
+    -- When a scheduler reported the restore in its log; null until then.
     told_at timestamptz
 );

@@ -1,34 +1,39 @@
--- Sites, their addresses and where they stand.
+-- Sites, with their addresses and positions.
 
 create type position_source as enum (
-    'list', -- a submitted list
-    'geoip' -- the GeoIP file, by its address
+    'list', -- a submitted list of sites
+    'geoip' -- the GeoIP file, in which the site's address was looked up
 );
 
--- Web origins that batches crawl. A site is stored once, however many batches have it.
+-- Sites. A site has only one row, even if several batches contain it.
 create table sites (
-    -- Its number.
+    -- The site's identifier.
     id bigint primary key generated always as identity,
-    -- As submitted, canonical: a bare host, or scheme://host:port. Sorted as the names of agents.
+    -- The submitted name in its canonical spelling: only a host, or scheme://host:port. Names are
+    -- sorted by their bytes, so that an index finds all names with a given prefix.
     name text collate "C" not null constraint sites_name_unique unique,
-    -- scheme://host:port; null until a measurement or a crawl has settled it.
+    -- The site's origin, scheme://host:port; null until a measurement or a crawl has found it.
     origin text,
-    -- For an alias, the site that represents the same origin; null for a site that is no alias.
+    -- For an alias, the site that represents the origin of both names; null if this site is no
+    -- alias.
     alias_of bigint references sites (id),
-    -- The address at which an agent measured it last, or that two agree on; null until one has.
+    -- The site's address; null until an agent reported it. A later report changes the address only
+    -- in two cases: the report also contains the site's origin, which was unknown, or two agents
+    -- have reported the same address.
     address inet,
-    -- The address to which its last crawl sent requests, or the network whose sites share one
-    -- budget. Null before a crawl. The number of sites at an address limits the crawls there.
+    -- The IPv4 address, or the IPv6 /64 network, to which the site's last crawl sent requests; null
+    -- before the first crawl. The number of concurrent crawls at each such address or network is
+    -- limited.
     crawled_address inet,
-    -- Where it stands, in degrees; null when unknown.
+    -- The site's latitude in degrees; null if unknown.
     latitude double precision,
-    longitude double precision, -- as latitude
-    -- The source of its position; list outweighs geoip.
+    longitude double precision, -- longitude in degrees; null if unknown
+    -- The source of the position. A position from a list takes precedence.
     position_source position_source,
-    -- Crawls in a row whose round trip contradicted what was known.
+    -- Number of consecutive crawls whose round trip contradicted the round trip known before.
     contradictions integer not null default 0,
-    -- Measurements before this do not count, because crawls contradicted them; null without
-    -- contradictions.
+    -- Measurements from before this time do not count, because crawls contradicted them. Null if
+    -- the site's measurements were never marked as doubtful.
     doubted_at timestamptz,
     constraint sites_position_whole check (
         (latitude is null) = (position_source is null) and (longitude is null) = (position_source is null)

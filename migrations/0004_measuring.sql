@@ -1,26 +1,26 @@
--- Measuring: round trips from agents to sites and between agents, the orders for them, and agents
--- whose measurements are not used.
+-- Measuring: round trips from agents to sites and between agents, the orders to measure them, and
+-- the agents whose measurements are not used.
 
--- Orders to measure that are not answered yet. The unique indexes keep a site, and an address, to
--- one order over all probers, and so to one request a second.
+-- Measurement orders that are not answered yet. Unique indexes permit at most one order for a site,
+-- and at most one for an address, over all probers. So no site is probed by two agents at a time.
 create table measurement_orders (
-    -- Its number.
+    -- The order's identifier.
     id bigint primary key generated always as identity,
-    -- The agent that measures.
+    -- The agent that gets the order.
     prober_id bigint not null references agents (id),
-    -- The site to measure; null where it is an agent.
+    -- The site to measure; null if the order is about a beacon.
     site_id bigint references sites (id),
-    -- The agent whose beacon is measured; null where it is a site.
+    -- The agent whose beacon is to be measured; null if the order is about a site.
     agent_id bigint references agents (id),
-    -- The site's address when it was ordered; null while it was not known.
+    -- The address that the order locks. Null for a beacon, and if the site's address is unknown.
     address inet,
-    -- Whether a confirmation asked for it: that takes fewer samples.
+    -- Whether the order belongs to a confirmation, which needs fewer samples.
     confirming boolean not null default false,
-    -- The session it was sent on; null until sent.
+    -- The session on which the order was sent; null until it is sent.
     session_id bigint references sessions (id),
-    -- When it was ordered.
+    -- When the order was made.
     created_at timestamptz not null default now(),
-    -- The moment after which an unanswered order is given up.
+    -- When the order expires if it is not answered.
     expires_at timestamptz not null,
     constraint measurement_orders_one_target check ((site_id is null) <> (agent_id is null))
 );
@@ -31,17 +31,17 @@ create index measurement_orders_unsent on measurement_orders (prober_id) where s
 
 -- Why a measurement failed.
 create type probe_failure as enum (
-    'unknown',         -- a cause that the scheduler did not know
+    'unknown',         -- the report was invalid, or the scheduler did not know the reported cause
     'dns',             -- the name did not resolve
     'refused',         -- the connection was refused
-    'connect-timeout', -- no connection came about in time
-    'connect',         -- no connection for another reason
-    'tls',             -- no TLS session
-    'timeout',         -- connected, and no answer in time
-    'protocol',        -- something other than HTTP answered
+    'connect-timeout', -- the connection was not established in time
+    'connect',         -- the connection failed for another reason
+    'tls',             -- the TLS handshake failed
+    'timeout',         -- the connection was established, but no answer came in time
+    'protocol',        -- the answer was not HTTP, or the connection broke
     'guard',           -- the prober's guard refused the address
     'no-contact-url',  -- the prober has no contact URL
-    'metric',          -- the metric is not permitted there
+    'metric',          -- the prober cannot use the metric; for example, it may not send ICMP
     'order',           -- the prober did not understand the order
     'no-report'        -- the prober did not report in time
 );
@@ -50,29 +50,29 @@ create type probe_failure as enum (
 create table mesh_measurements (
     -- The agent that measured.
     prober_id bigint not null references agents (id),
-    -- The agent whose beacon it measured.
+    -- The agent whose beacon was measured.
     agent_id bigint not null references agents (id),
-    -- The statistical weighted mean of the samples; null when nothing answered, and then `failure`
+    -- The statistical weighted mean of the samples. Null if no sample was answered; `failure` then
     -- says why.
     rtt_us bigint constraint mesh_measurements_rtt_positive check (rtt_us > 0),
-    -- Samples that were answered, and that were not.
+    -- Number of answered samples.
     answered integer not null,
-    lost integer not null, -- not answered
-    -- Why it failed, in the prober's words; null when it succeeded.
+    lost integer not null, -- number of samples without an answer
+    -- Why the measurement failed, as the prober's message; null if it succeeded.
     failure text,
-    -- When it was taken.
+    -- When the measurement was taken.
     measured_at timestamptz not null default now(),
-    -- The cause of the newest failure of the pair, whether a success came since or not; null where
-    -- there was none.
+    -- The cause of the pair's newest failed measurement, even if a later measurement succeeded;
+    -- null if none failed.
     cause probe_failure,
-    -- That failure in the prober's words.
+    -- The prober's message about this newest failure.
     said text,
-    -- When that failure was reported.
+    -- When this newest failure was reported.
     failed_at timestamptz,
-    -- The round trip of the newest success of the pair, whether a failure came since or not; null
-    -- where there was none.
+    -- The round trip of the pair's newest successful measurement, even if a later measurement
+    -- failed; null if none succeeded.
     reached_us bigint constraint mesh_measurements_reached_positive check (reached_us > 0),
-    -- When that success was reported.
+    -- When this newest success was reported.
     reached_at timestamptz,
     primary key (prober_id, agent_id),
     constraint mesh_measurements_result check ((rtt_us is null) <> (failure is null))
@@ -85,91 +85,96 @@ create table site_measurements (
     site_id bigint not null references sites (id),
     -- The agent that measured.
     prober_id bigint not null references agents (id),
-    -- The statistical weighted mean of the samples; null when nothing answered, and then `failure`
+    -- The statistical weighted mean of the samples. Null if no sample was answered; `failure` then
     -- says why.
     rtt_us bigint constraint site_measurements_rtt_positive check (rtt_us > 0),
-    -- The samples' minimum, median, and spread.
+    -- The minimum of the samples.
     min_us bigint,
-    median_us bigint, -- the median
-    spread_us bigint, -- the spread
-    -- Samples that were answered, and that were not.
+    median_us bigint, -- the median of the samples
+    spread_us bigint, -- the spread of the samples
+    -- Number of answered samples.
     answered integer not null,
-    lost integer not null, -- not answered
-    -- Why it failed, in the prober's words; null when it succeeded.
+    lost integer not null, -- number of samples without an answer
+    -- Why the measurement failed, as the prober's message; null if it succeeded.
     failure text,
-    -- The address it connected to; null when it connected to none.
+    -- The address to which the prober connected, or to which the name resolved; null if unknown.
     address inet,
-    -- The origin of another site at the same address that the prober measured in place of this one;
-    -- null when it measured this one.
+    -- If the prober measured another site at the same address instead, the origin of that site;
+    -- null if the prober measured this site.
     shared_from text,
-    -- Requests this prober has sent to the site and connections it has tried, over all its
-    -- measurements.
+    -- Number of requests that this prober has sent to the site, plus the number of connections that
+    -- it has tried, in all its measurements.
     requests bigint not null default 0,
-    -- When it was taken.
+    -- When the measurement was taken.
     measured_at timestamptz not null default now(),
     primary key (site_id, prober_id),
     constraint site_measurements_result check ((rtt_us is null) <> (failure is null))
 );
--- Agents are judged by the newest; the oldest are deleted.
+-- For the judgement of agents by their newest measurements, and for the deletion of the oldest
+-- measurements.
 create index site_measurements_by_time on site_measurements (measured_at);
 
--- What an agent measured last.
+-- For reading an agent's newest measurements.
 create index site_measurements_by_prober on site_measurements (prober_id, measured_at);
 
--- Sites that a prober sees at another address than `sites.address`. A prober without a row here
--- sees the site there.
+-- Resolved addresses: one row per site and prober whose address for the site differs from
+-- `sites.address`, or whose last order was postponed.
 create table resolved_addresses (
     -- The site.
     site_id bigint not null references sites (id),
-    -- The agent that resolved its name.
+    -- The agent that resolved the site's name.
     prober_id bigint not null references agents (id),
-    -- The address that the name led the prober to, the last time.
+    -- The address to which the site's name last resolved at the prober.
     address inet not null,
-    -- How often in a row it answered an order with another address than the order was for.
+    -- Number of consecutive orders that locked a different address than the name resolved to.
     postponed integer not null default 0,
-    -- Requests it sent to the site that no measurement counts yet.
+    -- Number of requests that the prober sent to the site and that no stored measurement includes
+    -- yet.
     requests bigint not null default 0,
     primary key (site_id, prober_id)
 );
 
--- Agents that found that the sites at an address differ, so that these do not share measurements.
--- One agent's finding holds for itself, that of two for all.
+-- Addresses at which an agent found different round trips for two sites. This agent then shares no
+-- measurement between sites at the address. If two agents found differences at an address, no agent
+-- shares measurements there.
 create table address_disagreements (
     -- The address.
     address inet not null,
-    -- The agent that measured a site there although it could have shared a measurement.
+    -- The agent that measured a second site at the address, although it could have shared the
+    -- measurement of the first.
     prober_id bigint not null references agents (id),
-    -- The newest time that it found another round trip.
+    -- When the agent last found different round trips.
     seen_at timestamptz not null default now(),
     primary key (address, prober_id)
 );
 create index address_disagreements_seen on address_disagreements (seen_at);
 
 create type quarantine_evidence as enum (
-    'light',     -- faster than light in fibre between places that are known
-    'collusion', -- agents that confirm each other against all others
-    'asymmetry', -- the two directions of its pairs differ
-    'residual',  -- its round trips do not fit the map
-    'sites'      -- its round trips to sites contradict those of other agents
+    'light',     -- a round trip is shorter than light in fibre needs between the known positions
+    'collusion', -- several agents confirm each other, but contradict all other agents
+    'asymmetry', -- the round trips in the two directions between the agent and others differ
+    'residual',  -- the agent's round trips do not fit the map
+    'sites'      -- the agent's round trips to sites contradict those of other agents
 );
 
--- Agents whose measurements are not used, and that measure no sites while their quarantine is open.
+-- Quarantines of agents. While an agent's quarantine is open, its measurements are not used.
 create table quarantines (
-    -- Its number.
+    -- The quarantine's identifier.
     id bigint primary key generated always as identity,
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- The evidence against it.
+    -- The kind of evidence against the agent.
     evidence quarantine_evidence not null,
-    -- The evidence for people, with figures.
+    -- A sentence for operators that describes the evidence, with figures.
     reason text not null,
-    -- When it began.
+    -- When the quarantine began.
     since timestamptz not null default now(),
-    -- Judgements in a row, each on newer measurements of the agent, that found it consistent.
+    -- Number of consecutive judgements that found the agent consistent. A judgement counts only if
+    -- the agent has new measurements since the judgement before.
     consistent integer not null default 0,
     -- When the last judgement that counted was made.
     judged_at timestamptz not null default now(),
-    -- When it ended; null while it is open.
+    -- When the quarantine ended; null while it is open.
     released_at timestamptz
 );
 create unique index quarantines_one_open on quarantines (agent_id) where released_at is null;

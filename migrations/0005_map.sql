@@ -1,126 +1,129 @@
--- The map: landmarks, the embedding fitted on their round trips, and where agents and sites lie in
--- it.
+-- The map: landmarks, the embeddings fitted to their round trips, and the placements of agents and
+-- sites in an embedding.
 
--- The agents that all other agents, and sites, are measured from.
+-- Landmarks: the agents that measure sites, and that all other agents measure.
 create table landmarks (
     -- The agent.
     agent_id bigint primary key references agents (id),
-    -- Order of choice, from 0.
+    -- The landmark's number in the order in which landmarks were chosen, from 0.
     position integer not null constraint landmarks_position_unique unique,
-    -- Why it was chosen, for people.
+    -- A sentence for operators that says why the agent was chosen.
     reason text not null,
-    -- Whether an election chose it: then another is elected in its place when it is lost.
+    -- Whether an election chose the landmark. If an elected landmark is lost, another agent is
+    -- elected in its place.
     elected boolean not null default false,
-    -- When it was chosen.
+    -- When the landmark was chosen.
     chosen_at timestamptz not null default now()
 );
 
--- Fits of the landmarks. Coordinates of different epochs are never compared.
+-- Embeddings: fits of the landmarks. Coordinates of different epochs are never compared.
 create table embeddings (
-    -- Its number, higher than any earlier one.
+    -- The embedding's number, higher than that of every earlier embedding.
     epoch bigint primary key generated always as identity,
-    -- Dimensions of its coordinates, without the height.
+    -- Number of dimensions of the coordinates, without the height.
     dimensions integer not null,
-    -- The landmarks it was fitted on, in order of choice.
+    -- The landmarks of the embedding, in the order in which they were chosen.
     landmarks bigint[] not null,
     -- Root mean square of the landmarks' relative errors.
     fit_error double precision not null,
-    -- The median of |ln(predicted / measured)| over the mesh it was fitted on.
+    -- The median of |ln(predicted / measured)| over the mesh at the time of the fit; null if the
+    -- mesh had no measurements.
     mesh_error double precision,
-    -- When it was fitted.
+    -- When the measurements were read from which the embedding was fitted.
     created_at timestamptz not null default now()
 );
 
--- The figures of every embedding, kept after its coordinates are deleted.
+-- The history: a row about each of the last 1000 embeddings. The row is kept after the embedding's
+-- coordinates are deleted.
 create table embedding_history (
-    -- Its number, as in embeddings.
+    -- The embedding's number.
     epoch bigint primary key,
-    -- When it was fitted.
+    -- When the measurements were read from which the embedding was fitted.
     fitted_at timestamptz not null,
-    -- Why it was fitted, for people.
+    -- A sentence for operators that says why the embedding was fitted.
     reason text not null,
-    -- How many agents it placed, with the landmarks.
+    -- Number of placed agents, including the landmarks.
     agents integer not null,
-    -- How many landmarks it was fitted on.
+    -- Number of landmarks.
     landmarks integer not null,
-    -- Its dimensions and errors, as in embeddings.
+    -- Number of dimensions, without the height.
     dimensions integer not null,
     fit_error double precision not null, -- as in embeddings
     mesh_error double precision, -- as in embeddings
-    -- How far the median agent moved from the embedding before, after alignment; null without one
-    -- before.
+    -- The median distance between agents' coordinates in this embedding and in the former one,
+    -- after alignment. Null if there was no former embedding.
     median_move_us bigint
 );
 
--- Where an agent lies in an embedding.
+-- Placements of agents: one row per agent and stored embedding.
 create table agent_placements (
     -- The embedding.
     epoch bigint not null references embeddings (epoch),
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- Milliseconds: one a dimension, then the height.
+    -- The coordinates in milliseconds: one per dimension, then the height.
     coordinate double precision[] not null,
-    -- Root mean square of the relative errors of its round trips.
+    -- Root mean square of the relative errors of the agent's predicted round trips.
     fit_error double precision not null,
     primary key (epoch, agent_id)
 );
 
--- Where a site lies, in the newest embedding it was located in.
+-- Placements of sites, each in the newest embedding in which the site was located.
 create table site_placements (
     -- The site.
     site_id bigint primary key references sites (id),
     -- The embedding.
     epoch bigint not null references embeddings (epoch),
-    -- Milliseconds: one a dimension, then the height.
+    -- The coordinates in milliseconds: one per dimension, then the height.
     coordinate double precision[] not null,
-    -- Root mean square of the relative errors of its round trips.
+    -- Root mean square of the relative errors of the site's predicted round trips.
     fit_error double precision not null,
-    -- No task needed it when a newer embedding came: it stays in its own until the site is located
-    -- anew.
+    -- Whether the site stays in its older embedding until it is located again, because no task
+    -- needed the placement when a newer embedding was made.
     idle boolean not null default false,
-    -- When it was located.
+    -- When the site was located.
     located_at timestamptz not null default now()
 );
--- Placements to carry over into a newer embedding.
+-- For finding the sites that must be located again in a newer embedding.
 create index site_placements_outdated on site_placements (epoch, located_at) where not idle;
--- Whether an embedding that is to be deleted still has sites.
+-- For checking that no site is placed in an embedding before the embedding is deleted.
 create index site_placements_of_epoch on site_placements (epoch);
 
--- Whether a site stands in one place, as its landmarks' measurements say; the newest judgement.
+-- Verdicts: for each site, the newest finding whether the site stands in one place.
 create table site_verdicts (
     -- The site.
     site_id bigint primary key references sites (id),
-    -- Suspected to stand in several places: anycast, CDN, GeoDNS.
+    -- Whether the site is suspected to stand in several places (anycast, CDN, GeoDNS).
     suspect boolean not null,
-    -- 0 to 1; 0 where it is not suspect.
+    -- The confidence in this suspicion, from 0 to 1; 0 if the site is not suspect.
     confidence double precision not null constraint site_verdicts_confidence_range check (confidence between 0 and 1),
-    -- The evidence, for people; empty where it is not suspect.
+    -- The evidence as a sentence for operators; empty if the site is not suspect.
     evidence text not null,
-    -- When it was judged.
+    -- When the verdict was found.
     judged_at timestamptz not null default now(),
     constraint site_verdicts_evidence_of_suspects check (suspect = (evidence <> ''))
 );
 
--- An operator's request to fit now; at most one row.
+-- An operator's request for a fit of the embedding; at most one row.
 create table fit_requests (
-    -- Always true: the key of the only row.
+    -- Always true; as the primary key, it permits only one row.
     singleton boolean primary key default true constraint fit_requests_one_row check (singleton),
-    -- When it was made.
+    -- When the operator made the request.
     requested_at timestamptz not null default now(),
-    -- Why there was no fit, for people; null while it is open.
+    -- A sentence for operators that says why no fit was possible; null while the request is open.
     refused text
 );
 
--- Times at which the map as a whole is not trusted: while an alarm is open the last good embedding
--- stays, and agents are chosen at random.
+-- Alarms: periods in which the map is not trusted. While an alarm is open, the last good embedding
+-- stays in use, and agents are chosen at random.
 create table trust_alarms (
-    -- Its number.
+    -- The alarm's identifier.
     id bigint primary key generated always as identity,
-    -- What is wrong, for people, with figures.
+    -- A sentence for operators that says why the alarm was raised, with figures.
     reason text not null,
-    -- When it began.
+    -- When the alarm was raised.
     since timestamptz not null default now(),
-    -- When it ended; null while it is open.
+    -- When the alarm ended; null while it is open.
     ended_at timestamptz
 );
 create unique index trust_alarms_one_open on trust_alarms ((true)) where ended_at is null;

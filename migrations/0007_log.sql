@@ -1,50 +1,54 @@
--- The log, and the views that reports read.
+-- The log of events, and the views that reports read.
 
--- Every transition of tasks, leases, sessions, agents' service and terms; append-only. Triggers
--- write it in the transaction that makes the change: no statement can change a state without an
--- event, and what was rolled back has none.
+-- Events: every transition of tasks, leases, sessions, agents and terms. Rows are never updated.
+-- Triggers insert an event in the transaction that makes the transition. So every committed
+-- transition has an event, and a transition that is rolled back has none.
 create table events (
-    -- The transaction that wrote it. Readers stop below the oldest transaction under way:
-    -- everything below has been committed, so that a reader that continues from there misses
-    -- nothing. An event's number alone does not show this.
+    -- The number of the transaction that wrote the event. Readers read only events whose number is
+    -- below that of the oldest open transaction. All these events are final, so a reader that later
+    -- continues after the last of them misses no event. The column `id` does not allow this,
+    -- because transactions commit in another order than they take identifiers.
     xact xid8 not null default pg_current_xact_id(),
-    -- Of one task, lease or session a later transition has a higher number: its row is locked while
-    -- the number is drawn.
+    -- The event's number. Later transitions of the same task, lease or session have higher numbers,
+    -- because the row of the task, lease or session is locked while the number is taken.
     id bigint not null generated always as identity,
-    -- When it was written.
+    -- When the event was written.
     at timestamptz not null default clock_timestamp(),
-    -- What changed.
+    -- The kind of thing that changed.
     noun text not null
         constraint events_noun_known check (noun in ('task', 'lease', 'session', 'agent', 'term', 'database')),
-    -- The state that was entered, or what happened otherwise: granted, rebound, opened, draining,
-    -- resumed, removed.
+    -- The state that was entered, or another word for the transition: for example granted, rebound,
+    -- opened, enrolled, draining, resumed, removed, taken, restored.
     what text not null,
-    -- The task that it is about; null where it is about none.
+    -- The task of the event; null if the event concerns no task.
     task_id bigint,
-    -- The token of the lease; null where it is about none.
+    -- The token of the lease; null if the event concerns no lease.
     token bigint,
-    -- The agent that it is about; of a task the one that was chosen, where it was assigned.
+    -- The agent of the event; null if the event concerns no agent. If a task was assigned, this is
+    -- the chosen agent.
     agent_id bigint,
-    -- The session that it is about; null where it is about none.
+    -- The session of the event; null if the event concerns no session.
     session_id bigint,
-    -- The number of that session among its agent's.
+    -- The incarnation of this session.
     incarnation bigint,
-    -- Why, for people; null where the state alone explains the event.
+    -- The cause of the event, for operators; null if the state alone explains the event.
     cause text,
-    -- The role and the number of the term under which it was written, as 'reap 3'; null where none
-    -- is needed. An event of an older term after a newer one was taken is what terms prevent.
+    -- The role and the number of the term in which the event was written, for example 'reap 3';
+    -- null if the transition needs no role. No event of a term is written after a newer term of the
+    -- same role has begun.
     term text default nullif(current_setting('landfall.term', true), ''),
     constraint events_pkey primary key (xact, id)
 );
 create index events_by_task on events (task_id, id) where task_id is not null;
 create index events_by_agent on events (agent_id, id) where agent_id is not null;
--- Reads events since a time without reading earlier ones.
+-- For reading the events since a given time without reading earlier events.
 create index events_by_time on events (at, id);
 
--- Tasks and leases move many at a time, so their events are written once a statement. A function's
--- plan is made once a connection and kept, perhaps for a single row or an empty table. Hence the
--- settings: other tables are looked up by key, and a statement that moves thousands does not
--- compare each with each.
+-- One statement often changes many tasks or leases, so their triggers run once per statement, not
+-- once per row. A connection keeps the plans of a trigger function. If such a plan was made for few
+-- rows, it would be slow for thousands of rows. The settings of the functions below prevent such
+-- plans: nested loops would compare each changed row with all changed rows, and sequential scans
+-- would read whole tables.
 
 create function log_tasks_made() returns trigger language plpgsql as $$
 begin
@@ -55,7 +59,7 @@ end $$;
 create trigger tasks_made after insert on tasks
 referencing new table as made for each statement execute function log_tasks_made();
 
--- A task that changed its state, or that was given to another agent.
+-- Writes an event for each task that changed its state or got another assignment.
 create function log_tasks_moved() returns trigger language plpgsql
 set enable_nestloop = off set enable_seqscan = off as $$
 begin
@@ -63,7 +67,7 @@ begin
     select 'task', after.state::text, after.id, nullif(after.token, 0),
            case when after.state = 'assigned' then after.agent_id end,
            case when after.state = 'assigned' and before.state <> 'leased' then (
-               -- "next-candidate: a lost"; nothing where the strategy was followed as ever.
+               -- For example "next-candidate: a lost"; null for an ordinary choice.
                select nullif(concat_ws(': ', c.cause, nullif(concat_ws(
                    ' ', c.detail #>> '{parted,agent}', c.detail #>> '{parted,how}'
                ), '')), 'strategy')
@@ -148,25 +152,25 @@ end $$;
 create trigger terms_taken after update of number on terms for each row
 when (new.number <> old.number) execute function log_term();
 
--- Measurements taken by confirmations.
+-- The measurements that were taken for confirmations.
 create view confirming_measurements as
 select m.site_id, m.prober_id, m.answered, m.lost
 from site_measurements m
 join confirmers c on c.site_id = m.site_id and c.agent_id = m.prober_id
 where m.measured_at between c.asked_at and coalesce(c.answered_at, 'infinity');
 
--- Crawls that have ended, and when they were under way, for reports of throughput. A crawl lies
--- between the grant of its lease and the acceptance of its outcome, by this database's clock; the
--- agent's clock and the length it reports say where in between, as far as they fit. So a wrong
--- clock moves no crawl to where it cannot have been.
+-- Ended crawls, with the times at which each crawl began and ended, for reports of throughput. The
+-- agent reports these times by its own clock, which may be wrong. So the times are limited by two
+-- times of the database's clock: a crawl begins after the grant of its lease, and ends before its
+-- outcome was accepted.
 create view crawls as
 select o.task_id, t.batch_id, t.round, t.retried_at is null as newest_round, t.assignment_id, o.agent_id, o.pages, o.bytes, o.rtt_us,
        begin.begun, finish.ended
 from outcomes o
 join tasks t on t.id = o.task_id
 join leases l on l.task_id = o.task_id and l.token = o.token
--- No length is longer than a year here: an interval could not hold every number that an agent may
--- report.
+-- Durations are limited to one year, because an agent may report a number that is too large for an
+-- interval.
 cross join lateral (select least(o.duration_ms, 31536000000) * interval '1 ms' as length) reported
 cross join lateral (select greatest(l.granted_at, least(o.started_at, o.accepted_at - reported.length)) as begun) begin
 cross join lateral (select greatest(begin.begun, least(o.accepted_at, begin.begun + reported.length)) as ended) finish;
