@@ -163,8 +163,9 @@ impl Agent {
         facts.state()
     }
 
-    /// The load level: assigned and leased tasks plus slots that the agent reports as unusable,
-    /// minus all slots of the agent. `None` while the agent has no session.
+    /// The load level: the number of assigned and leased tasks, plus the number of slots that the
+    /// agent reports as unusable, minus the number of all slots. `None` while the agent has no
+    /// session.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
             self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));

@@ -279,8 +279,8 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .expect("read a task")
 }
 
-/// Starts the second transaction. Commits the first transaction when Postgres reports that the
-/// second one waits for a lock. Returns the result of the second transaction.
+/// Starts the transaction `second` while the transaction `first` is open. Commits `first` when
+/// Postgres reports that `second` waits for a lock. Returns the result of `second`.
 pub(crate) async fn behind<T>(
     pool: &PgPool,
     first: Transaction<'static, Postgres>,
@@ -289,8 +289,8 @@ pub(crate) async fn behind<T>(
     behind_what_goes_on(pool, first, async |_| (), second).await
 }
 
-/// Like [`behind`], but the first transaction makes another change, `goes_on`, before it commits.
-/// If the order of locks is wrong, the two transactions dead-lock.
+/// Like [`behind`], but the transaction `first` makes another change, `goes_on`, before it commits.
+/// If `first` and `second` lock rows in different orders, the two transactions dead-lock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
     mut first: Transaction<'static, Postgres>,

@@ -23,7 +23,7 @@ pub struct DrainResult {
     pub withdrawn: u64,
     /// Number of leases that the agent keeps (drain) or that were released (removal).
     pub leases: u64,
-    /// Whether the agent was already draining or removed.
+    /// Whether the agent was already draining or removed when the command was given.
     pub before: bool,
 }
 

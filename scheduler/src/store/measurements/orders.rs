@@ -3,11 +3,13 @@
 //! Invariants, enforced by unique indexes: a site has at most one open order, so that only one
 //! agent probes it at a time. An address has at most one open order, for the same reason. An order
 //! without an address only asks for the site's address (`super::of_sites`). A pair of agents has at
-//! most one open order. An order ends with the session on which it was sent, and at `expires_at` at
-//! the latest. Once the session has ended, another prober may measure the site, because the former
-//! prober has stopped: an agent drops its orders when its stream breaks, or when the scheduler
-//! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires only after
-//! that, more than a grace period later.
+//! most one open order.
+//!
+//! An order ends with the session on which it was sent, and at `expires_at` at the latest. After
+//! the end of the session, another prober may measure the site, because the former prober has
+//! already stopped: an agent drops its orders when its stream breaks, or when the scheduler has
+//! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires more than a
+//! grace period later than that.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -190,7 +192,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
 pub struct MeshOrders {
     /// The prober of each new order.
     pub probers: Vec<AgentId>,
-    /// Whether further measurements are due, whose probers have as many orders as they may have.
+    /// Whether more measurements are due than were ordered, because a prober already has the
+    /// maximum number of open orders.
     pub more_due: bool,
 }
 

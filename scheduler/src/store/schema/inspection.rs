@@ -1,5 +1,5 @@
-//! Compares a database with what a scheduler needs: the server's version, the role's rights and the
-//! schema. Changes nothing, and takes no locks.
+//! Compares a database with what a scheduler needs: the server's version, the database role's
+//! rights and the schema. Changes nothing, and takes no locks.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;

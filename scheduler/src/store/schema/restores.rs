@@ -16,9 +16,9 @@ use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
 /// A restore's floor (the number above which all new numbers are) is a multiple of this constant.
-/// The constant is larger than any count of numbers issued between a backup and its restore (a
-/// million per second for eleven days), and is easy to read. A double can represent the floors of
-/// nine thousand restores exactly.
+/// Fewer numbers than this are issued between a backup and its restore: the constant allows for a
+/// million per second for eleven days. A multiple of it is easy to read, and a double can represent
+/// the floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, as reported to the operator.

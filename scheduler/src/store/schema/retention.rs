@@ -107,8 +107,8 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 
 /// Reads the next [`PIECE`] assignments in the order of their identifiers. A call continues after
 /// the last assignment that the former call read. Each assignment supersedes the earlier
-/// assignments of its task, so these are deleted. Each assignment is read only once, even if it is
-/// still in use.
+/// assignments of its task, so the earlier ones are deleted. Each assignment is read only once,
+/// even if it is still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
