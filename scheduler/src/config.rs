@@ -184,8 +184,8 @@ fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) ->
     Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
 }
 
-/// Declares a section of the file: each setting with its default and bounds. A setting without
-/// bounds is written in brackets.
+/// Declares a section of the configuration file: each setting with its default and bounds. A
+/// setting without bounds is written in brackets.
 macro_rules! section {
     ($(#[$about:meta])* $section:ident $key:literal
      $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
@@ -347,7 +347,7 @@ mod keep;
 
 pub use keep::KeepConfig;
 
-/// Parses `[crawl]` like any policy request, with the same bounds for values.
+/// Parses the section `[crawl]` like a batch's policy, with the same bounds for values.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {
     let asked = PolicyRequest::deserialize(from)?.checked();
     let policy = asked.and_then(|asked| asked.or(&CrawlPolicy::default()).agreed());

@@ -4,7 +4,7 @@
 //! A job gets its transactions only through its role ([`leadership::Leader`]), so it changes
 //! nothing while another scheduler leads that role. A failed pass is logged once, and the next pass
 //! tries again; there are no retries inside a pass. A panic in a job ends the process, because
-//! `run` awaits every job and fails if one of them panics.
+//! `app::run` awaits every job and fails if one of them panics.
 
 pub mod assign;
 pub mod fit;
@@ -39,8 +39,8 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// A quiet scheduler multiplies the period of a pass by this factor. Changes that send no signal,
-/// such as the end of a pause or a due recrawl, are then noticed up to this many periods late.
+/// A quiet scheduler multiplies the period of a pass by this factor. Some changes send no signal,
+/// such as the end of a site's pause. They are then noticed up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs even without a signal.
@@ -82,7 +82,7 @@ pub async fn run_periodic<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    // If the system provides no randomness, all schedulers have the same phase, which is harmless.
+    // If the system provides no random number, the first pass begins at once, which is harmless.
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {

@@ -47,7 +47,7 @@ pub struct Scheduler {
     pub pool: PgPool,
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::locate::refined::MapCache>,
-    /// Positions of IP addresses, if the operator configured a file of them.
+    /// Positions of IP addresses, if the operator configured a file with such positions.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.

@@ -116,8 +116,8 @@ impl Visit for StatementNames<'_> {
     }
 }
 
-/// The name of a statement: the start of its file name in `.sqlx`, which contains the SHA-256 of
-/// its text.
+/// The name of a statement: `query-` and the start of the SHA-256 of its text. The statement's file
+/// in `.sqlx` has a name that begins in the same way.
 fn name(statement: &str) -> String {
     format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }

@@ -1,5 +1,5 @@
-//! The gRPC service for agents. It enrols agents and opens their sessions. Each session runs as a
-//! task (`stream`).
+//! The gRPC service for agents. It enrols agents and opens their sessions. Each session runs as an
+//! async task (`stream`).
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -50,7 +50,8 @@ pub(super) struct AgentDesk {
 }
 
 impl AgentDesk {
-    /// Creates the service. Its sessions run as tasks of `sessions` and end with `shutdown`.
+    /// Creates the service. Its sessions run as async tasks, which `sessions` tracks, and end with
+    /// `shutdown`.
     pub(super) fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn an_agent_that_keeps_its_interval_is_never_from_the_future() {
         let interval = Duration::from_secs(10);
-        // The fastest possible agent sends every heartbeat a fifth early.
+        // The fastest possible agent sends every heartbeat a fifth of the interval early.
         for sequence in 1..10_000 {
             let elapsed = interval.mul_f64(0.8) * sequence;
             assert!(u64::from(sequence) <= most_heartbeats(elapsed, interval), "{sequence}");

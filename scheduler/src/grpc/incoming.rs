@@ -1,5 +1,5 @@
-//! TLS connections for the server. Each handshake runs as its own task, so that a slow handshake
-//! does not delay other connections.
+//! TLS connections for the server. Each handshake runs as its own async task, so that a slow
+//! handshake does not delay other connections.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn over_tls(
         let acceptor = acceptor.clone();
         tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
     });
-    // If the task of a handshake was dropped or panicked, only the connection of that task is lost.
+    // If the async task of a handshake was dropped or panicked, only its connection is lost.
     shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
 }
 

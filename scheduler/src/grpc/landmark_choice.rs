@@ -225,8 +225,8 @@ async fn replace(
     dimensions: Option<u32>,
     by: ChosenBy,
 ) -> Result<(), ChoiceError> {
-    // Sets the dimensions first, because this locks the single row of settings, so that concurrent
-    // changes wait for each other.
+    // The dimensions are set first. This locks the single row of settings, so concurrent changes
+    // wait for each other.
     settings::set_dimensions(conn, dimensions).await?;
     Ok(landmarks::replace(conn, chosen, by).await?)
 }

@@ -47,7 +47,7 @@ pub struct Addition {
     pub name: Option<String>,
     pub city: String,
     pub carrier: String,
-    /// The agent or site whose place on the network the new agent would have.
+    /// The agent or site beside which the new agent is placed on the map.
     pub near: String,
     /// Number of slots; if `None`, as many as the median agent has.
     pub slots: Option<u32>,

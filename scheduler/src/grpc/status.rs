@@ -41,7 +41,7 @@ pub(super) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// The request gives the beginning of several names.
+/// The text in the request is the beginning of more than one name, so it identifies no object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
 pub(super) struct Ambiguous {

@@ -3,8 +3,8 @@
 //! The pure module `strategy` makes the choice; this module only reads the input and stores the
 //! result. A measured round trip takes precedence over a predicted one. Agents without an active
 //! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
-//! task without a candidate waits or fails. If an agent becomes excluded, the tasks that it has not
-//! begun are withdrawn.
+//! task without a candidate waits or fails. If an agent becomes excluded, the batch's tasks that it
+//! has not begun are withdrawn from the agent.
 
 pub(super) mod admission;
 pub mod balance;
@@ -104,7 +104,8 @@ impl Assign {
         Ok(())
     }
 
-    /// Releases unmet tasks that an agent may now crawl. Stores why the other unmet tasks wait.
+    /// Releases tasks held as unmet if an agent may now crawl them. Stores why the other tasks held
+    /// as unmet still wait.
     async fn release_unmet(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
@@ -142,7 +143,7 @@ impl Assign {
     }
 
     /// Withdraws a limited number of tasks from agents that are now excluded. Returns `true` if
-    /// more may remain.
+    /// more such tasks may remain.
     async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
@@ -160,8 +161,8 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Withdraws a limited number of tasks from agents that take no work any more. Returns `true`
-    /// if more may remain.
+    /// Withdraws a limited number of tasks from agents that no longer take work. Returns `true` if
+    /// more such tasks may remain.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
@@ -255,8 +256,8 @@ fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
 
-/// Records the loads of the listed candidates. With `Draws::Static`, the choice was made without
-/// loads.
+/// Records the agents' loads in the choice's candidates. With `Draws::Static`, the choice was made
+/// from candidates without loads.
 fn record_loads(choice: &mut Choice, agents: &[AvailableAgent]) {
     for one in &mut choice.candidates {
         one.load = agents.iter().find(|agent| agent.agent == one.agent).map_or(one.load, |agent| agent.load);
@@ -311,9 +312,9 @@ fn chosen_for(
     Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
-/// The choice of an agent other than the chosen one, as a trial: the agent may be nearer, and its
-/// crawl measures how near it is. `None` if the strategy makes no trials, or if no agent should be
-/// tried now.
+/// Replaces the agent of `choice` by an agent that may be nearer to the site. The crawl of the new
+/// agent is a trial: it measures this agent's distance. `None` if the strategy makes no trials, or
+/// if no agent should be tried now.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,
@@ -333,8 +334,8 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The cause of the strategy's own choice. If the chosen agent has a free slot, the cause includes
-/// the number of candidates without a free slot.
+/// The cause of a choice that the batch's strategy made. If the chosen agent has a free slot, the
+/// cause includes the number of candidates without a free slot.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());

@@ -46,8 +46,8 @@ pub struct Fit {
     /// The mesh on which the last fit failed. No fit is tried again on this mesh. Never locked
     /// across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// When the due fit began to wait for missing measurements of beacons. Never locked across an
-    /// await.
+    /// When the fit that is due began to wait for missing measurements of beacons. Never locked
+    /// across an await.
     due_since: Mutex<Option<Instant>>,
     /// When the map's drift was judged last. Never locked across an await.
     judged: Mutex<Option<Instant>>,
@@ -110,7 +110,8 @@ impl Fit {
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
-            // A quarantine changed which agents may be used, so the next pass reads the mesh again.
+            // A quarantine was opened or released, which changes the agents whose measurements are
+            // used. The next pass reads the mesh again.
             return Ok(());
         }
         let mut tx = self.scheduler.begin().await?;
@@ -134,8 +135,8 @@ impl Fit {
     /// Fits an embedding and makes it the current one.
     async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
-        // If the last fit is old, its error is not compared, because the network may have changed
-        // since.
+        // If the last fit is old, its error is not compared with that of the new fit, because the
+        // network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.mesh.clone();
@@ -193,7 +194,7 @@ impl Fit {
         (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
     }
 
-    /// Whether the map's drift may be judged now. If so, records this time as that of the last
+    /// Whether the map's drift may be judged now. If so, records `now` as the time of the last
     /// judgement.
     fn may_judge(&self, now: Instant) -> bool {
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,16 +254,18 @@ impl FinishedFit {
     }
 }
 
-/// Stores the failure of a fit as the answer to the operator who requested it.
+/// Stores why the fit failed, as the answer to the operator who requested the fit.
 async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
     embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
     tx.commit().await.context("commit the refusal")
 }
 
-/// Explains to the operator why no map can be fitted. `unmeasured`: no agent has measured another.
+/// Explains to the operator why no map can be fitted. `unmeasured` says that no agent has measured
+/// another agent.
 fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
     match (fleet.probers(), trouble) {
-        // Without measurements, no landmark could be elected.
+        // The failed measurements are named first, because no landmark can be elected without
+        // measurements.
         (_, Some(trouble)) if unmeasured => {
             format!("no agent has reached the beacon of another: {trouble}")
         }

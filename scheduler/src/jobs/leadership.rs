@@ -3,8 +3,8 @@
 //! A job of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
 //! term, and holds a lock that prevents other schedulers from taking the role before the
 //! transaction ends. If the scheduler has lost the role, the pass ends without an error and its
-//! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row and takes
-//! free roles; see decision 9.
+//! uncommitted changes are rolled back. One loop per scheduler renews the scheduler's row in the
+//! database and takes free roles; see decision 9 in `docs/decisions`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,7 @@ pub struct Leader {
     terms: HeldTerms,
     pub wakes: Arc<Wakes>,
     pub maps: Arc<MapCache>,
-    /// Positions of IP addresses, if the operator configured a file of them.
+    /// Positions of IP addresses, if the operator configured a file with such positions.
     pub geoip: Option<Arc<GeoIp>>,
     pub config: Arc<Config>,
 }
@@ -81,7 +81,7 @@ pub struct HeldTerms {
     entry: Arc<Mutex<SchedulerEntry>>,
 }
 
-/// This process's row in the store. Never locked across an await.
+/// This process's row in the table of schedulers. Never locked across an await.
 #[derive(Debug, Default)]
 struct SchedulerEntry {
     scheduler: Option<SchedulerId>,

@@ -113,8 +113,8 @@ impl Locate {
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        // This is a separate transaction because of the lock order: a site's row is locked before
-        // tasks.
+        // A separate transaction, which ends before tasks are locked, keeps the lock order: a
+        // site's row must be locked before the site's tasks.
         let mut tx = self.scheduler.begin().await?;
         let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
         let found: Vec<(SiteId, Position)> =
@@ -200,7 +200,7 @@ fn place_one(
     }
 }
 
-/// Why a site has no distance; `None` unless every prober failed to measure it.
+/// Why a site has no measured round trip; `None` if a prober has measured the site.
 fn unmeasured(site: &MeasuredSite) -> Option<Unmeasured> {
     let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
     site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })

@@ -1,7 +1,7 @@
-//! Measuring: orders each agent to measure the beacons of others, and one prober after another to
-//! measure a site.
+//! Measuring: orders each agent to measure the beacons of other agents, and one prober after
+//! another to measure a site.
 //! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
-//! submitted tasks to measuring. A site has at most one open order, and an address has at most one.
+//! submitted tasks to the state measuring. Each site and each address has at most one open order.
 //! So each site and each address gets at most one probe per interval, over all probers. The address
 //! of a new site is unknown, so its first order only asks for the address.
 
@@ -21,11 +21,11 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::{Fleet, FleetVersion};
 
-/// Maximum number of tasks that one pass moves to measuring, and of sites that one pass gives to
-/// probers.
+/// Maximum number of tasks that one pass moves to the state measuring, and of sites that one pass
+/// gives to probers.
 const BATCH: i64 = 1000;
-/// Maximum number of tasks being measured at the same time. With the default settings, nine probers
-/// together can have about half as many open site orders.
+/// Maximum number of tasks in the state measuring. It exceeds the 2304 site orders that nine
+/// probers together can have open with the default settings.
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Time allowed for an order in addition to its samples: for the message's round trip, and because
 /// the agent may be busy.
@@ -34,9 +34,9 @@ const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
-/// The pause between two passes over the mesh, as a multiple of a pass's duration: `FOLLOWED` if due
-/// measurements wait for orders to end, otherwise `RESTED`. A pass looks at every pair of agents.
-/// That takes a few milliseconds for 30 agents, and three quarters of a second for a thousand.
+/// The pause between two passes over the mesh, as a multiple of a pass's duration: `FOLLOWED` if
+/// due measurements wait for orders to end, otherwise `RESTED`. A pass looks at every pair of
+/// agents. That takes a few milliseconds for 30 agents, and 750 ms for a thousand agents.
 const FOLLOWED: u32 = 4;
 const RESTED: u32 = 50;
 
@@ -96,8 +96,9 @@ impl Measure {
     }
 }
 
-/// The pause after a pass over the mesh that took `took`. It is short beside `max_age`, after which
-/// a pair is due again. Agents that complete no order get no shorter pause.
+/// The pause after a pass over the mesh that took `took`. It is at most a tenth of `max_age`, the
+/// age at which a pair is due again. If more pairs are due but the pass created no order, no agent
+/// has completed an order since the last pass, so the pause is long.
 fn mesh_pause(took: Duration, ordered: &MeshOrders, max_age: Duration) -> Duration {
     let follows = ordered.more_due && !ordered.probers.is_empty();
     (took * if follows { FOLLOWED } else { RESTED }).min(max_age / 10)

@@ -1,5 +1,5 @@
-//! Pruning: deletes rows that are older than the limits in `[keep]`, so that no table grows without
-//! bound.
+//! Pruning: deletes rows that are older than the limits in the configuration's section `[keep]`, so
+//! that no table grows without bound.
 
 use anyhow::Context;
 

@@ -1,5 +1,5 @@
-//! Adds the recorded changes to the totals of each batch, so that a reader of the totals has few
-//! changes left to add.
+//! Adds the recorded changes of each batch to the batch's stored totals. A query for the totals
+//! then only has to add the few changes recorded since the last pass.
 
 use anyhow::Context;
 

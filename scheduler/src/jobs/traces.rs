@@ -3,9 +3,9 @@
 //! moves tasks does not depend on traces.
 //!
 //! Only the leader of the role reap follows the log, from the newest event on. The number of
-//! unfinished tasks in memory is bounded; the scheduler sends no spans of a task above this limit.
-//! If more tasks move than [`MOST_EVENTS`] allows, only every second, fourth ... task is traced, so
-//! that the cost stays bounded.
+//! unfinished tasks in memory is bounded; the scheduler sends no spans of tasks above this limit.
+//! If a pass reads [`MOST_EVENTS`] or more, the share of traced tasks is halved, so that the cost
+//! stays bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,8 +30,8 @@ use super::{Period, run_periodic};
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
 /// Maximum number of unfinished tasks in memory. Each task takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
-/// Number of events in a pass above which fewer tasks are traced. With this number, a scheduler that
-/// is busy grants 0.98 times as many leases as without traces (`lab bench --only traces`).
+/// Number of events in a pass from which on fewer tasks are traced. With this number, a busy
+/// scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
 const MOST_EVENTS: usize = 1_000;
 /// At least one task in this number is traced.
 const RAREST: i64 = 1 << 16;
@@ -74,9 +74,9 @@ impl Followed {
 impl TracedShare {
     const ALL: Self = Self { one_in: 1 };
 
-    /// The share after a pass has read `events` events, the last of them in a page that was full or
-    /// not. A page that is not full ends the pass. A share grows only if the next pass would stay far
-    /// below the limit, so that the share does not alternate between two values.
+    /// The share to use after a pass has read `events` events. `full` says whether the last page of
+    /// events was full; a page that is not full ends the pass. The share grows only if the next
+    /// pass would stay far below the limit, so that it does not alternate between two values.
     fn next(self, events: usize, full: bool) -> Self {
         match full {
             true if events >= MOST_EVENTS => Self { one_in: (self.one_in * 2).min(RAREST) },
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn the_share_of_traced_tasks_keeps_a_pass_short_and_returns_to_all() {
         let page = usize::try_from(PAGE).expect("small");
-        // The events that a pass reads, and the share after it, if `moved` events of tasks happened.
+        // The events that a pass reads if `moved` events of tasks happened, and the share after it.
         let pass = |mut share: TracedShare, moved: usize| {
             let (mut unread, mut events) = (moved, 0);
             loop {

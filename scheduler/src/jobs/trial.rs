@@ -200,7 +200,7 @@ impl Trial {
         embeddings::latest(&mut *self.conn().await).await.expect("read the embedding")
     }
 
-    /// The open site orders: the measuring agent, and its site.
+    /// The prober and the site of each open site order.
     pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
         let open = "select prober_id, site_id from measurement_orders where site_id is not null order by site_id";
         let open: Vec<(i64, i64)> = self.rows(open).await;

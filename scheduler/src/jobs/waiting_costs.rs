@@ -106,7 +106,7 @@ async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectO
     let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
     let trial = Trial::new(pool.clone(), 4).await;
     pool.execute(WAITING).await.expect("let tasks wait");
-    // A scheduler's first pass also cleans up, so it is not counted.
+    // The first pass of each job also cleans up, so its reads are not counted.
     for name in Trial::PASSES {
         trial.try_pass(name).await.expect("a first pass");
     }

@@ -22,9 +22,9 @@ const DISK_ROOMY: u64 = 10_000_000_000;
 /// Time after which a disconnected landmark is reported if it was set by hand, because only an
 /// operator can replace it.
 const LANDMARK_PATIENCE: Duration = Duration::from_secs(600);
-/// A batch is reported if none of its crawls has ended for this time and for twice the time limit
-/// of a crawl. A working batch is not reported, because measuring takes only minutes and no crawl
-/// exceeds its time limit.
+/// A batch is reported if none of its crawls has ended for this time or, if that is longer, for
+/// twice the time limit of a crawl. A working batch is not reported, because measuring takes only
+/// minutes and no crawl exceeds its time limit.
 const IDLE_PATIENCE: Duration = Duration::from_secs(1800);
 
 words! {

@@ -1,4 +1,4 @@
-//! Keeps the pages that take long to draw, so that many viewers cost no more than one.
+//! Keeps the pages that take long to draw, so that one drawing serves many viewers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ const KEPT: u32 = 200;
 /// could be shown for an hour.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The place where a page is kept. The place is locked while the page is drawn.
+/// The cache entry of a page; `None` before the page is drawn. Locked while the page is drawn.
 type Place = Arc<tokio::sync::Mutex<Option<KeptPage>>>;
 
 #[derive(Debug)]
@@ -36,12 +36,13 @@ pub(super) struct KeptPages {
 }
 
 impl KeptPages {
-    /// The place of a page; `None` if [`MOST_PAGES`] other pages are being drawn or still kept.
+    /// The cache entry of a page. Returns `None` if [`MOST_PAGES`] other pages are being drawn or
+    /// still kept.
     fn place(&self, name: &PageName) -> Option<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if !places.contains_key(name) && places.len() >= MOST_PAGES {
             let now = Instant::now();
-            // A locked place belongs to a page that is being drawn.
+            // A locked cache entry belongs to a page that is being drawn.
             places.retain(|_, place| {
                 place.try_lock().map_or(true, |kept| kept.as_ref().is_some_and(|kept| now < kept.until))
             });
@@ -63,7 +64,7 @@ fn kept_for(took: Duration) -> Duration {
     if took < QUICK { Duration::ZERO } else { took.saturating_mul(KEPT).min(LONGEST) }
 }
 
-/// Draws a page, or returns the kept one. Requests that arrive while the page is drawn share the
+/// Draws a page, or returns the kept page. Requests that arrive while the page is drawn share the
 /// next drawing.
 pub(super) async fn page(web: &Web, name: &PageName) -> Result<Page, PageError> {
     let arrived = Instant::now();
@@ -104,7 +105,7 @@ mod tests {
         let (page, now) =
             (Page { title: String::new(), section: "", actions: html! {}, live: html! {} }, Instant::now());
         *fleet.try_lock().unwrap() = Some(KeptPage { page, begun: now, until: now + LONGEST });
-        // Pages that do not exist are never drawn, so their places stay empty.
+        // Pages that do not exist are never drawn, so their cache entries stay `None`.
         for number in 0..3 * MOST_PAGES {
             assert!(kept.place(&agent(number)).is_some());
             assert!(kept.places.lock().unwrap().len() <= MOST_PAGES);

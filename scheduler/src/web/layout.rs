@@ -1,4 +1,4 @@
-//! The frame of every page, and elements that several pages use.
+//! The header, navigation and footer of every page, and elements that several pages use.
 
 use axum::response::Html;
 use landfall_proto::json::rfc3339;

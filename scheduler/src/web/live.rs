@@ -115,8 +115,8 @@ pub(super) async fn follow(State(web): State<Web>, uri: Uri) -> Response {
                 let web = web.clone();
                 tokio::spawn(async move {
                     let drawing = tokio::spawn(draw(web.clone(), name.clone(), sender));
-                    // After a panic, the page is forgotten. Its viewers connect again, and another
-                    // task draws it.
+                    // After a panic, the page is removed from the hub. Its viewers connect again,
+                    // and a new async task draws the page.
                     if drawing.await.is_err() {
                         web.hub.forget(&name);
                     }

@@ -2,8 +2,8 @@
 //!
 //! A browser signs in with the operator's token and gets a cookie. The cookie contains its expiry
 //! time, a random number, and a message authentication code over the time and the number. The key
-//! of the code is the stored hash of the token. So every scheduler of the database accepts the
-//! cookie without storing anything, and the cookie becomes invalid when the token is replaced.
+//! of the code is the stored hash of the token. So every scheduler of the database can check the
+//! cookie, although no cookie is stored. The cookie becomes invalid when the token does.
 //!
 //! Forms contain a second code, computed from the cookie. Requests that change something must come
 //! from a page of the same origin. On loopback, only requests to local names are served. Otherwise
@@ -179,7 +179,8 @@ async fn visitor(web: &Web, headers: &HeaderMap, peer: Option<SocketAddr>) -> Re
     Ok(code.map_or(Visitor::Guest, |code| Visitor::Operator(FormCode(code))))
 }
 
-/// The keys with which a cookie may be signed now.
+/// The keys of valid cookies: the hash of the present token, and the hash of the former token while
+/// that token is still valid.
 fn keys(tokens: &OperatorTokens) -> impl Iterator<Item = SecretHash> {
     let former = tokens.former.as_ref().filter(|former| former.good).map(|former| former.hash);
     tokens.in_force.into_iter().chain(former)

@@ -1,5 +1,5 @@
-//! Handles an agent's messages about running crawls: their progress, the addresses they request,
-//! and the returned leases.
+//! Handles an agent's messages about running crawls: progress, requests to use an address, and
+//! returned leases.
 
 use landfall_proto::v1;
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// Answers whether a crawl may send requests to an address. If the agent no longer has the
-    /// lease, no answer is sent, because the revocation is sent separately.
+    /// lease, no answer is sent, because another message tells the agent that the lease has ended.
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;

@@ -60,7 +60,7 @@ struct PendingRequest<R: Request> {
     verdict: oneshot::Sender<CommitResult<R>>,
 }
 
-/// What a transaction returns to the session of a request.
+/// What a transaction returns to the session that made a request.
 #[derive(Debug)]
 enum CommitResult<R: Request> {
     /// The request was completed, or failed permanently.
@@ -129,7 +129,7 @@ impl<R: Request> GroupCommit<R> {
 }
 
 /// Runs the requests in one transaction. If Postgres refuses the transaction, each request is
-/// returned to its session, so that no request fails or waits because of another.
+/// returned to its session, so that no request fails or waits because of another request.
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;

@@ -67,7 +67,7 @@ impl Session {
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
-            // Tasks on hold wait for the address of this crawl. The assignment job is woken at
+            // Tasks on hold wait for the address of an ended crawl. The assignment job is woken at
             // once, because the address is idle until another crawl begins there.
             self.scheduler.wakes.assign.notify_one();
         }
@@ -84,8 +84,8 @@ pub(super) struct OutcomeBatch {
     agent: AgentId,
     /// Each report, with the origin at which the agent found the site.
     reports: Vec<(Report, Option<String>)>,
-    /// The agent's free slots. `None` if no leases may be granted, neither for free slots nor for
-    /// newly freed ones.
+    /// The agent's free slots; `None` if no leases may be granted, not even for the slots that
+    /// these outcomes free.
     free: Option<FreeSlots>,
 }
 

@@ -1,12 +1,12 @@
-//! One agent's session, run as a task that owns the agent's stream.
+//! One agent's session, run as an async task that owns the agent's stream.
 //!
-//! The task answers the agent's messages. When it is woken, and at least once a second, it sends
-//! the messages that the store has for the agent: revoked or preempted leases, measurement orders,
-//! and new leases. Each message is committed before it is sent.
+//! The async task answers the agent's messages. When it is woken, and at least once a second, it
+//! sends the messages that the store has for the agent: revoked or preempted leases, measurement
+//! orders, and new leases. Each message is committed before it is sent.
 //!
-//! The task ends when the stream breaks, the session is superseded or expired, or the scheduler
-//! shuts down. Nothing is lost when the task ends, because the store contains what was granted, and
-//! the agent repeats reports that were not acknowledged.
+//! The async task ends when the stream breaks, the session is superseded or expired, or the
+//! scheduler shuts down. Nothing is then lost, because the store contains what was granted, and the
+//! agent repeats reports that were not acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -247,8 +247,8 @@ impl Session {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
-        // Without this check the agent of an ended session would continue until its next heartbeat,
-        // and crawl tasks that other agents have leased by then.
+        // Without this check, the agent of an ended session would continue until its next
+        // heartbeat. In the meantime it would crawl sites whose tasks other agents have leased.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
@@ -302,7 +302,7 @@ impl Session {
             grants = leases::grant(&mut tx, self.agent, self.session).await?;
         }
         store::commit(tx).await?;
-        // Revoked leases come first, because each revocation frees a slot for a new lease.
+        // Revocations are sent first, because each revocation frees a slot for a new lease.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
         }

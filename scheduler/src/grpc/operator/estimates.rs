@@ -64,8 +64,8 @@ impl Estimates {
         self.batches().get(&batch).and_then(|entry| entry.newest.clone())
     }
 
-    /// The estimate that is being computed. Starts a computation if the newest estimate is
-    /// outdated.
+    /// The computation that is running; `None` if the newest estimate is up to date. Starts a
+    /// computation if the newest estimate is outdated.
     fn begin(self: &Arc<Self>, pool: &PgPool, batch: BatchId) -> Option<Shared<BoxFuture<'static, ()>>> {
         let now = Instant::now();
         let mut batches = self.batches();

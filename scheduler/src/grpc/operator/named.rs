@@ -71,8 +71,9 @@ pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -
     agents::show(conn, &full).await?.ok_or_else(|| Unknown::Agent(name.to_owned()).into())
 }
 
-/// Finds the agents that a filter selects, including removed ones. If `name` is not empty, only the
-/// agent of this name can be selected. Returns `None` if the filter has neither a name nor a place.
+/// Finds the agents that a filter selects, including removed agents. If `name` is not empty, only
+/// the agent of this name can be selected. Returns `None` if `name` is empty and `places` accepts
+/// all agents.
 pub(in crate::grpc) async fn agents_at(
     conn: &mut PgConnection,
     name: &str,

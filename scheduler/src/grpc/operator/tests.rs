@@ -72,7 +72,7 @@ impl OperatorServer {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
-        // The term must outlast the test, because no background task renews it here.
+        // The term must outlast the test, because nothing renews the term in the background here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let wrong_tokens = Arc::new(WrongTokens::delaying(Duration::from_millis(1)));
         let scheduler = Scheduler { wrong_tokens, ..Scheduler::new(pool.clone(), config) };
@@ -332,7 +332,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     };
     assert_eq!(first.excluded, [excluded]);
 
-    // Draining the agent causes a second choice; the record of the first choice stays unchanged.
+    // Draining the agent causes a second choice; the stored first choice stays unchanged.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: first.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let explained = ask("http://a.cn", "autumn", None).await.expect("explained");
@@ -658,7 +658,7 @@ async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
-    // The report of this batch has two pages: the first 100 rows, and the other 1,001.
+    // The report of this batch has two pages: the first has 100 rows, and the second has 1,001.
     let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     desk.submit("autumn", &names).await.expect("submitted");

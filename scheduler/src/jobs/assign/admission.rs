@@ -1,8 +1,8 @@
 //! Admission: which agents may crawl for which batches in one pass.
 //!
-//! Admission is read once for all batches of a pass and updated with each assignment, so that
-//! quotas also hold within the pass. The pure module `constraints` decides admission. A batch
-//! without constraints admits every agent.
+//! Admission is read once for all batches of a pass and updated with each assignment. So the tasks
+//! assigned in one pass together do not exceed a quota. The pure module `constraints` decides
+//! admission. A batch without constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -143,8 +143,8 @@ impl Admission {
     /// What happens to a batch's tasks if no admitted agent can get work.
     ///
     /// The tasks can fail only if no enrolled agent meets the constraints. They wait if the agents
-    /// that meet the constraints are disconnected or have used up their quota. A used-up quota
-    /// becomes free again within 25 hours, because spending is summed by the hour.
+    /// that meet the constraints are disconnected or have used up their quota. A quota covers 24
+    /// hours, counted in whole hours, so a used-up quota becomes free again within 25 hours.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -257,8 +257,8 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // An address with four known sites permits two crawls at once (the square root), so one
-        // pass handles only two of these tasks.
+        // An address with four known sites permits two crawls at once (the square root of four), so
+        // one pass handles only two of these tasks.
         for _ in 0..3 {
             trial.assign().await;
         }

@@ -31,7 +31,7 @@ use crate::jobs::leadership::Leader;
 /// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. Among a hundred tasks, even an agent that may crawl only
-/// one in fifty probably finds a task.
+/// one in fifty probably finds a task that it may crawl.
 const LOOKED_AT: i64 = 100;
 /// Maximum number of queues read in one pass, the longest first.
 const QUEUES: usize = 20;
@@ -49,8 +49,8 @@ struct BalanceInput {
     admission: Admission,
 }
 
-/// A pass that found no move is not repeated before a signal, except after this time: the end of a
-/// pause sends no signal.
+/// After a pass that found no move, the next pass waits for a signal, but no longer than this time.
+/// The wait is limited because some changes, such as the end of a site's pause, send no signal.
 const REPEATED_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -178,8 +178,8 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether a newly joined agent may get tasks from other queues. It may if fewer tasks wait for the
-/// agent than it has slots.
+/// Whether a newly joined agent may get tasks from other agents' queues. It may if fewer tasks wait
+/// for the agent than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
@@ -331,8 +331,8 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // Two of the tasks begin at once. One more waits for the joined agent, because this agent
-        // is clearly nearer and its queue is not longer than the queues of the other agents.
+        // The joined agent gets three tasks. Two of them begin at once. The third task waits for a
+        // slot, because this agent is clearly nearer and its queue is not longer than other queues.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);
@@ -354,7 +354,7 @@ mod tests {
             trial.hand_back(0, TaskId::new(task)).await;
         }
         trial.assign().await;
-        // Neither of the other two agents has room, so the nearer one is the next candidate.
+        // Neither of the other two agents has a free slot, so both tasks go to the nearer agent.
         assert_eq!(loads(&trial).await, [4, 2]);
         let next_after = |agent: &str, how| {
             let parted = Some(FormerAgent { agent: agent.to_owned(), how });

@@ -4,7 +4,7 @@
 //! Landmarks are judged by all their reports (`jobs::fit::trust`). A confirmer has made few other
 //! reports, and could win every site by claiming a round trip near zero. Therefore each claim is
 //! checked here. A rejected claim is not used in the choice; the agent is then ranked by its
-//! prediction. The claim stays stored, and the agent is judged by it.
+//! predicted round trip. The claim stays stored, and `jobs::fit::trust` judges the agent by it.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
 /// A claim is rejected if it contradicts the round trips of at least this many landmarks. A claim
-/// contradicts a landmark's round trip if the sum of both is shorter than light needs between the
-/// agent and the landmark. One landmark is not enough, because its position may be wrong.
+/// contradicts a landmark's round trip if the sum of the two is shorter than light needs to travel
+/// between agent and landmark and back. One landmark is not enough: its position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
 /// Whether one of the measurements is a claim, that is, was not made by a landmark.
@@ -51,8 +51,8 @@ pub(in crate::jobs) fn believed(
     kept
 }
 
-/// Number of landmarks whose round trip, added to this claim, is shorter than light needs between
-/// the landmark and the agent.
+/// Number of landmarks whose round trip to the site, added to this claim, is shorter than light
+/// needs to travel between the landmark and the agent and back.
 fn impossible(
     positions: &BTreeMap<AgentId, Position>,
     (agent, claim): (AgentId, Rtt),

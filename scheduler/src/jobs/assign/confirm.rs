@@ -2,10 +2,10 @@
 //! (the confirmers) measure it. Sites with uncertain distances are also confirmed while their
 //! `gnp-balanced` or `earliest-finish` tasks wait for a slot.
 //!
-//! Each pass ends confirmations that are complete or overdue, begins requested ones, and orders the
-//! next measurement of open ones. A site has one open order at a time, so its confirmers measure
-//! one after another. Confirmers that fail or leave are skipped; the wait for each confirmer is
-//! bounded.
+//! Each pass ends confirmations that are complete or overdue, begins requested confirmations, and
+//! orders the next measurement of each open confirmation. A site has one open order at a time, so
+//! its confirmers measure one after another. Confirmers that fail or leave are skipped; the wait
+//! for each confirmer is bounded.
 //!
 //! A confirmer's measurement takes precedence over a prediction, like any other measurement. It
 //! also helps to locate the site. Physically impossible claims are rejected (`super::claims`). An
@@ -237,8 +237,8 @@ mod tests {
 
         async fn pass(&self) {
             self.trial.measure().await;
-            // `assign` requests confirmations, `confirm` does them, and a complete confirmation
-            // wakes `assign`.
+            // `assign` requests confirmations, `confirm` orders their measurements, and a complete
+            // confirmation wakes `assign`.
             self.trial.assign().await;
             self.trial.confirm().await;
             self.trial.assign().await;

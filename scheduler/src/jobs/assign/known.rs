@@ -65,8 +65,8 @@ impl Known {
         };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
-        // A site with several locations may really be near every agent, so its claims are not
-        // checked.
+        // A site with several locations may really be near every agent, so claims about the site
+        // are not checked.
         let claimed: Vec<SiteId> = measured
             .iter()
             .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
@@ -160,7 +160,7 @@ fn believed_crawls(
     crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
 }
 
-/// The positions of the agents that reported one.
+/// The positions of the agents that reported a position.
 async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
     let fleet = agents::positions(conn).await.context("read the agents' positions")?;
     Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())

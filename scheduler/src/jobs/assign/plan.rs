@@ -2,9 +2,9 @@
 //!
 //! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The other tasks stay
 //! located and are planned again in the next pass, with the results of crawls that have ended by
-//! then. So the last sites of a batch go to the agents that end the crawls soonest, and a wrong
-//! prediction leaves no long queue at an agent. A plan that decides nothing is kept until a task,
-//! an agent or a crawl changes, or until a slot is about to become free. The pure module
+//! then. So a wrong prediction leaves no long queue at an agent, and the last sites of a batch go
+//! to the agents that end the crawls soonest. A plan that decides nothing is kept until a task, an
+//! agent or a crawl changes, or until a slot is about to become free. The pure module
 //! `strategy::schedule` makes the plan.
 
 use std::collections::BTreeSet;
@@ -27,12 +27,12 @@ use input::{PlanDecisions, PlanInput};
 
 mod input;
 
-/// Maximum number of tasks in a window: the tasks that are planned together. It keeps planning
-/// within a second, because computing the distances of a site takes half a millisecond. The oldest
-/// tasks of a larger batch are planned first.
+/// Maximum number of tasks in a window (tasks that are planned together). The limit keeps planning
+/// within a second, because computing the distances of a site takes half a millisecond. If a batch
+/// has more tasks, its oldest tasks are planned first.
 const WINDOW: i64 = 500;
-/// Maximum number of windows in one pass; each takes up to a second. Batches that get no window are
-/// planned in a later pass, when fewer tasks of other batches wait.
+/// Maximum number of windows in one pass; planning a window takes up to a second. Batches that get
+/// no window are planned in a later pass, when fewer tasks of other batches wait.
 const WINDOWS: usize = 8;
 /// Maximum age of a plan. Some changes send no signal, such as a new measurement of a site or a
 /// quota that became free, and a signal may be lost. After this time, a new plan takes such changes
@@ -45,7 +45,7 @@ pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
 }
 
-/// A plan that moved no task.
+/// A plan after which no task was decided, held, or taken by another transaction.
 #[derive(Debug)]
 struct UnchangedPlan {
     /// Number of signals received before the plan was made.
@@ -56,8 +56,8 @@ struct UnchangedPlan {
 }
 
 impl UnchangedPlan {
-    /// Keeps the plan that was begun at `began`. Returns `None` if no task was planned, or if the
-    /// plan moved a task: then the next plan may move more tasks.
+    /// Keeps the plan that was begun at `began`. Returns `None` if no task was planned, or if
+    /// `seen.moved` is set, because the next plan may then decide further tasks.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
@@ -111,7 +111,7 @@ impl Planner {
 struct PassTotals {
     /// The batches whose tasks were planned.
     batches: BTreeSet<BatchId>,
-    /// The agents admitted to any of these tasks.
+    /// The agents admitted to at least one of these tasks.
     wanted: BTreeSet<AgentId>,
     /// Whether a task was decided.
     decided: bool,
@@ -119,14 +119,14 @@ struct PassTotals {
     moved: bool,
     /// When the first undecided task begins, counted from the time of the plan.
     first: Option<Duration>,
-    /// Whether an agent can do nothing but take over running crawls. Such an agent is admitted to
-    /// none of the waiting tasks, and no task was decided.
+    /// Whether no task was decided and some agent is admitted to none of the waiting tasks. Such an
+    /// agent can only take over running crawls.
     idles: bool,
 }
 
 /// Plans the oldest tasks of the batches that are not in `seen.batches`. Returns `true` if these
 /// tasks fill a whole window and some agent is admitted to no task planned so far. The caller then
-/// plans another window, because that window may contain tasks for this agent.
+/// plans another window, which may contain tasks for this agent.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();

@@ -15,8 +15,8 @@ use crate::jobs::measure::fleet::Ground;
 /// fit.
 const NEWER_SHARE: i64 = 4;
 /// Drift (the growth of the map's error since the fit) is judged if at least one in this many
-/// measured pairs of agents is newer than the fit. Fewer pairs could all be measured within one
-/// minute of unusual delays.
+/// measured pairs of agents is newer than the fit. Fewer pairs could all have been measured during
+/// one minute of unusual delays, which is no drift.
 const FRESH_SHARE: usize = 4;
 /// Minimum number of newer pairs for judging drift. A median over fewer pairs would mean little.
 const FEWEST_FRESH: usize = 10;
@@ -91,8 +91,8 @@ pub(in crate::jobs) fn reason(
     if !newest.newcomers.is_empty() {
         return Some(joined(&newest.newcomers));
     }
-    // In a small fleet an agent may be disconnected for a moment. A fit with fewer landmarks would
-    // then lower the number of dimensions without need.
+    // The dimensions are compared only if the number of landmarks is unchanged. In a small fleet,
+    // an agent may be disconnected for a moment; a fit without it would have too few dimensions.
     if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }

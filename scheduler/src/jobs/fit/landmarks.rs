@@ -54,8 +54,8 @@ mod tests {
         trial
     }
 
-    /// Stores that an agent's session ended `minutes` ago. Dates the choice of the landmarks and
-    /// the start of the terms before that, because only the time after them counts as absence.
+    /// Stores that an agent's session ended `minutes` ago. Also stores that the landmarks were
+    /// chosen and the terms began a day ago, because absence is counted only from these times on.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";

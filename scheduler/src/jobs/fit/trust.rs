@@ -29,11 +29,11 @@ const CONSISTENT: i32 = 3;
 /// Number of sites that an agent must measure again if it was quarantined for its reports about
 /// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.
 const PROBATION_SITES: i64 = 12;
-/// Age after which an agent quarantined for its reports about sites repeats these measurements. It
-/// is short enough to release the agent within an hour, and long enough not to burden sites.
+/// Age after which an agent quarantined for its reports about sites repeats a site's measurement.
+/// It is short enough to release the agent within an hour, and long enough not to burden sites.
 const PROBATION_AGE: Duration = Duration::from_secs(600);
-/// Minimum number of agents for a judgement. With fewer, honest agents could not outvote a lying
-/// one.
+/// Minimum number of agents for a judgement. With fewer agents, the honest agents could not outvote
+/// a lying agent.
 const FEWEST_AGENTS: usize = 4;
 /// A fit is rejected if its error is more than this many times the error of the last good fit.
 const ERROR_GROWTH: f64 = 2.0;
@@ -168,7 +168,8 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is consistent again, by the kind of evidence for which it was quarantined.
+/// Whether an agent's measurements are consistent again. `evidence` is the kind of evidence for
+/// which the agent was quarantined.
 fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
     (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted

@@ -1,8 +1,8 @@
 //! Judging: decides whether the sites that are being located have one location or several.
 //!
 //! The detector, `gnp::AnycastDetector`, is pure; this module reads its input and stores its
-//! result. A detector is created once per epoch, because its creation draws thousands of points
-//! from the map.
+//! result. A detector is created only when the epoch or the agents' positions change, because its
+//! creation draws thousands of points from the map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,9 +1,10 @@
 //! The refined map of the newest embedding: created once per epoch and shared by all jobs of the
 //! process.
 //!
-//! The map is created when the process first sees the epoch, from the mesh at that time, restricted
-//! to the agents that the embedding places. The epoch is the seed of its random numbers. The map is
-//! not stored, because a choice can be repeated from the predictions that its assignment stores.
+//! The map is created when the process first sees the epoch. It is made from the mesh at that time,
+//! restricted to the agents that the embedding places. The epoch is the seed of the map's random
+//! numbers. The map is not stored, because a choice can be repeated from the predictions that its
+//! assignment stores.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ pub struct MapCache {
     tier: Tier,
     /// Locked while a map is created, so that two jobs do not create the same map.
     current: Mutex<Option<Arc<CurrentMap>>>,
-    /// The newest embedding when it was last read. Locked while it is read.
+    /// The embedding that was the newest at the last read. Locked during each read.
     embedding: Mutex<Option<Arc<Embedding>>>,
     /// The crawl residuals, and when they were read.
     residuals: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,

@@ -42,8 +42,8 @@ impl Fleet {
         Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
     }
 
-    /// Changes when an agent connects or other landmarks are chosen, so when pairs of agents may be
-    /// due that were not due before.
+    /// The version changes when an agent connects or other landmarks are chosen, because further
+    /// pairs of agents may then be due to be measured.
     pub(super) fn version(&self) -> FleetVersion {
         FleetVersion {
             newest: self.connected.iter().map(|connected| connected.session).max(),

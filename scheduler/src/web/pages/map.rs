@@ -55,7 +55,8 @@ struct MapAgent {
     city: String,
     carrier: String,
     landmark: bool,
-    /// The place in the plane, and the height, in milliseconds.
+    /// The coordinates in the plane and the height (the delay of the agent's own access), in
+    /// milliseconds.
     x_ms: f64,
     y_ms: f64,
     height_ms: f64,
@@ -91,8 +92,8 @@ pub(in crate::web) async fn data(web: &Web, epoch: &str) -> Result<MapData, Page
         "" => None,
         text => Some(text.parse().map(EmbeddingEpoch::new).map_err(|_| unknown_epoch(text))?),
     };
-    // Only one map is read at a time. Requests that wait for their turn hold no
-    // database connection.
+    // Only one map is read at a time. Requests that wait for this lock hold no database
+    // connection.
     let mut known_errors = web.map_errors.lock().await;
     let mut tx = store::begin_snapshot(&web.scheduler.pool).await?;
     let epochs = embeddings::stored_epochs(&mut tx).await?.into_iter().map(EmbeddingEpoch::get).collect();

@@ -43,7 +43,8 @@ pub(in crate::grpc) fn claim(
     Ok(AddressClaim { agent, session, task, token, address })
 }
 
-/// The answer to a crawl's request for an address. A `reason` is given if the address is refused.
+/// The answer to a crawl that asks whether it may use an address. `reason` says why the address is
+/// refused; `None` if it is permitted.
 pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
     let v1::AddressClaim { task_id, token, address } = asked;
     respond(v1::session_response::Message::Address(v1::AddressAnswer {

@@ -1,5 +1,5 @@
-//! Validates the filters of lists: the place of the agent, the time, and states. Many requests
-//! share most of these filters.
+//! Validates the filters of lists: the agent's city, carrier and country, the time, and states.
+//! Many requests share most of these filters.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1;

@@ -39,7 +39,8 @@ pub(in crate::grpc) struct Intake {
 }
 
 impl Intake {
-    /// Begins a submission with its header. `usual` is the policy of batches that set none.
+    /// Begins a submission with its header. `usual` is the policy that applies where the batch sets
+    /// no value of its own.
     pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));

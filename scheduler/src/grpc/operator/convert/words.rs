@@ -1,4 +1,4 @@
-//! Converts enums that have the same values in the core and in the protocol.
+//! Converts enums that have the same values in the scheduler's code and in the protocol.
 
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
@@ -13,7 +13,7 @@ use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Reachability;
 
-/// Converts an enum of the core to an enum of the protocol with the same values, and back. All
+/// Converts an enum of the scheduler to an enum of the protocol with the same values, and back. All
 /// values of both enums must be listed.
 macro_rules! same {
     ($($core:ident = $wire:ident { $($value:ident)+ })+) => {$(
@@ -24,7 +24,7 @@ macro_rules! same {
         }
 
         impl TryFrom<v1::$wire> for $core {
-            /// The error for `Unspecified`, which has no value in the core.
+            /// The error for `Unspecified`, which has no counterpart in the scheduler's enum.
             type Error = v1::$wire;
 
             fn try_from(word: v1::$wire) -> Result<Self, v1::$wire> {
@@ -72,7 +72,7 @@ same! {
     }
 }
 
-/// Like `same`, for an enum of the core with a value for the protocol's `Unspecified`.
+/// Like `same`, for an enum of the scheduler with a value for the protocol's `Unspecified`.
 macro_rules! same_or {
     ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
         impl From<$core> for $wire {

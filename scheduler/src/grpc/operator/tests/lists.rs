@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Makes a batch of six sites: one done, three failed for two reasons, one failed without a kind,
-/// one cancelled.
+/// Makes a batch of six sites: one is done, three failed for reasons of two kinds, one failed
+/// without a stored kind of reason, and one was cancelled.
 async fn ended(desk: &OperatorServer) {
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn"]).await.expect("submitted");
     let (agent, session) = desk.agents(2).await[0];

@@ -67,8 +67,9 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // Before the changes, each site is 13 ms from its agent: the distance 10, the site's height 2
-    // and the agent's height 1. The changes add an agent of height 1 ms beside the second site.
+    // Before the changes, each site is 13 ms from its agent: their first coordinates differ by
+    // 10 ms, and their heights (the last coordinates) add 2 ms and 1 ms. The changes add an agent
+    // with a height of 1 ms beside the second site.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();
@@ -84,8 +85,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
-    // The suggested place is beside a.cn, the only site without an agent beside it. A second
-    // suggestion would gain nothing.
+    // The suggested agent is beside a.cn, the only site without an agent beside it. A second
+    // suggested agent would shorten no round trip.
     let near: Vec<&str> = plan.suggestions.iter().map(|one| one.near.as_str()).collect();
     assert_eq!((near, plan.sampled_sites), (vec!["a.cn"], 2), "{plan:?}");
     assert!((millis(plan.suggestions[0].gain) - 5.0).abs() < 1e-3 && plan.suggestions[0].share == 0.5, "{plan:?}");

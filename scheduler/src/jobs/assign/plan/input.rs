@@ -66,7 +66,7 @@ impl PathDistances {
 
 /// A task whose agent is decided.
 pub(super) struct DecidedTask {
-    /// Index of the waiting task.
+    /// Index of the task in [`PlanInput::waiting`].
     pub(super) job: usize,
     choice: Choice,
     /// Predicted duration of the crawl.
@@ -183,7 +183,7 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// The candidates of all sites would need a hundred megabytes. So only the crawl's duration at
+    /// The candidates of all sites would need a hundred megabytes. So only each crawl's duration at
     /// each agent is kept, and the candidates of the few decided sites are read again from `among`.
     pub(super) fn decided(
         &self,
@@ -225,7 +225,7 @@ impl PlanInput {
         PlanDecisions { decided, unsure, first }
     }
 
-    /// The agents admitted to any waiting task.
+    /// The agents admitted to at least one waiting task.
     pub(super) fn wanted(&self, admission: &Admission) -> BTreeSet<AgentId> {
         let batches: BTreeSet<BatchId> = self.waiting.iter().map(|task| task.batch).collect();
         let there = self.agents.iter().copied();
