@@ -23,10 +23,11 @@ const GROWING: [&str; 15] = [
     "confirmations",
     "exclusions",
 ];
-/// Maximum number of rows that one pass may read from the growing tables: up to 1,000 tasks, and
-/// forty rows for each task.
+/// Maximum number of rows that one pass may read from the growing tables. A pass handles up to
+/// 1,000 tasks and may read forty rows for each of them.
 const MOST_READ: i64 = 40_000;
-/// A table with fewer rows than this in the test may be scanned.
+/// Maximum number of rows that one pass may read from a growing table by sequential scans. So only
+/// a table that is small in the test may be scanned.
 const MOST_WHOLE: i64 = 1_000;
 
 /// A hundred thousand tasks, in every state in which tasks wait. No agent takes work, so nothing

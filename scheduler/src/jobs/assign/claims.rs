@@ -15,7 +15,7 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected if it contradicts the round trips of at least this many landmarks. A claim
+/// A claim is impossible if it contradicts the round trips of at least this many landmarks. A claim
 /// contradicts a landmark's round trip if the sum of the two is shorter than light needs to travel
 /// between agent and landmark and back. One landmark is not enough: its position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
@@ -25,7 +25,9 @@ pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) 
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }
 
-/// The measurements of a site that has only one location, without impossible claims.
+/// The measurements of a site that has only one location, without rejected claims. A claim is
+/// rejected if it is physically impossible, or much shorter than the refined map predicts from the
+/// landmarks' round trips.
 pub(in crate::jobs) fn believed(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,

@@ -8,7 +8,7 @@
 //! for each confirmer is bounded.
 //!
 //! A confirmer's measurement takes precedence over a prediction, like any other measurement. It
-//! also helps to locate the site. Physically impossible claims are rejected (`super::claims`). An
+//! also helps to locate the site. Implausible claims are rejected (see `super::claims`). An
 //! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,8 +33,8 @@ use crate::jobs::measure::{order_lifetime, spread};
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Maximum number of open confirmations. With more, the sites near one agent would wait long for
-/// this agent's measurements.
+/// Maximum number of open confirmations. With more of them, many sites could be near one agent and
+/// wait long for its measurements.
 const OPEN_AT_ONCE: i64 = 1024;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! The known and predicted distances from every agent to the sites of one pass. They are read once,
 //! for assigning or for rebalancing.
 //!
-//! A measured round trip takes precedence over a predicted one. Physically impossible claims are
-//! rejected.
+//! A measured round trip takes precedence over a predicted one. Implausible claims are rejected
+//! (see `super::claims`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

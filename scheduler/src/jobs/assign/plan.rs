@@ -45,12 +45,13 @@ pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
 }
 
-/// A plan after which no task was decided, held, or taken by another transaction.
+/// A plan that chose no agent for any task, and after which no task was held or taken by another
+/// transaction.
 #[derive(Debug)]
 struct UnchangedPlan {
     /// Number of signals received before the plan was made.
     signals: u64,
-    /// When the first task of the plan must be decided.
+    /// When an agent must be chosen for the first task of the plan.
     until: Instant,
     seen: PassTotals,
 }
@@ -113,7 +114,7 @@ struct PassTotals {
     batches: BTreeSet<BatchId>,
     /// The agents admitted to at least one of these tasks.
     wanted: BTreeSet<AgentId>,
-    /// Whether a task was decided.
+    /// Whether an agent was chosen for at least one task (the task is then *decided*).
     decided: bool,
     /// Whether a task was decided, held, or taken by another transaction.
     moved: bool,

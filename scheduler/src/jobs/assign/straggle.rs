@@ -34,7 +34,7 @@ use crate::jobs::locate::refined::CurrentMap;
 const LOOKED_AT: i64 = 32;
 
 /// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
-/// Reads almost nothing if no crawl has run for long or no slot is idle.
+/// Reads almost nothing if no crawl has run for long, no slot is idle, or there is an alarm.
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,

@@ -1,10 +1,11 @@
 //! Replaces lost landmarks. If an elected landmark stays disconnected, an election replaces it; the
 //! other landmarks stay.
 //!
-//! One landmark is replaced per pass, and the new one is used only from the next pass on. So if
-//! half of a fleet is disconnected for a while, its landmarks are not all replaced at once. After a
-//! replacement the map is fitted again in the background; until then the present map is used. If
-//! the former landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
+//! One landmark is replaced per pass, and the new landmark is used only from the next pass on. So
+//! if half of a fleet is disconnected for a while, its landmarks are not all replaced at once.
+//! After a replacement the map is fitted again in the background; until then the present map is
+//! used. If the former landmark returns, it is an ordinary agent. A landmark set by hand is never
+//! replaced.
 
 use anyhow::Context;
 

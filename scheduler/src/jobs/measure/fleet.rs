@@ -28,7 +28,7 @@ pub(in crate::jobs) struct Fleet {
     quarantined: Vec<AgentId>,
 }
 
-/// The newest session, and the landmarks.
+/// The newest session of the connected agents, and the chosen landmarks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FleetVersion {
     newest: Option<SessionId>,
