@@ -1,9 +1,9 @@
 //! Strategies choose an agent for a task. Each strategy is a pure function.
 //!
-//! A choice depends only on the set of candidates and the seed. The order of the candidates does
-//! not matter. The caller passes only candidates that may get the task (connected, not excluded).
-//! Load never overrides nearness: a candidate with a free slot is preferred to a full candidate
-//! only among the agents from which the strategy would choose anyway.
+//! A choice depends only on the strategy, the site, the set of candidates and the seed. The order
+//! of the candidates does not matter. The caller passes only candidates that may get the task
+//! (connected, not excluded). A farther agent is never added to a strategy's candidates because it
+//! has a free slot. Free slots matter only for the choice among the strategy's candidates.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -75,16 +75,17 @@ pub struct Candidate {
     pub agent: AgentId,
     /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
-    /// The expected round trip, by which agents are ranked. It exceeds the prediction if the agent
-    /// may be far. `None` with the plain map, which ranks agents by the prediction.
+    /// The expected round trip, by which agents are ranked: the mean over the points at which the
+    /// site may be, plus the prediction penalty. `predicted` is the median over these points.
+    /// `None` with the plain map, which ranks agents by `predicted`.
     pub expected: Option<Rtt>,
     /// The measured round trip to the site; `None` if the agent did not measure the site.
     pub measured: Option<Rtt>,
     /// The uncertainty of the prediction; `None` if the map gives none.
     pub spread: Option<Spread>,
     /// The uncertainty of the expected round trip after learning from crawls. It includes errors
-    /// that `spread` leaves out, and shrinks with every crawl of a similar site. `None` if nothing
-    /// was learned.
+    /// that `spread` does not include, and becomes smaller with every crawl of a similar site.
+    /// `None` if nothing was learned.
     pub doubt: Option<Spread>,
     /// Number of assigned and leased tasks.
     pub load: u32,
@@ -191,7 +192,8 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: draws among all agents with a free slot, with equal probability.
+/// `random`: draws among all agents with a free slot, with equal probability. If all agents are
+/// full, draws among the agents where the task would end first.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
@@ -208,7 +210,8 @@ fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
 /// The chosen agent and the candidates, best first; or the reason why the strategy cannot choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// The cause if there are no candidates. It is never stored, because then there is no choice.
+/// The fallback cause if there are no candidates. It is never stored, because [`choose`] then
+/// returns no choice.
 const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
 /// Chooses the first of `ranked`, or fails with the cause `otherwise`.

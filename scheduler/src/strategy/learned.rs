@@ -3,14 +3,16 @@
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for an agent and a site
 //! is a weighted mean of logarithms: of the prior (the map's prediction or the probes'
 //! measurement), and of the crawls' round trips. The weight of a prediction is computed from its
-//! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age (conjugate
-//! normal means: Gelman et al., "Bayesian data analysis", 2013, section 2.5).
+//! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age. This is the
+//! posterior mean of a normal distribution with a conjugate prior (Gelman et al., "Bayesian data
+//! analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
 //! other sites. So two corrections are made. The mean crawl residual of an agent, shrunk towards
 //! zero by `PRIOR_RESIDUALS` residuals of zero, corrects all predictions for the agent. Then the
 //! crawl residuals of similar sites correct these predictions further (`alike`). Pages take longer
-//! than probes by a factor common to all pairs. This factor is removed first.
+//! than probes, by about the same factor for all agents and sites. This factor is removed from the
+//! crawls' round trips first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -35,9 +37,9 @@ pub const CRAWL_SPREAD: f64 = 0.1;
 /// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map's spread does not include. For
-/// the agents that rank best, the map's spread is 9 %, but half of the predictions are off by more
-/// than 13 %, and a quarter by more than 40 %. Another value (half as large or half as much again)
-/// changes the results of a simulation less than another seed does.
+/// the agents that rank best, the map's spread is 9 %. But one in two of these predictions is off
+/// by more than 13 %, and one in four by more than 40 %. A value of 0.1 or 0.3 changes the results
+/// of a simulation less than another random seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
@@ -46,8 +48,8 @@ const LEAST_SPREAD: f64 = 0.03;
 /// Number of residuals of zero that are added to an agent's own residuals, so that a correction by
 /// few crawls is small.
 const PRIOR_RESIDUALS: f64 = 5.0;
-/// Maximum absolute log ratio of a residual. A greater ratio (a factor of four) indicates a broken
-/// crawl.
+/// Maximum absolute log ratio of a residual. It corresponds to a factor of four. A greater factor
+/// indicates a broken crawl.
 const MOST: f64 = 1.4;
 /// Age at which a crawl has half its weight, because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -75,8 +77,9 @@ pub struct CrawlResidual {
     pub known: Rtt,
     /// Whether probes measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction. Such residuals do not count for
-    /// the agent's correction, because the shortest of many predictions is usually too short.
+    /// Whether the agent got the site because its predicted round trip was short. Such residuals do
+    /// not count for the agent's correction, because the shortest of many predictions is usually
+    /// too short.
     pub preferred: bool,
     pub crawled: Rtt,
     /// The weight: 1 for a crawl now, less with age (see [`weight`]).
@@ -90,8 +93,8 @@ pub fn weight(age: Duration) -> f64 {
 /// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LearnedCorrections {
-    /// The logarithm of the ratio of a page's round trip to a probe's round trip; common to all
-    /// pairs.
+    /// The logarithm of the ratio of a page's round trip to a probe's round trip, for all agents
+    /// and sites.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
     alike: Alike,
@@ -114,8 +117,8 @@ impl Sum {
 
 impl LearnedCorrections {
     /// Learns from residuals. `measured` contains the probers' measurements of the crawled sites,
-    /// which determine how similar the sites are. The extra time of pages is learned only from
-    /// pairs that probes measured.
+    /// which determine how similar the sites are. The factor by which pages take longer than
+    /// probes is learned only from crawls by agents whose probes measured the site.
     pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
         let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
@@ -162,8 +165,8 @@ pub struct CrawlObservation {
 }
 
 /// Returns a site's round trips that crawls observed, one for each agent that is not in `measured`.
-/// The map also uses these round trips to locate the site. So a round trip that is longer than
-/// predicted also raises the predictions for nearby agents.
+/// The map also uses these round trips to locate the site. A round trip that is longer than
+/// predicted moves the site away from the crawling agent, and so also away from agents near it.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -212,9 +215,9 @@ pub fn teach(
     }
 }
 
-/// Corrects the expected round trip by the residuals of similar sites. The expected round trip
-/// exceeds the prediction because the agent may be far. This excess shrinks as similar sites reduce
-/// the variance.
+/// Corrects the expected round trip by the residuals of similar sites. The expected round trip is
+/// longer than the prediction, because the prediction is uncertain. The difference of their
+/// logarithms is multiplied by the share of the variance that remains after the correction.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,

@@ -1,9 +1,9 @@
 //! Load levels, and which candidate gets a task if some candidates are full.
 //!
-//! The load level is defined as in paper 003 (section 1.4.1; docs/load-levels.md). The paper counts
-//! blocks of pages; here a block is one task. Queues of different agents are compared by the time
-//! until the last task would end. This time is the number of crawls per slot, computed from the
-//! level, times the agent's pace.
+//! The load level is defined as in section 1.4.1 of paper 003, which docs/load-levels.md describes.
+//! That paper counts blocks of pages; here a block is one task. Queues of different agents are
+//! compared by the time until the last task would end. This time is the number of crawls per slot,
+//! computed from the level, times the agent's pace.
 
 pub mod balance;
 pub(super) mod rank;

@@ -1,9 +1,11 @@
 //! Plans many sites together: which agent crawls which site, and in what order. All sites should
 //! end soon, and no slot should be idle before the last site begins.
 //!
-//! The problem is scheduling on unrelated machines. Sites are placed in descending order of their
-//! shortest crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each
-//! site goes to the agent where it adds least to the sum of the fourth powers of the slots' ends.
+//! The problem is scheduling on unrelated machines. Sites are placed one after another, in
+//! descending order of the crawl's duration at the fastest agent for the site (Graham, "Bounds on
+//! multiprocessing timing anomalies", 1969). A slot's *end* is the time at which its last crawl
+//! ends. Each site goes to the agent where it adds least to the sum of the fourth powers of all
+//! slots' ends.
 //!
 //! A simpler method places each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms
 //! for scheduling independent tasks on nonidentical processors", 1977). It would give a site to a
@@ -26,8 +28,9 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// A plan is final for the sites that begin within this time. The time is longer than the delivery
-/// of an order takes, so that no slot is idle meanwhile. The time is short compared with a crawl.
+/// A plan is final for the sites whose crawls begin within this time. The time is longer than a
+/// message to an agent takes, so that no slot is idle until the message arrives. The time is short
+/// compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// If a crawl exceeds its predicted time, its remaining time is assumed to be this share of the
 /// time that it has taken. The longer a crawl has taken, the larger its site probably is, because
@@ -39,7 +42,7 @@ pub(super) const OVERDUE_SHARE: f64 = 0.3;
 /// slot that becomes free first.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
-    // With more crawls than slots, no slot is free when the first of the crawls ends.
+    // If there are more crawls than slots, no slot becomes free when the first of the crawls ends.
     while free.len() > slots {
         free.pop();
     }
@@ -133,8 +136,8 @@ struct PlacedJob {
     takes: Duration,
 }
 
-/// Finds the agent at which a job costs least, and the time that the job takes at this agent. Ties
-/// go to the agent with the shortest time, then to the first agent.
+/// Finds the agent with the lowest cost of a job, and the time that the job takes at this agent.
+/// Ties go to the agent with the shortest time, then to the first agent.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;
@@ -158,7 +161,7 @@ fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }
 
-/// An agent's jobs in the order in which they begin.
+/// Plans an agent's jobs. Returns them in the order in which they begin.
 fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Duration]) -> Vec<PlannedSite> {
     placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
@@ -174,8 +177,8 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Dura
 /// The times at which an agent's slots become free.
 struct Slots {
     ends: Vec<Duration>,
-    /// The slot that is free first, the time until then in seconds, and the fourth power of this
-    /// time.
+    /// The index of the slot that is free first, the time until this slot is free in seconds, and
+    /// the fourth power of this time.
     first: usize,
     first_s: f64,
     first_s4: f64,
@@ -194,8 +197,8 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// The cost of a job: the amount that it adds to the sum of the fourth powers of the ends.
-    /// `None` if there are no slots.
+    /// The cost of a job: the amount that it adds to the sum of the fourth powers of the slots'
+    /// ends. `None` if there are no slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
@@ -237,7 +240,7 @@ mod tests {
     fn the_longest_goes_first_where_sizes_are_known_and_the_nearest_where_they_are_not() {
         let jobs = [job(&[10, 20]), job(&[40, 100]), job(&[30, 35])];
         let free = [vec![ms(0)], vec![ms(0)]];
-        // Job 1 goes to agent 0, because the other agent would take 100. Job 2 goes to agent 1,
+        // Job 1 goes to agent 0, because agent 1 would take 100 ms. Job 2 goes to agent 1,
         // because 35^4 is less than 70^4 - 40^4. Job 0 goes to agent 0, because 50^4 - 40^4 is less
         // than 55^4 - 35^4.
         assert_eq!(begins(&jobs, &free), [(1, 0, ms(0)), (0, 0, ms(40)), (2, 1, ms(0))]);

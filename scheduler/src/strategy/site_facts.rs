@@ -15,7 +15,7 @@ pub struct SiteFacts {
     /// The site's address, as resolved by a prober.
     pub address: Option<IpAddr>,
     pub position: Option<Position>,
-    /// Pages and bytes of the last crawl; `None` if none has ended.
+    /// Pages and bytes of the last crawl; `None` if no crawl has ended.
     pub size: Option<(u32, u64)>,
     /// Number of pages fetched so far, by a running crawl or by a crawl that was handed back.
     pub fetched: u32,

@@ -77,7 +77,7 @@ fn random_reaches_every_agent_about_evenly() {
     assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
 }
 
-/// A fleet with every input that any strategy uses.
+/// Agents with all values that strategies use: distance, position, country and address.
 fn full(agents: &[(f64, f64, u8)]) -> Vec<Candidate> {
     (1..)
         .zip(agents)
@@ -192,9 +192,9 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer agent's slots is free, so both agents have the weight 1/4. With
-    // uncertain distances, the ratio of the distances has the exponent 1/3, and the weights are 1/4
-    // and 0.63.
+    // A quarter of the nearer agent's slots is free, and the other agent is four times as far. So
+    // both agents have the weight 1/4. With uncertain distances, the ratio of the distances has the
+    // exponent 1/3, and the weights are 1/4 and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
@@ -261,7 +261,8 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            // For the default site, some strategies use their fallback.
+            // The default site has no name, address and position, so some strategies use a
+            // fallback.
             for site in [site(&host), Site::default()] {
                 let choice = choose(strategy, &site, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());
@@ -274,8 +275,9 @@ proptest! {
                     let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
                     prop_assert!(known.filter(|distance| *distance < worst).count() < choice.candidates.len(), "none nearer");
                 }
-                // No full agent is chosen while a candidate has a free slot, except by strategies
-                // that use only the name, the time or nearness.
+                // A full agent is not chosen while a candidate has a free slot. The exceptions are
+                // the strategies in `timed`, which decide by name, measured distance or end of
+                // crawl.
                 let timed = [Strategy::Hash, Strategy::Domain, Strategy::GnpConfirmed, Strategy::EarliestFinish];
                 let room = |one: &Candidate| one.level().has_room();
                 if !timed.contains(&strategy) && choice.fallback.is_none() && choice.candidates.iter().any(room) {

@@ -7,12 +7,12 @@
 //!
 //! The covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `s²` is the variance of a
 //! prediction, `m` is the root mean square difference of the log round trips of the probers that
-//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. Sites of one network count as
-//! being at one place.
+//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. For two sites of one network, `m`
+//! is assumed to be zero.
 //!
 //! The process also uses residuals of agents that were chosen because their prediction was short.
-//! This selection would bias a mean over all sites, but a similar site has about the same short
-//! prediction, so its residual has the same bias.
+//! This selection would bias a mean over all sites. Between similar sites it does no harm: their
+//! predictions are about equally short, so their residuals have about the same bias.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 use super::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square difference of log round trips. At this difference
-/// the similarity is 0.6. Repeated measurements of one host by one prober differ by as much (5 %).
+/// the similarity is 0.6. Repeated measurements of one host by one prober also differ by about 5 %.
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many times [`WIDTH`] are not similar.
 const FARTHEST: f64 = 3.0;
@@ -199,7 +199,7 @@ impl Alike {
         // The results are bounded, because similarity by network and similarity by measurements
         // together may not give a valid covariance. The expected residual lies between the least
         // and the greatest of zero and the crawls' residuals. The remaining variance is at least
-        // the part that differs between sites at one place.
+        // the variance between two sites at one place (see [`LIKENESS`]).
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

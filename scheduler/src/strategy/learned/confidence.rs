@@ -1,5 +1,6 @@
-//! The uncertainty of distances. If it exceeds the differences between the nearest agents, load
-//! gets more weight (`gnp-balanced`), or a few agents measure a site while it waits.
+//! The uncertainty of distances. If it exceeds the usual difference between the nearest agents'
+//! distances ([`DIFFER`]), the choice depends more on load (`gnp-balanced`), or a few agents
+//! measure the site before the choice (a confirmation).
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::strategy::Candidate;
 pub const DIFFER: f64 = 0.25;
 
 /// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance
-/// was measured or the map gives no spread.
+/// was measured, or if the map gives no spread.
 pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     let spread = candidate.spread.filter(|_| candidate.measured.is_none());
     spread.map_or(0.0, |spread| spread.ratio().powi(2))

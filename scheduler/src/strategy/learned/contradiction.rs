@@ -2,8 +2,8 @@
 //!
 //! A crawl's round trip is the median over the crawl's pages. It includes the server's time per
 //! page and the crawl's own load on the path, so it may differ from the probes' measurements. But
-//! if it differs by a large factor twice in a row, the measurements are probably wrong. The site is
-//! then measured again before its next task.
+//! if the round trips of two consecutive crawls differ from the measurements by a large factor, the
+//! measurements are probably wrong. The site is then measured again before its next task.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ const CONTRADICTED_BY: f64 = 2.0;
 /// A single crawl that differs by at least this factor causes a new measurement of the site,
 /// because neither load nor slow pages change the median of a whole crawl so much.
 const REFUTED_BY: f64 = 4.0;
-/// Smaller differences are no contradiction, because servers need some time per page.
+/// A difference shorter than this is no contradiction, because servers need some time per page.
 const SLACK: Duration = Duration::from_millis(20);
 /// Number of consecutive contradictions after which a site is measured again.
 pub const ENOUGH: i32 = 2;
-/// Minimum time between two measurements of a site because of contradictions. If crawls contradict
+/// Minimum time between two measurements of a site that contradictions caused. If crawls contradict
 /// even new measurements, measuring more often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 

@@ -1,12 +1,12 @@
-//! Exploration: sometimes an agent other than the best known agent crawls a site, to learn the
-//! distance of the other agent.
+//! Exploration: sometimes a site is crawled by an agent whose distance is only predicted, to learn
+//! this distance. Such a crawl is called a trial.
 //!
-//! The gain of a trial is the expected improvement of the agent's lognormal prediction over the
-//! shortest known round trip, times [`HORIZON`] later crawls (Jones, Schonlau and Welch, "Efficient
-//! global optimization of expensive black-box functions", 1998, equation 15). The cost is the
-//! expected extra round trip of the trial. The agent for which the gain exceeds the cost most is
-//! tried. If the gain exceeds the cost for no agent, none is tried. Only some choices explore
-//! ([`one_in`]).
+//! The gain of a trial is the expected improvement over the chosen agent's round trip, times
+//! [`HORIZON`] later crawls. The tried agent's round trip is assumed to be lognormal (Jones,
+//! Schonlau and Welch, "Efficient global optimization of expensive black-box functions", 1998,
+//! equation 15). The cost is the expected extra round trip of the trial. The agent with the
+//! greatest difference between gain and cost is tried, but only if its gain exceeds its cost. Only
+//! some choices explore ([`one_in`]).
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,7 +17,7 @@ use crate::strategy::Candidate;
 const HORIZON: f64 = 5.0;
 /// After `crawls` crawls of the site, one choice in this many may explore; `None` if no choice may.
 /// The first two crawls do not explore, because there may be no later crawls that benefit. The next
-/// two explore often, because a nearer agent found early benefits many crawls.
+/// two crawls explore often, because many crawls benefit from a nearer agent that is found early.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -33,8 +33,8 @@ const LEAST_SPREAD: f64 = 0.01;
 const STREAM: u64 = 1;
 
 /// Returns the agent to try instead of `chosen`, for a site after `crawls` crawls. Returns `None`
-/// if the choice does not explore or no agent is worth a trial. The seed decides whether a choice
-/// explores.
+/// if the choice does not explore, or if for every agent the cost of a trial exceeds the gain. The
+/// seed decides whether a choice explores.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],

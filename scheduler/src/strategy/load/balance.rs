@@ -11,15 +11,15 @@
 //!    the task ends no later at the newcomer.
 //!
 //! By rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels long
-//! queues before any agent is idle. If queues were levelled only when an agent is idle, a slow
-//! agent could have tasks left that none of the idle agents may crawl. The end of a task is
+//! queues before any agent is idle. If queues were levelled only when an agent is idle, the tasks
+//! that remain at a slow agent could be tasks that no idle agent may crawl. The end of a task is
 //! predicted from the tasks before it and the agent's pace.
 //!
-//! Tasks do not move back and forth. After rule 1, the former agent has no free slot, so the task
-//! cannot move back until this agent has a free slot. After rule 2, the task would end a crawl's
-//! duration later at the former agent. It moves back only after loads change by two tasks, or paces
-//! by a third. After rule 3, the newcomer is a stored candidate, so rule 3 does not apply to it
-//! again.
+//! Tasks do not move back and forth. After a move by rule 1, the former agent has no free slot, so
+//! the task cannot move back until this agent has a free slot. After a move by rule 2, the task
+//! would end a crawl's duration later at the former agent. The task moves back only after loads
+//! change by two tasks, or paces by a third. After a move by rule 3, the newcomer is stored as a
+//! candidate, so it is no longer a newcomer for this task.
 //!
 //! Tasks are taken from the queue that ends last. Each task moves to the agent where it ends first.
 
@@ -52,7 +52,8 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
-    /// Whether the agent is a newcomer that is clearly nearer than the chosen agent.
+    /// Whether the agent is a newcomer (an agent that became available after the choice) and is
+    /// clearly nearer than the chosen agent.
     pub nearer: bool,
 }
 
@@ -72,9 +73,9 @@ pub struct TaskMove {
     pub gain: Gain,
 }
 
-/// Returns the agents that may get a task from its chosen agent: other candidates, and newcomers
-/// nearer than the farthest candidate. `available` are all agents that accept work, with their
-/// distances to the site.
+/// Returns the agents that may get a task from its chosen agent: the other candidates, and
+/// newcomers that are nearer than the farthest candidate. `available` are all agents that accept
+/// work, with their distances to the site.
 ///
 /// For `random`, every available agent is a candidate. For `gnp-confirmed`, only agents about as
 /// near as the best are candidates. For `hash` and `domain`, no other agent is a candidate. Only
@@ -147,8 +148,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), states.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &states) else {
-            // No later move makes a move from this queue possible, because the other queues only
-            // grow.
+            // This plan does not try the queue again. Later moves may shorten the queue of an agent
+            // that may get these tasks. The next plan takes such moves into account.
             queues.remove(&at);
             continue;
         };

@@ -20,9 +20,9 @@ use crate::strategy::{Candidate, Choice, ordered};
 /// An agent is near if its distance is at most this multiple of the shortest distance.
 const NEAR_FACTOR: u32 = 2;
 /// An agent is also near if its distance exceeds the shortest distance by at most this time,
-/// because this adds little to the time of a page.
+/// because so small a difference adds little to the time of a page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
-/// This many nearest agents are near at any distance.
+/// This number of nearest agents counts as near, whatever their distances are.
 const LEAST_NEAR: usize = 3;
 /// Maximum number of near agents. More agents do not improve the choice.
 const MOST_NEAR: usize = 10;

@@ -33,7 +33,8 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
 }
 
 /// `kademlia`: chooses the agent whose key has the smallest XOR distance to the site's key. Keys
-/// are numbers of 160 bits (paper 000, section 1.2; paper 003, section 1.1: docs/load-levels.md).
+/// are numbers of 160 bits (section 1.2 of paper 000 and section 1.1 of paper 003; see
+/// docs/load-levels.md).
 /// Of the three nearest agents, the first with a free slot is chosen, or the nearest if all are
 /// full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {

@@ -3,7 +3,7 @@
 //!
 //! The agent is not drawn, because this strategy is for batches where distance matters more than
 //! load. If the best agent is full, the next agent that is about as near and has a free slot gets
-//! the task. If there is none, the task waits for the best agent.
+//! the task. If there is no such agent, the task waits for the best agent.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -15,9 +15,9 @@ use crate::strategy::{Candidate, Choice, nearest, random};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
-/// If not all agents measured the site and no agent has a predicted distance, there was no map to
-/// select confirmers. Then `gnp-top1` over measured distances is recorded as the fallback. If no
-/// candidate measured the site, `gnp-top3` is the fallback.
+/// If some agents did not measure the site and no agent has a predicted distance, there was no map
+/// from which to select confirmers. The choice is then recorded as one by the fallback `gnp-top1`.
+/// If no candidate measured the site, `gnp-top3` is the fallback.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut measured: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();

@@ -1,6 +1,7 @@
 //! Improves a plan: moves a site to another slot (jump), or swaps two sites, if this lowers the
-//! cost. The cost is the sum of the fourth powers of the slots' ends (Schuurman and Vredeveld,
-//! "Performance guarantees of local search for multiprocessor scheduling", 2007).
+//! cost. The cost is the sum of the fourth powers of the times at which the slots' last crawls end
+//! (Schuurman and Vredeveld, "Performance guarantees of local search for multiprocessor
+//! scheduling", 2007).
 //!
 //! This search is needed, because the first plan places one site after another and never moves a
 //! site again.
@@ -23,7 +24,7 @@ pub(super) struct SlotAssignment<'a> {
     pub(super) takes: &'a [&'a [Option<Duration>]],
     /// The agent and slot of each site; `None` if no agent may have the site.
     pub(super) of: Vec<Option<(usize, usize)>>,
-    /// The end of each slot of each agent, in seconds from now.
+    /// The time at which the last crawl of each slot of each agent ends, in seconds from now.
     pub(super) ends: Vec<Vec<f64>>,
     looks: usize,
 }
@@ -37,8 +38,8 @@ impl<'a> SlotAssignment<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and swaps sites until nothing improves. The sites are tried again and again in the
-    /// given order.
+    /// Moves and swaps sites until no move and no swap lowers the cost. The sites are tried
+    /// repeatedly, in the given order.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
@@ -69,7 +70,7 @@ impl<'a> SlotAssignment<'a> {
         let mut longest = affordable(best.0);
         for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
             let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
-            // Of an agent's slots, the slot that ends first gives the lowest cost.
+            // Of an agent's slots, the slot that is free first gives the lowest cost.
             let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
                 continue;
             };
@@ -115,7 +116,7 @@ impl<'a> SlotAssignment<'a> {
     }
 }
 
-/// The slot that ends first, and its end.
+/// The index of the slot that is free first, and the time until this slot is free, in seconds.
 fn first_of(ends: &[f64]) -> Option<(usize, f64)> {
     ends.iter().copied().enumerate().min_by(|one, other| one.1.total_cmp(&other.1))
 }

@@ -6,8 +6,8 @@
 //! prediction. The time at another agent is predicted.
 //!
 //! A crawl may be slower than predicted because of its agent or because of its site. The cause is
-//! unknown, so half of the factor by which the crawl is slower, on the logarithmic scale, is
-//! attributed to the site.
+//! unknown, so the square root of the factor by which the crawl is slower is attributed to the
+//! site.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,10 +20,12 @@ use crate::strategy::{Candidate, Work, schedule};
 /// No lease is preempted within this time after its grant, because the first seconds (connection,
 /// robots.txt, sitemaps) do not show the crawl's speed.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Maximum number of preemptions at once, because preemptions depend on uncertain estimates.
+/// Maximum number of preemptions that one call of [`moves`] requests. It is small, because the
+/// estimates behind a preemption are uncertain.
 const MOST_AT_ONCE: usize = 4;
-/// The duration of a handover: the aborted request, two passes of the scheduler, and the delivery
-/// of two orders. The site's interval and the round trips before the first page come in addition.
+/// The duration of a handover: the aborted request, two passes of the scheduler, and one message to
+/// each of the two agents. The request interval of the site and the round trips before the first
+/// page are added to it.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is preempted if its time at another agent is less than this share of its remaining time.
 /// The share is well below 1, because estimates of sizes, speeds and distances err by about ten per
@@ -49,8 +51,8 @@ pub struct UnderWay {
     pub fetched: Option<(u32, Duration)>,
     /// The present agent.
     pub here: Candidate,
-    /// The agents that may get the crawl, except agents that its batch excludes and agents where a
-    /// crawl of the site crashed.
+    /// The agents that may get the crawl. Agents that its batch excludes are left out, and so are
+    /// agents at which a crawl of the site crashed.
     pub elsewhere: Vec<Candidate>,
 }
 
@@ -122,8 +124,8 @@ impl UnderWay {
                 // The crawl may reach its page limit before all pages of the site are fetched.
                 let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
                 let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
-                // If the request interval determines the time per page, this time does not show
-                // the speed.
+                // If the request interval determines the time per page, this time does not show how
+                // fast the agent is.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
                 (page_s, schedule::remaining(left, self.took.saturating_sub(took)), slower)
@@ -181,7 +183,8 @@ mod tests {
         measured(number, f64::from(millis))
     }
 
-    /// A crawl of 1,000 pages at an agent 200 ms away. Each page takes one round trip.
+    /// A crawl of 1,000 pages at an agent with a round trip of 200 ms. Each page takes one round
+    /// trip.
     fn far() -> UnderWay {
         let work = Work { pages: 1000, bytes: 1_000_000, interval: Duration::ZERO };
         let (here, elsewhere, most_pages) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)], u32::MAX);

@@ -28,10 +28,11 @@ pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
 /// The weight of the prior speed, as a number of crawls. The prior speed limits the effect of a
 /// single unusual crawl.
 const PRIOR_CRAWLS: f64 = 4.0;
-/// Maximum predicted time in seconds. Differences between longer times do not matter.
+/// Maximum predicted duration of a crawl, in seconds. Differences between longer durations do not
+/// matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of a speed's factor. An agent that is ten times as slow as its round trips allow
-/// is broken.
+/// The valid range of a speed's factor. An agent whose pages take ten times as long as their round
+/// trips is broken.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
 /// The size of a crawl, and the interval between its requests.
