@@ -261,7 +261,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Ok(filled)
     })();
     filled.map_err(|error: anyhow::Error| {
-        // If removing the file fails too, the file only takes disk space.
+        // If the file cannot be removed, it only takes disk space.
         drop(fs::remove_file(&temporary));
         error.context(format!("write {}", file.display()))
     })

@@ -129,7 +129,7 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // If the PID cannot be read, the message is only less precise.
+            // If the PID cannot be read, the error message is only less precise.
             let holder = match lock.read_to_string(&mut holder) {
                 Ok(_) if !holder.trim().is_empty() => holder.trim().to_owned(),
                 _ => "(unknown)".to_owned(),

@@ -8,8 +8,8 @@
 //! `PATIENCE`, the database counts as silent until the next answer. Meanwhile, requests are
 //! refused, sessions end, and background jobs abandon their passes.
 //!
-//! It is unknown whether interrupted work was committed. Submissions and outcomes have keys, so
-//! they can be repeated.
+//! It is unknown whether interrupted work was committed. Submissions and outcomes have unique keys,
+//! so a repeated submission or outcome is recognised and has no further effect.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval between two queries.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Maximum time to wait for an answer or a connection. A healthy database takes a millisecond, a
-/// database on a swapping machine a second or two. The limit is well below the lifetime of a
-/// session (30 s), after which agents stop their crawls.
+/// Maximum time to wait for an answer or a connection. A healthy database answers within a
+/// millisecond, and a database on a swapping machine within two seconds. The limit is well below
+/// the lifetime of a session (30 s), after which agents stop their crawls.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether the database answers. It is assumed to answer until [`Database::watch`] detects that it

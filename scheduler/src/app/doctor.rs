@@ -28,8 +28,8 @@ mod port;
 
 pub(crate) use certificates::of_scheduler;
 
-/// Maximum time of one check. A healthy server answers within milliseconds, a name server within a
-/// second or two. Even if nothing answers, the whole command should take no more than 15 s.
+/// Maximum time of one check. A healthy server answers within milliseconds, and a name server
+/// within two seconds. Even if nothing answers, the whole command should take no more than 15 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The data directory and the configuration of the Debian package.
 const PACKAGE_FOLDER: &str = "/var/lib/landfall";

@@ -13,10 +13,10 @@ use maxminddb::{Reader, WithinOptions, path};
 
 use crate::gnp::Position;
 
-/// Maximum size of the file in bytes: twice the size of the largest commercial file.
+/// Maximum size of the file in bytes: twice the size of the largest commercial database.
 const MOST_BYTES: u64 = 1 << 30;
-/// At least one of this many records at the start of the file must have a position. A file of
-/// countries or carriers has no positions.
+/// At least one of this many records at the start of the file must have a position. A file that
+/// contains only countries or carriers has no positions.
 const LOOKED_AT: usize = 10_000;
 
 #[derive(Debug)]

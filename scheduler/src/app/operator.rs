@@ -161,7 +161,7 @@ impl ClientFile {
     }
 }
 
-/// The sections of an existing client file, unchanged and with their comments.
+/// The sections of an existing `client.toml`, unchanged and with their comments.
 fn sections(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.find("\n[").map(|at| format!("\n{}", &text[at + 1..])).unwrap_or_default()
@@ -235,8 +235,8 @@ pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Rewrites the client file when the set of other schedulers changes, or when a new token was
-/// copied into the data directory.
+/// Rewrites `client.toml` when the set of other schedulers changes, or when a new token was copied
+/// into the data directory.
 pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
     let mut others = wakes.others_watched();
     let mut look = tokio::time::interval(TOKEN_LOOK);
@@ -249,7 +249,7 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
             _ = look.tick() => {}
         }
         let mut known = client.with(&others.borrow_and_update());
-        // If the file cannot be read now, the former token is kept.
+        // If the token's file cannot be read now, the former token is kept.
         known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
         if known == written {
             continue;
@@ -276,7 +276,7 @@ pub struct Successor {
     file: PathBuf,
     /// The file with the new token until the database stores the token's hash.
     beside: PathBuf,
-    /// A folder with a client file into which the token must be written too.
+    /// A folder with a `client.toml` into which the token must be written too.
     folder: Option<PathBuf>,
 }
 
@@ -307,13 +307,13 @@ impl Successor {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// Replaces the former token by the new one in its files, and returns these files. If this
-    /// fails, the new token is still in its own file.
+    /// Replaces the former token by the new one in all files that contain it, and returns these
+    /// files. If this fails, the new token is still in the file that `beside` returns.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
-        // A copied client file has no token file beside it. If there is a token file, it is
-        // replaced first, because the scheduler reads it.
+        // A copied `client.toml` has no token file beside it. If there is a token file, it is
+        // replaced first, because the scheduler reads this file.
         let alone = client.is_some() && !self.file.exists();
         if !alone {
             std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;

@@ -305,7 +305,7 @@ mod tests {
         let said = down(&log, "ended (signal 6)").to_string();
         assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
         std::fs::write(&log, "PANIC:  something else\n").unwrap();
-        // If the disk is nearly full, the error names the full disk instead.
+        // If this machine's disk is nearly full, the error would name the full disk instead.
         if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
             let said = down(&log, "ended (signal 6)").to_string();
             assert!(said.ends_with("ends with: PANIC:  something else"), "{said}");

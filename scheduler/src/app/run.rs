@@ -26,8 +26,8 @@ use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
-/// Number of passes of the job `reap` in one grace period. It is high enough to detect an expired
-/// session soon.
+/// Number of passes of the job `reap` within the time `lease.grace`. With this number, an expired
+/// session is detected within about a fifth of this time.
 const REAPS_PER_GRACE: u32 = 5;
 
 /// Runs a scheduler until `shutdown`, or until an essential part fails.
@@ -141,18 +141,19 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
-        // Each slot has one more task assigned in advance. So an agent is idle only if its crawls
-        // are shorter than this period.
+        // This job tries to keep one waiting task for each slot. So a slot can become idle between
+        // two passes only if its crawl is shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), Balance::new, Balance::run_once;
-        // Readers of totals add the changes that this job has not added yet, so its period affects
-        // only the readers' effort.
+        // A query for a batch's totals itself adds the changes that this job has not added yet. So
+        // a longer period makes such queries slower, but not wrong.
         Job::Timed("totals", Role::Reap), relaxed(1_000), identity, totals::run_once;
         // This pass is a cheap query that usually finds nothing, because the recrawl interval of a
         // batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Rows are kept for days, so it does not matter if they are deleted minutes late.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
-        // A fit reviews the agents itself, so this period matters only while no fit is made.
+        // Each fit of the map also reviews the trust in agents, so this period matters only while
+        // no fit is made.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }

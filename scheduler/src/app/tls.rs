@@ -6,7 +6,6 @@
 //! start and long before it expires. Open connections keep their certificate. The server also sends
 //! the authority's certificate, so that an agent that knows only the authority's fingerprint can
 //! verify the chain.
-//! the authority's fingerprint can verify the chain.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,8 +1,9 @@
 //! `landfall up` and `landfall serve`: prepare everything that [`crate::run()`] needs.
 //!
 //! The order matters. Cheap steps that often fail come first (configuration, data directory, port),
-//! then Postgres, then the operator's token. The client file is written when the scheduler can
-//! answer. At shutdown, the scheduler ends its services and jobs before Postgres stops.
+//! then Postgres, then the operator's token. The file `client.toml`, with which commands find the
+//! scheduler, is written when the scheduler can answer. At shutdown, the scheduler ends its
+//! services and jobs before Postgres stops.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -225,8 +226,8 @@ pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
 }
 
-/// Connects once to the operator's own server, to get the exact error. The pool would retry, and
-/// then report only that it gave up.
+/// Connects once to the operator's own server, to get the exact error. The connection pool would
+/// retry, and then report only that it gave up.
 pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnection> {
     let at = match connect.get_socket() {
         Some(directory) => directory.display().to_string(),

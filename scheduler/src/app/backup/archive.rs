@@ -2,7 +2,8 @@
 //! sums of all other entries, in the format of `sha256sum -c`. So truncation is detected, and
 //! people can inspect a backup with standard tools.
 //!
-//! The file is written and read as a stream. Only the length of the dump is filled in afterwards.
+//! The file is written and read as a stream. Only an entry's header is written after the entry's
+//! content, because the header contains the content's length.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -66,7 +67,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(length)
     }
 
-    /// Adds the entry with the sums, and the end of the tar.
+    /// Adds the entry with the SHA-256 sums, and the two empty blocks that end a tar.
     pub(super) fn finish(mut self) -> io::Result<W> {
         let sums = std::mem::take(&mut self.sums);
         self.add(SUMS, sums.as_bytes())?;
@@ -120,8 +121,8 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
     Ok(content)
 }
 
-/// Reads the whole file and verifies every sum. Returns the position of each entry. Rejects a
-/// truncated or damaged file.
+/// Reads the whole file and verifies every SHA-256 sum. Returns the position of each entry. Rejects
+/// a truncated or damaged file.
 pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, EntrySpan>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
     let (mut spans, mut found, mut at) = (BTreeMap::new(), String::new(), 0);

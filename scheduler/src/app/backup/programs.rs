@@ -19,11 +19,11 @@ pub(super) const SCHEMA: &str = "public";
 const COMPRESSION: &str = "--compress=1";
 /// The dump runs at lower priority than the scheduler.
 const NICENESS: &str = "10";
-/// Maximum time to wait for the lock of a table. While a dump waits because another transaction
-/// alters the table, it blocks all later queries of the table.
+/// Maximum time to wait for the lock of a table. While a dump waits for a transaction that alters
+/// the table, all later queries of the table must wait too.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// Gives Postgres more memory to build indexes. Commits need not wait for the disk, because a
-/// restore that did not end is repeated.
+/// Gives Postgres more memory to build indexes. Commits need not wait for the disk: if the machine
+/// fails, the operator repeats the restore.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
 /// Environment variables that tell the programs how to connect. Command lines are not used for
@@ -119,7 +119,7 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     fed.map(drop).context("read the backup")
 }
 
-/// A temporary file for a program's errors. A pipe could fill up and block the program.
+/// A temporary file for a program's error messages. A pipe could fill up and block the program.
 fn said() -> anyhow::Result<(File, Stdio)> {
     let file = tempfile::tempfile().context("make a temporary file")?;
     let errors = file.try_clone().context("share a temporary file")?;
@@ -129,7 +129,7 @@ fn said() -> anyhow::Result<(File, Stdio)> {
 /// The first line that reports an error; if there is none, the last line.
 fn last_words(mut said: File) -> String {
     let mut text = Vec::new();
-    // If the file cannot be read, the message is only less precise.
+    // If the file cannot be read, the error message is only less precise.
     drop(said.seek(SeekFrom::Start(0)).and_then(|_| said.take(1 << 16).read_to_end(&mut text)));
     let text = String::from_utf8_lossy(&text);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -221,8 +221,8 @@ impl RestoreInput {
         Ok(())
     }
 
-    /// Restores the rows, adapts them to the present time, and writes the secrets to the data
-    /// directory.
+    /// Restores the rows and writes the secrets to the data directory. Then ends the sessions and
+    /// leases that were active in the backup (`store::schema::restores`).
     async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, RestoreResult)> {
         let mut work = self;
         let libpq = Libpq::of(options);

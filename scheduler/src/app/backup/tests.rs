@@ -6,7 +6,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::app::operator::{self, Precedence};
 
-/// A directory that the user postgres may enter, because the tests may run as root.
+/// A directory that the user postgres may enter. If root runs the tests, the server runs as this
+/// user.
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir().unwrap()
@@ -76,7 +77,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     backup(Backup { force: true, ..wanted(base, "b.tar") }).await.unwrap();
     backup(Backup { secrets: false, ..wanted(base, "bare.tar") }).await.unwrap();
 
-    // Nothing can be restored into the directory of a scheduler, whether it runs or has ended.
+    // Nothing can be restored into a scheduler's data directory, even if the scheduler has ended.
     let told = refused(into(base, "one", "b.tar")).await;
     assert!(told.contains("is in use by process"), "{told}");
     postgres.stop().await.unwrap();

@@ -28,7 +28,7 @@ const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 /// Why no valid certificate was served.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// The data directory's authority signed the certificate, but it is not valid at present.
+    /// The data directory's authority signed the certificate, but the certificate is not valid now.
     Outdated(&'static str),
     /// The server is not a scheduler of this fleet. Contains the reason for this conclusion.
     Stranger(String),

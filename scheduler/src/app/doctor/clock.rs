@@ -8,8 +8,9 @@ use tokio::process::Command;
 use super::{CheckResult, in_time};
 
 const CHECK: &str = "clock";
-/// Maximum difference between the clocks of two machines, the same as for agents. Certificates have
-/// a limited validity, and people compare the logs of several machines.
+/// Maximum difference between the clocks of two machines. The same limit applies to agents' clocks.
+/// With a wrong clock, valid certificates may be refused, and logs of several machines cannot be
+/// compared.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(60);
 
 /// Whether the kernel reports that the clock is synchronised; `None` if unknown.

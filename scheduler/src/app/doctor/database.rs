@@ -106,8 +106,8 @@ impl Fault {
     }
 }
 
-/// Reads the facts of the operator's server. Without one, reads the facts of the data directory's
-/// private server, which runs as the user `scheduler`.
+/// Reads the facts of the operator's server at `url`. If `url` is `None`, reads the facts of the
+/// data directory's private server, which runs as the user `scheduler`.
 pub(super) async fn look(url: Option<&str>, data_dir: &Path, scheduler: Uid) -> DatabaseFacts {
     if let Some(url) = url {
         let opened = match up::database_options(url) {
@@ -235,7 +235,8 @@ impl DatabaseFacts {
         };
         results.push(judge_server(&opened.server, &opened.at));
         results.push(judge_schema(&opened.schema));
-        // With a private database, the data directory's token takes precedence (see `Precedence`).
+        // With a private database, the token is not checked: the data directory's token is used
+        // even if the database has another one (see `Precedence`).
         if !private {
             results.extend(opened.settings.as_ref().and_then(|settings| judge_token(settings.token)));
         }

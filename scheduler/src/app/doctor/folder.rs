@@ -46,7 +46,8 @@ pub(super) enum Content {
         above: PathBuf,
         writable: bool,
     },
-    /// A folder without Landfall's files, except perhaps copied secrets. A start claims the folder.
+    /// A folder without Landfall's files, except perhaps copied secrets. A scheduler can start in
+    /// it.
     Unclaimed,
     /// A folder with files of another program. Contains the name of one of these files.
     Foreign(String),
@@ -125,15 +126,16 @@ fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
 }
 
 /// Whether a process has the file open. Used for overlay file systems, whose files have other
-/// numbers in the list of locks than in their metadata.
+/// device and inode numbers in the list of locks than in their metadata.
 fn opened(pid: i32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
-/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows a device
-/// that differs from the one in the files' metadata; then the PID in the file decides.
+/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows another
+/// device than the files' metadata. Then the process with the PID in the lock file (`written`) is
+/// returned.
 fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
     locks.lines().find_map(|line| {
         let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

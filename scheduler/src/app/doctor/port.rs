@@ -187,7 +187,8 @@ mod tests {
         let serving = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                // Unread bytes would reset the connection before the answer is read.
+                // If bytes stayed unread, closing the socket would reset the connection before the
+                // client reads the answer.
                 drop(stream.read(&mut [0; 64]).await);
                 stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
             }
@@ -214,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_of_another_machine_is_named() {
-        // TEST-NET-1 belongs to no machine.
+        // No machine has an address of TEST-NET-1 (RFC 5737).
         let (facts, judged) = found((Ipv4Addr::new(192, 0, 2, 1), 0).into()).await;
         assert_eq!((facts, judged.state), (PortFacts::NotHere, State::Wrong));
     }

@@ -78,7 +78,7 @@ fn a_name_is_judged_by_where_it_leads_from_this_machine() {
 #[tokio::test]
 async fn addresses_of_this_machine_are_told_from_others() {
     assert_eq!(names::look("127.0.0.1").await, Ok(Resolved::To(vec![("127.0.0.1".parse().unwrap(), true)])));
-    // TEST-NET-1 belongs to no machine.
+    // No machine has an address of TEST-NET-1 (RFC 5737).
     assert_eq!(names::look("192.0.2.1").await, Ok(Resolved::To(vec![("192.0.2.1".parse().unwrap(), false)])));
 }
 

@@ -53,8 +53,8 @@ pub struct Tool {
 }
 
 /// Finds the oldest program of this name that has at least this major version. The oldest program
-/// is preferred, because older programs cannot read the archive that it writes. The server need not
-/// be installed, only the client package.
+/// is preferred, because older programs cannot read the archives of newer programs. The server need
+/// not be installed, only the client package.
 ///
 /// # Errors
 /// When no program is found, or only older programs.

@@ -167,8 +167,9 @@ fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
 /// The PID of the server that `postmaster.pid` names; `None` if that server is not running.
 ///
 /// After a reboot another process may have the same PID, and Postgres would refuse to start while
-/// that process runs. In this case the file is removed. The cluster is still protected, because
-/// Postgres itself checks its shared memory.
+/// that process runs. In this case the file is removed. Two servers still cannot use the
+/// cluster at the same time, because Postgres also checks whether the shared memory of a former
+/// server is in use.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     match pid_file(cluster)? {
         PidFile::Over => return Ok(None),
@@ -248,8 +249,9 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // This size is enough for the indexes of a million open tasks. A small database uses little
         // of this memory.
         "shared_buffers=256MB".to_owned(),
-        // After a checkpoint, every changed page is logged in full. A limit of 256 MB would cause a
-        // checkpoint every second at full load.
+        // At the first change after a checkpoint, Postgres logs the whole page. So frequent
+        // checkpoints are expensive. A limit of 256 MB would cause a checkpoint every second at
+        // full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),

@@ -78,7 +78,8 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) {
-        // When the server has ended, another process may have its PID.
+        // Only a running server is signalled, because another process may have the PID of a server
+        // that has ended.
         if self.ended.borrow().is_none()
             && let Err(errno) = kill(self.pid, signal)
         {
@@ -93,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// The body of the thread: spawns the server and waits for its end.
+/// The body of the server's thread: spawns the server and waits for its end.
 fn mind(
     mut command: Command,
     started: &mpsc::SyncSender<std::io::Result<i32>>,
