@@ -279,8 +279,8 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// Parses the command line, and parses it again if the user chose defaults in client.toml. Only
-    /// the first parse shows where client.toml is.
+    /// Parses the command line, and parses it again if the user chose defaults in client.toml. The
+    /// first parse is needed to find the data directory, which contains client.toml.
     fn read() -> anyhow::Result<Self> {
         let mut matches = command().get_matches();
         let chosen = defaults::chosen(&matches)?;

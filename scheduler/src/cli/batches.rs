@@ -26,7 +26,7 @@ use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
-/// Maximum number of kinds of reasons that are shown without --wide.
+/// Maximum number of kinds of reasons for failed sites that are shown without --wide.
 const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]

@@ -28,8 +28,8 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
-/// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000
-/// enrolments fits.
+/// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000 enrolments
+/// is smaller.
 const MOST_BYTES: usize = 32 << 20;
 /// Time limit for a scheduler's health check if several schedulers are known.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
@@ -75,7 +75,8 @@ impl ConnectionArgs {
             ("--ca", "LANDFALL_CA", ca.is_some()),
             ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
         ];
-        // Only flags are refused. Environment variables may be set for all commands.
+        // Only flags are refused. Environment variables are accepted, because they may be set for
+        // all commands.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
             Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
             None => Ok(()),
@@ -259,7 +260,7 @@ fn aside(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
-/// Whether tonic produced the status on this side, because the connection broke.
+/// Whether this program's tonic produced the status itself, because the connection broke.
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

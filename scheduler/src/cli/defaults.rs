@@ -55,8 +55,8 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
     Ok(chosen)
 }
 
-/// Whether the command prints an answer in a choice of formats. Commands that run a
-/// scheduler do not.
+/// Whether the user can choose the format of the command's output. Commands that run a scheduler
+/// have no such choice.
 fn prints_answer(matches: &ArgMatches) -> bool {
     let mut command = matches;
     while let Some((_, subcommand)) = command.subcommand() {

@@ -1,4 +1,4 @@
-//! Flags that several lists have, and the formats of times that people type.
+//! Flags that several list commands have, and the parser of times on the command line.
 
 use chrono::{DateTime, Days, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone, Utc};
 use clap::Args;

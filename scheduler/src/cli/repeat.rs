@@ -173,7 +173,7 @@ impl Display {
         Self { interval, terminal, printed: None, told: false }
     }
 
-    /// Prints on a pipe that the scheduler answers again.
+    /// If the output is a pipe, prints that the scheduler answers again.
     fn found(&mut self, lost: Option<Lost>) {
         if let Some(lost) = lost
             && std::mem::take(&mut self.told)

@@ -53,7 +53,7 @@ pub(crate) enum Tone {
     Good,
     /// Work pauses or is incomplete.
     Pausing,
-    /// An operator must look at it.
+    /// An operator must act.
     Bad,
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct LaidOutColumn {
     pub(crate) toned: bool,
 }
 
-/// The main columns, each with its cells for these rows, for media other than a terminal.
+/// The main columns, each with its cells for these rows. The dashboard shows them as HTML.
 pub(crate) fn main_columns<R: Row>(rows: &[R], view: &View) -> Vec<(LaidOutColumn, Vec<String>)> {
     let columns = R::COLUMNS.iter().map(|(name, cell)| (LaidOutColumn::parse(name), cell));
     let shown = columns.filter(|(column, _)| !column.wide);

@@ -18,8 +18,8 @@ struct Ran {
     err: String,
 }
 
-/// Runs `landfall` in an empty home directory. Backtraces are enabled, because a user's mistake
-/// must not print a backtrace even then.
+/// Runs `landfall` in an empty home directory. Backtraces are enabled, to check that a user's
+/// mistake prints no backtrace.
 fn landfall(home: &Path, args: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
         .args(args)

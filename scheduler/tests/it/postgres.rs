@@ -1,5 +1,5 @@
-//! Tests the private Postgres with a real server. The server keeps its rows and never outlives its
-//! scheduler; its start refuses unusable directories.
+//! Tests the private Postgres with a real server: the server keeps committed rows, never outlives
+//! its scheduler, and refuses to start in an unusable directory.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, Permissions};

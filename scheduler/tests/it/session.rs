@@ -344,8 +344,8 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let second = running.connect(&first.credential, held.clone()).await;
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
-    // The first session must end even if its process sends no heartbeat. Until then this process
-    // crawls a site whose lease the second session has.
+    // The first session must end even if its process sends no heartbeat. Until this session ends,
+    // its process crawls a site whose lease the second session has.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;

@@ -15,8 +15,8 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 /// Maximum number of failed directions (from an agent to a beacon) that `agents show` prints.
 const SHOWN: usize = 20;
 
-/// Prints which agents reach an agent and which agents it reaches. For two agents, prints both
-/// directions between them in full.
+/// Prints which agents reach an agent's beacon, and which beacons the agent reaches. For two
+/// agents, prints all details of both directions between them.
 pub(in crate::cli) async fn show(
     agent: String,
     other: Option<String>,
@@ -30,8 +30,8 @@ pub(in crate::cli) async fn show(
     format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
-/// Fetches the results for all directions from and to an agent. If `other` is not empty, fetches
-/// only those between the two agents.
+/// Fetches the results of an agent's attempts to reach beacons, and of other agents' attempts to
+/// reach the agent's beacon. If `other` is not empty, fetches only results between the two agents.
 pub(in crate::cli) async fn rows(client: &Client, agent: String, other: String) -> Result<Vec<Way>, Status> {
     Ok(client.fleet().show_reach(ShowReachRequest { agent, other }).await?.into_inner().ways)
 }
@@ -67,7 +67,7 @@ fn failed(way: &Way) -> bool {
     way.state() == WayState::Failed
 }
 
-/// Describes the results for one direction between two agents, in several lines.
+/// Describes whether one agent reaches another agent's beacon, in several lines.
 fn lines(way: &Way, view: &View) -> Result<String, std::fmt::Error> {
     let Way { prober, target, beacon_url, .. } = way;
     let mut text = format!("{prober} to {target}: {}\n", verdict(way.state()));
@@ -106,7 +106,7 @@ const fn verdict(state: WayState) -> &'static str {
     }
 }
 
-/// Advises the operator about a direction in which an attempt failed.
+/// Advises the operator what to do if one agent does not reach another agent's beacon.
 fn advice(way: &Way) -> Option<String> {
     let Way { prober, target, beacon_url, .. } = way;
     let reason = match way.state() {
@@ -149,7 +149,7 @@ fn advice(way: &Way) -> Option<String> {
     })
 }
 
-/// Describes both directions between two agents.
+/// Describes whether each of two agents reaches the other agent's beacon.
 pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> {
     let parts = rows.iter().map(|row| lines(row, view)).collect::<Result<Vec<String>, _>>()?;
     Ok(parts.join("\n"))
@@ -177,7 +177,8 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
     text
 }
 
-/// The part of `agents show` about reachability: the counts, and a table of the failed directions.
+/// The part of `agents show` about beacons: how many agents reach each other, and a table of the
+/// failed attempts.
 pub(in crate::cli) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
     let counts = counts(agent, rows);
     let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();

@@ -63,8 +63,8 @@ fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, Stri
         .iter()
         .map(|(key, value)| (key.get_ref().to_string(), key.span().start, value.span()))
         .collect();
-    // Parse errors have only an offset, and errors about bounds have only the field's name. The
-    // list of fields supplies the missing part of each.
+    // Parse errors have only an offset, and errors about bounds have only the field's name.
+    // `places` has the name and the offsets of every field.
     let misread = |error: Error| {
         let (at, problem) = unread(error);
         let field = places.iter().find(|(_, _, value)| value.contains(&at));

@@ -19,8 +19,8 @@ use crate::cli::output::{counted, fetched, number};
 use crate::cli::progress::Bar;
 use crate::cli::view::{now, relative};
 
-/// Maximum number of consecutive times that a broken stream is opened again without
-/// receiving a message.
+/// Maximum number of consecutive attempts to open a broken stream again, if no attempt receives a
+/// message.
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
@@ -82,7 +82,7 @@ pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<
     ))
 }
 
-/// The batch's full name, from the scheduler, because the user may have typed only its beginning.
+/// The batch's full name, from the scheduler, because the user may have typed only a prefix.
 fn full_name<'a>(given: &'a str, progress: &'a BatchProgress) -> &'a str {
     if progress.batch.is_empty() { given } else { &progress.batch }
 }

@@ -17,8 +17,8 @@ use crate::cli::harmless;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
-/// Maximum number of consecutive times that a broken stream is opened again without receiving an
-/// event. The limit leaves a scheduler a minute to restart.
+/// Maximum number of consecutive attempts to open a broken stream again, if no attempt receives an
+/// event. With this limit, a scheduler has a minute to restart.
 const REOPENED_AT_MOST: u32 = 60;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);

@@ -91,8 +91,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     Ok(view.fold(&text))
 }
 
-/// Describes the cost of a site's measurements. A shared measurement is counted only at the site
-/// for which it was made.
+/// Describes how many probes and requests the measurements of a site took. The probes of a shared
+/// measurement are counted only at the site for which it was made.
 fn cost(measurements: &[SiteMeasurement]) -> String {
     let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
         true => u64::from(row.count) + u64::from(row.lost),
@@ -124,8 +124,8 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     }
 }
 
-/// Describes the address that a prober resolved. Also states postponed orders, and the requests
-/// that no measurement includes.
+/// Describes the address to which the site's name resolves at a prober. Also states how many
+/// measurement orders were postponed, and how many requests belong to no measurement.
 fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} resolves it to {address}");
     if *postponed > 0 {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::*;
 
 const SITES: usize = 5;
-/// Maximum time in which the four waiting sites are granted one after another. Without wake-ups,
+/// Maximum time until the four waiting sites are all granted, one after another. Without wake-ups,
 /// each site would wait for the next poll of the job that assigns tasks, which polls every two
 /// seconds. The four sites together would then take eight seconds.
 const FOUR_LOOKS: Duration = Duration::from_secs(4);

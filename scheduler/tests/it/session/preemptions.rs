@@ -29,8 +29,8 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     let order = slow.crawl_order().await;
     assert_eq!((order.token, order.checkpoint.len()), (1, 0));
     let mut quick = running.connect(&near.credential, Vec::new()).await;
-    // The site is larger than predicted: 150 pages were fetched in a minute, and an unknown number
-    // remains.
+    // The site is larger than predicted. 150 pages were fetched in a minute, and the number of
+    // remaining pages is unknown.
     let so_far = v1::CrawlCheckpoint { pages: 150, state: b"early".to_vec(), ..checkpoint(&order) };
     slow.say(Up::Checkpoint(so_far)).await;
     slow.beat().await;

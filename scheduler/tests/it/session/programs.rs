@@ -14,7 +14,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse as Sai
 
 use super::*;
 
-/// Asks the reflection service one question, with this secret if any.
+/// Sends one request to the reflection service, with the operator's token if `secret` contains it.
 async fn reflect(running: &Running, secret: Option<&MetadataValue<Ascii>>, ask: Ask) -> Result<Said, Status> {
     let asked = ServerReflectionRequest { host: String::new(), message_request: Some(ask) };
     let mut request = Request::new(tokio_stream::iter([asked]));
