@@ -45,7 +45,8 @@ const DUMP: &str = "database.dump";
 pub struct Backup {
     /// The scheduler's data directory; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The operator's own Postgres server; the data directory's private one if `None`.
+    /// The URL of the operator's own Postgres server. If `None`, the data directory's private
+    /// server is used.
     pub database_url: Option<String>,
     pub file: PathBuf,
     /// Whether the backup contains the secrets.

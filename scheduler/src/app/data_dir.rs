@@ -50,7 +50,7 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// This file is never read. The lock lasts while the file is open.
+    /// This field only keeps the lock file open, because the lock lasts while the file is open.
     _lock: File,
 }
 

@@ -27,7 +27,7 @@ use crate::wake::Task;
 use crate::{Scheduler, store};
 
 /// Number of passes of the job `reap` within the time `lease.grace`. With this number, an expired
-/// session is detected within about a fifth of this time.
+/// session is detected within about a fifth of `lease.grace`.
 const REAPS_PER_GRACE: u32 = 5;
 
 /// Runs a scheduler until `shutdown`, or until an essential part fails.
@@ -112,8 +112,9 @@ impl Job {
     }
 }
 
-/// Spawns background jobs. Each line gives the trigger, the period without a signal, the
-/// constructor of the state that is kept between passes, and the function that runs a pass.
+/// Spawns background jobs. Each line gives the trigger, and the period after which a pass runs even
+/// without a signal. Then follow the constructor of the state that is kept between passes, and the
+/// function that runs a pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
         let kept = $new($terms.on($job.role(), $scheduler));

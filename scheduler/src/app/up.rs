@@ -44,8 +44,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// The file with the configuration; the defaults are used if `None`.
     pub config: Option<PathBuf>,
-    /// The operator's own Postgres server. If `None`, the configured server is used or, without
-    /// one, a private server.
+    /// The URL of the operator's own Postgres server. If `None`, the server in the configuration is
+    /// used. If the configuration also has none, a private server is used.
     pub database_url: Option<String>,
     /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
@@ -241,8 +241,8 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnec
     }
 }
 
-/// The returned token is cancelled at the first SIGINT or SIGTERM. The second signal ends the
-/// process and its private Postgres at once.
+/// The returned cancellation token is cancelled at the first SIGINT or SIGTERM. The second signal
+/// ends the process and its private Postgres at once.
 pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

@@ -304,8 +304,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The numbers that the agent itself reports. They differ from the scheduler's numbers while
-/// messages are in transit.
+/// The numbers of crawls, free slots and waiting outcomes that the agent itself reports. They
+/// differ from the scheduler's numbers while messages are in transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();

@@ -260,7 +260,7 @@ fn aside(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
-/// Whether this program's tonic produced the status itself, because the connection broke.
+/// Whether tonic in this program produced the status, because the connection broke.
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

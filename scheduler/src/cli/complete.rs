@@ -2,8 +2,8 @@
 //!
 //! `landfall completions SHELL` prints a script. The script runs `landfall` with [`VARIABLE`] set
 //! whenever the user presses the tab key. clap then completes commands, flags and words. The
-//! names of batches and agents come from the scheduler; if it does not answer at once, no names
-//! are completed.
+//! names of batches and agents come from the scheduler; if it does not answer within
+//! [`PATIENCE`], no names are completed.
 
 use std::ffi::OsStr;
 use std::fs;

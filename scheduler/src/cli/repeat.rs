@@ -1,8 +1,8 @@
 //! `--watch`: repeats a request at intervals, and shows the newest answer. A terminal is repainted
 //! each time. On a pipe, only answers that differ from the preceding one are printed.
 //!
-//! If the scheduler stops answering, the last answer stays, with a note. The command repeats the
-//! request until an answer comes, so it survives a restart of the scheduler.
+//! If the scheduler stops answering, the last answer stays on the terminal, with a note. The
+//! command repeats the request until an answer comes, so it survives a restart of the scheduler.
 
 use std::time::Duration;
 

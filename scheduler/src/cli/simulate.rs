@@ -82,7 +82,8 @@ pub(super) struct SimulateArgs {
     dump: Option<PathBuf>,
 }
 
-/// The names of the ingredients of all maps, without duplicates.
+/// The names of the ingredients of all maps (the parts that `--without` can switch off), without
+/// duplicates.
 fn ingredients() -> impl Iterator<Item = &'static str> + Clone {
     let plain = PlainSwitches::NAMES.iter().copied();
     plain.chain(RefinedSwitches::NAMES.iter().copied().filter(|name| !PlainSwitches::NAMES.contains(name)))

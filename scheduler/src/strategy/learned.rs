@@ -3,9 +3,9 @@
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for an agent and a site
 //! is a weighted mean of logarithms: of the prior (the map's prediction or the probes'
 //! measurement), and of the crawls' round trips. The weight of a prediction is computed from its
-//! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age. This is the
-//! posterior mean of a normal distribution with a conjugate prior (Gelman et al., "Bayesian data
-//! analysis", 2013, section 2.5).
+//! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age. The
+//! weighted mean is the posterior mean of a normal distribution with a conjugate prior (Gelman et
+//! al., "Bayesian data analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
 //! other sites. So two corrections are made. The mean crawl residual of an agent, shrunk towards
@@ -240,8 +240,9 @@ fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_RESIDUALS)
 }
 
-/// Estimates the round trip of a pair from `prior`, with its `spread` (of the map or the probes),
-/// and from `crawls`: pairs of a round trip ([`LearnedCorrections::probed`]) and a weight.
+/// Estimates the round trip between an agent and a site from `prior` and `crawls`. `spread` is the
+/// spread of the prior. Each element of `crawls` is a round trip (see
+/// [`LearnedCorrections::probed`]) and a weight.
 pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
     let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
     let (mut sum, mut total) = (precision * ln(prior), precision);

@@ -8,10 +8,10 @@
 //! slots' ends.
 //!
 //! A simpler method places each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms
-//! for scheduling independent tasks on nonidentical processors", 1977). It would give a site to a
-//! far idle agent even if a near agent, free a little later, needed only half the time. The sum of
-//! fourth powers is a compromise between the sum of the slots' ends and their maximum (Awerbuch et
-//! al., "Load balancing in the L_p norm", 1995).
+//! for scheduling independent tasks on nonidentical processors", 1977). That method would give a
+//! site to a far idle agent even if a near agent, which is free a little later, needed only half
+//! the time. The sum of fourth powers is a compromise between the sum of the slots' ends and their
+//! maximum (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
 //! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
 //!
@@ -34,7 +34,7 @@ pub(super) mod work;
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// If a crawl exceeds its predicted time, its remaining time is assumed to be this share of the
 /// time that it has taken. The longer a crawl has taken, the larger its site probably is, because
-/// site sizes are skewed.
+/// most sites are small and a few are very large.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
 /// Time until each slot of an agent is free. `under_way` has the remaining time of each running

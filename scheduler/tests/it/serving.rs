@@ -1,4 +1,4 @@
-//! Runs schedulers as processes, and asks them by the operator's commands.
+//! Runs schedulers as processes, and sends requests to them with the operator's commands.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

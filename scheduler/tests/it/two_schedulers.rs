@@ -1,5 +1,5 @@
-//! Runs two `landfall serve` processes on one database, as in the README, and uses them by the
-//! operator's commands.
+//! Runs two `landfall serve` processes on one database, as in the README, and sends requests to
+//! them with the operator's commands.
 
 use std::fs;
 

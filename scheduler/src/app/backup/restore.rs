@@ -33,7 +33,7 @@ use super::{DUMP, MANIFEST};
 pub struct Restore {
     /// The data directory; [`DataDir::default_path`] if `None`.
     pub data_dir: Option<PathBuf>,
-    /// The operator's own Postgres server; a private one if `None`.
+    /// The URL of the operator's own Postgres server. If `None`, a private server is used.
     pub database_url: Option<String>,
     pub file: PathBuf,
     /// Whether the backup's secrets are written into the data directory.

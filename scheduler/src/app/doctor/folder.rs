@@ -114,8 +114,7 @@ fn content(path: &Path) -> io::Result<Content> {
 }
 
 /// The process that has locked the file, by the kernel's list of locks. This function does not try
-/// the lock: if it had the lock for a moment, a scheduler that starts at that time would be
-/// refused.
+/// to lock the file: if it had the lock for a moment, a scheduler could not start at that moment.
 fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     let written = fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();

@@ -155,7 +155,7 @@ pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> 
     Ok(parts.join("\n"))
 }
 
-/// Describes how many agents reach this agent, and how many agents it reaches.
+/// Describes how many agents reach this agent's beacon, and how many beacons this agent reaches.
 fn counts(agent: &str, rows: &[Way]) -> String {
     let of = |ours: &dyn Fn(&&Way) -> bool| {
         let tried = rows.iter().filter(ours).filter(|way| reached(way) || failed(way));
@@ -177,8 +177,8 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
     text
 }
 
-/// The part of `agents show` about beacons: how many agents reach each other, and a table of the
-/// failed attempts.
+/// The part of `agents show` about beacons: how many agents reach this agent's beacon, how many
+/// beacons it reaches, and a table of the failed attempts.
 pub(in crate::cli) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
     let counts = counts(agent, rows);
     let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();

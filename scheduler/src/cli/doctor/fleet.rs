@@ -1,4 +1,4 @@
-//! Checks the fleet by asking the scheduler: for the findings of its status, and for beacons that
+//! Checks the fleet: asks the scheduler for the findings of its status, and for the beacons that
 //! agents do not reach.
 
 use futures::future::join_all;
@@ -54,7 +54,7 @@ impl Asked {
         Ok(Self { url: client.url().to_owned(), status, agents, ways })
     }
 
-    /// The entry in the scheduler's status that describes this scheduler itself.
+    /// The entry in the status that describes the scheduler that answered.
     fn scheduler(&self) -> Option<&SchedulerStatus> {
         self.status.schedulers.iter().find(|scheduler| scheduler.url == self.status.answering_url)
     }
@@ -168,7 +168,7 @@ struct Beacon<'a> {
 
 impl Beacon<'_> {
     /// Every agent must be able to reach a landmark. Other agents may be behind address
-    /// translation, so their failures are only notes.
+    /// translation, so it is only a note if their beacons are not reached.
     fn is_wrong(&self) -> bool {
         !self.failed.is_empty() && self.agent.landmark
     }

@@ -20,8 +20,9 @@ const REFUTED_BY: f64 = 4.0;
 const SLACK: Duration = Duration::from_millis(20);
 /// Number of consecutive contradictions after which a site is measured again.
 pub const ENOUGH: i32 = 2;
-/// Minimum time between two measurements of a site that contradictions caused. If crawls contradict
-/// even new measurements, measuring more often does not help.
+/// If contradictions cause several new measurements of a site, at least this time passes between
+/// two measurements. If crawls contradict even new measurements, measuring more often does not
+/// help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
 /// The number of contradictions that a crawl counts as: 0 if the crawl agrees with `known`,

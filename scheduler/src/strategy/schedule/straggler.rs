@@ -239,8 +239,8 @@ mod tests {
         let work = Work { interval: secs(1), ..far().work };
         let polite = UnderWay { work, takes: secs(1000), fetched: Some((20, secs(20))), ..far() };
         assert!(moves(&[polite], &idle(&[(2, 1)])).is_empty());
-        // `slow(9)` is nine times slower than predicted, so at agent 2, which is as near, it is
-        // assumed to be three times slower than predicted.
+        // The crawl `slow(9)` is nine times slower than predicted. At agent 2, which is as near as
+        // agent 1, the crawl is assumed to be three times slower than predicted.
         let slow = |times: u64| UnderWay {
             took: secs(100),
             fetched: Some((u32::try_from(500 / times).expect("small"), secs(100))),

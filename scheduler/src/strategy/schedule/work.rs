@@ -1,8 +1,8 @@
 //! Predicts the duration of a crawl.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments in the
-//! first round trip, twice as many in each next one: RFC 6928), plus its bytes divided by the
-//! agent's rate, if the rate is known. A page takes at least the request interval.
+//! first round trip, twice as many in each further round trip: RFC 6928), plus its bytes divided by
+//! the agent's rate, if the rate is known. A page takes at least the request interval.
 //!
 //! An agent's [`Speed`] is learned from its crawls. It consists of the agent's rate, and of a
 //! factor by which round trips are multiplied. Losses and slow servers increase this factor.
@@ -22,8 +22,8 @@ const LATE_S: f64 = 1.0;
 /// If the first byte is late ([`LATE_S`]), the time between requests is at least this multiple of
 /// the time to the first byte.
 const LATE_TIMES: f64 = 2.0;
-/// If the pages of a crawl took less than this many request intervals each, the interval determined
-/// their time, so the crawl does not show the agent's speed.
+/// If a crawl's mean time per page was less than this multiple of the request interval, the
+/// interval determined this time. Then the crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
 /// The weight of the prior speed, as a number of crawls. The prior speed limits the effect of a
 /// single unusual crawl.

@@ -1,4 +1,4 @@
-//! Tests that a batch's policy gets from the operator's request into the orders for agents.
+//! Tests that the policy in an operator's request is in the crawl orders that agents receive.
 
 use super::*;
 
