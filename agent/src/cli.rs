@@ -34,7 +34,7 @@ mod progress;
 mod request;
 
 /// Number of worker threads of the tokio runtime. Two are enough, because an agent mostly waits for
-/// the network. More would be a burden where thirty agents share one machine.
+/// the network. The number is small because thirty agents may share one machine.
 const WORKERS: usize = 2;
 /// Maximum number of bytes to read from a token file. A token has 64 bytes.
 const MOST_TOKEN: u64 = 4096;
@@ -327,7 +327,8 @@ fn next_steps(dir: &Path, file: &Path) -> String {
     )
 }
 
-/// The command that starts the agent with this folder, as the user who owns the folder.
+/// The command that starts the agent with this folder. The agent runs as the user who owns the
+/// folder.
 fn start_command(dir: &Path) -> String {
     let has_service = dir == folder::default_dir() && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists();
     match folder::other_owner(dir) {
@@ -336,8 +337,8 @@ fn start_command(dir: &Path) -> String {
     }
 }
 
-/// The command line that runs `landfall-agent` with the subcommand `command` for the agent with
-/// this folder, as the user who owns the folder.
+/// The command line that runs the subcommand `command` of `landfall-agent` for the agent with this
+/// folder. The command runs as the user who owns the folder.
 fn as_owner(dir: &Path, command: &str) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };

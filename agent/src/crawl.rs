@@ -1,10 +1,10 @@
 //! Crawls one site politely for one lease, and returns an [`Outcome`].
 //!
 //! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages. Only
-//! `crawl::fetch` sends requests. `crawl::politeness` paces the requests, and its module `robots`
-//! decides which paths are allowed. `crawl::frontier` picks the next path. `crawl::budget` limits
-//! the crawl. Requests are sequential: the agent never sends two requests to a site at the same
-//! time.
+//! `crawl::fetch` sends requests. `crawl::politeness` decides when the next request may start, and
+//! its module `robots` decides which paths are allowed. `crawl::frontier` picks the next path.
+//! `crawl::budget` limits the crawl. Requests are sequential: the agent never sends two requests to
+//! a site at the same time.
 //!
 //! A crawl that skipped paths because its budget was spent is truncated, never complete. A crawl
 //! that fetched no page is neither truncated nor complete.
@@ -55,9 +55,10 @@ mod walk;
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Maximum time for which a crawl keeps its slot after its last request, to keep the request
-/// interval. If the interval is longer, the first request of the site's next crawl may come too
-/// early. One early request hardly burdens the server.
+/// Maximum time for which a crawl keeps its slot after its last request, so that the site's next
+/// crawl does not start within the request interval. If the interval is longer than this, the first
+/// request of the site's next crawl may come too early. One early request hardly burdens the
+/// server.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -118,9 +119,9 @@ async fn run_within(
             return CrawlEnd::Stopped(snapshot);
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
-            // The pause counts against the crawl's time budget even while no agent has the lease.
-            // A crawl that resumes before the pause ends gets here again, but has no fetcher yet.
-            // Then the pause is not counted again.
+            // The pause counts against the crawl's time budget even while no agent has the lease. A
+            // crawl that resumes before the pause ends also ends here, but has no fetcher yet. The
+            // pause is then not counted a second time.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;

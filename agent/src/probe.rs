@@ -2,9 +2,9 @@
 //! `probe::schedule` decides a prober's next step, and `probe::stopping` decides when to stop.
 //! `probe::weighted_mean` summarises the samples. `probe::settle` finds a site's origin.
 //!
-//! The prober pauses before *every* request. So even if several probers measure a host in turn, the
-//! host gets at most one request per interval. Requests go only to addresses that the guard has
-//! vetted, and always have a user agent.
+//! The prober pauses before *every* request. So even if several probers measure a host one after
+//! another, the host gets at most one request per interval. Requests go only to addresses that the
+//! guard has vetted, and always have a user agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub struct Target {
     may_move: bool,
     /// Whether the target is another agent's beacon.
     enrolled: bool,
-    /// The address to try first, if the host has it.
+    /// The address to try first, if it is one of the host's addresses.
     first: Option<IpAddr>,
 }
 
@@ -174,7 +174,7 @@ pub enum Observation {
         address: IpAddr,
         phases: Phases,
     },
-    /// The first request of a connection was answered after this time. It is not a sample.
+    /// The first request of a connection was answered after this time, which is not a sample.
     WarmUp(Duration),
     Sample(Duration),
     Lost(String),
@@ -240,7 +240,7 @@ pub async fn measure(
     measure_paced(context, target, order, &mut RequestPacer::new(order.interval), observe).await
 }
 
-/// Measures one host. The caller's pacer paces the requests.
+/// Measures one host. The caller's pacer pauses before every request.
 pub(crate) async fn measure_paced(
     context: &RequestContext,
     target: &Target,

@@ -1,7 +1,7 @@
 //! Prints messages for programs, as JSON and CSV. The names and words in this output never change.
 //!
-//! `tests/contract/generated.rs` lists which messages are printed, and which fields a function of
-//! this module prints.
+//! `tests/contract/generated.rs` lists the messages that are printed, and the fields that functions
+//! of this module print.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
@@ -12,7 +12,7 @@ use crate::v1::{
     ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, Gain, MeasurementFailure, Parting, Wait, Why,
 };
 
-/// An enum of the contract whose values have names that programs can read.
+/// An enum of the wire contract whose values have names for programs.
 pub trait Word: Copy + Default + TryFrom<i32> {
     /// The name of the value for programs, which never changes; empty for the unspecified value.
     fn word(self) -> &'static str;
@@ -111,8 +111,9 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
     serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
 }
 
-/// Prints why an agent was chosen, in the form that the scheduler stores. Prints null if an older
-/// scheduler sent no reason, or a newer scheduler sent an unknown cause or gain.
+/// Prints why an agent was chosen, in the form that the scheduler stores. Prints null if the cause
+/// is missing (from an older scheduler) or unknown (from a newer scheduler). Also prints null if it
+/// is missing or unknown what a rebalanced task gains.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -170,8 +171,8 @@ impl Serialize for Why {
 }
 
 /// Prints the choice of an agent. Each candidate has its rank, counted from 1, and a flag that
-/// tells whether it was chosen. The seed is printed as text, because many JSON parsers round such
-/// large numbers.
+/// tells whether it was chosen. The seed of the choice's random draw is printed as text, because
+/// many JSON parsers round such large numbers.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

@@ -7,7 +7,7 @@ use crate::json::Word;
 /// The value of the HTTP header `Content-Type` for Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The numbers of the contract's enum values are below this.
+/// The numbers of all enum values in the wire contract are below this number.
 const MOST_NUMBER: i32 = 100;
 
 /// Builds Prometheus' text format. Adds the prefix `landfall_` to every metric's name.
@@ -20,7 +20,7 @@ impl MetricsText {
         self.family("gauge", name, help, values);
     }
 
-    /// Adds a counter, which only grows while the process runs, with one value per label.
+    /// Adds a counter with one value per label. A counter only grows while the process runs.
     pub fn counter<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
         self.family("counter", name, help, values);
     }

@@ -1,5 +1,5 @@
 //! Recognises a server that is not a scheduler. Decides by the types of errors and by the server's
-//! first bytes, never by the wording of a message.
+//! first bytes, never by the wording of an error message.
 
 use std::error::Error;
 use std::fmt;
@@ -61,8 +61,9 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
 
 /// Finds out why the server at a plaintext URL is not a scheduler, from its first bytes on a
 /// separate connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be
-/// reached. The error of a failed call would not suffice: it lacks the cause if the tokio task that
-/// drives the connection notices the end of the connection first.
+/// reached. The error of a failed call does not suffice. If the tokio task that drives the
+/// connection notices the connection's end before the call does, the error does not contain the
+/// cause.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);
@@ -71,15 +72,17 @@ pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
         Ok(frame) => frame,
         Err(_) => return (!answer.is_empty()).then_some(Stranger::NoGrpc),
     };
-    // A server must first send SETTINGS, which has six bytes per setting and belongs to stream 0.
+    // A server's first frame must be a SETTINGS frame, which has six bytes per setting and belongs
+    // to stream 0.
     let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(Stranger::NoGrpc) };
     (length % 6 != 0).then_some(Stranger::NoGrpc)
 }
 
-/// The first bytes of the answer: at most the length of a frame header.
+/// The first bytes of the answer: at most nine, the length of an HTTP/2 frame header.
 async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((host, port)).await?;
-    // An error is ignored: a server may answer and close the connection before it reads everything.
+    // An error is ignored: a server may answer and close the connection before it has read the
+    // whole greeting.
     drop(stream.write_all(GREETING).await);
     let mut answer = Vec::new();
     let read = stream.take(9).read_to_end(&mut answer).await;
@@ -105,7 +108,7 @@ mod tests {
     #[tokio::test]
     async fn who_answers_is_told_by_its_first_bytes() {
         assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(Stranger::NoGrpc));
-        // This is a TLS alert, which is shorter than a frame header.
+        // This is a TLS alert, which is shorter than an HTTP/2 frame header.
         assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);

@@ -1,9 +1,9 @@
 //! Sends traces to a collector by OTLP over HTTP, in its JSON encoding.
 //!
 //! Each task has one trace. The identifiers of the trace and of its spans are derived from the
-//! task's id. So the scheduler and agents add to the same trace without communicating. The queue is
-//! bounded: if the collector is slow or cannot be reached, spans are dropped, and nothing is
-//! delayed.
+//! task's id. So the scheduler and the agents can add spans to the same trace without sending each
+//! other identifiers. The number of spans that wait to be sent is limited. If the collector is slow
+//! or cannot be reached, spans are dropped, and the program's other work is not delayed.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -209,7 +209,8 @@ pub struct TraceExporter {
     failing: bool,
 }
 
-/// Makes a sender, and the exporter that must run to send the sender's spans.
+/// Makes a sender and its exporter. The exporter must run, because it sends the spans that the
+/// sender queues.
 pub fn exporter(collector: Collector, service: Service<'_>) -> (TraceSender, TraceExporter) {
     let (sender, queue) = mpsc::channel(QUEUE);
     let lost = Arc::default();
@@ -361,7 +362,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_collector_delays_nothing() {
-        // No collector listens on the discard port.
+        // Port 9 is the discard port, where no collector listens.
         let collector = "http://127.0.0.1:9".parse().expect("a URL");
         let (sender, exporter) = exporter(collector, Service { name: "a", version: "b", instance: "c" });
         let running = tokio::spawn(exporter.run(std::future::pending()));

@@ -4,8 +4,8 @@
 //! address. Then it runs the operator's command once per lease, with the details of the crawl in
 //! environment variables. The agent limits the command's running time. When the lease ends, the
 //! agent stops the program and all its processes. The agent makes the outcome from the program's
-//! exit status and statistics. The program, not the agent, must pace its requests. A crawl cannot
-//! resume: each lease starts it from the beginning.
+//! exit status and statistics. The program itself, not the agent, must keep the request interval. A
+//! crawl cannot resume: each lease starts it from the beginning.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Sends a crawl's requests one at a time, at a polite pace, and only to vetted addresses. Limits
-//! the time and the size of the responses.
+//! Sends a crawl's requests one at a time, only when `crawl::politeness` permits, and only to
+//! vetted addresses. Limits the time and the size of the responses.
 //!
 //! No other part of the crawler uses the network. The HTTP client resolves names only through
 //! [`GuardedResolver`], so it connects to a vetted address and no name is resolved a second time.
@@ -237,8 +237,8 @@ impl Fetcher {
         }
     }
 
-    /// Records the error that made the newest body incomplete. A decoding error does not affect the
-    /// pace, because it means a faulty page, not an overloaded site.
+    /// Records the error that made the newest body incomplete. A decoding error does not slow the
+    /// crawl down, because it means a faulty page, not an overloaded site.
     pub(super) fn broke_off(&mut self, error: &FetchError) {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);
@@ -334,7 +334,7 @@ impl Fetcher {
     }
 }
 
-/// Classifies a response by what it means for the crawl's pace.
+/// Classifies a response by what it means for the times of later requests.
 fn response_kind(response: &reqwest::Response) -> ResponseKind {
     match response.status().as_u16() {
         429 | 503 => {
@@ -377,7 +377,7 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // By default the library repeats some failed requests. The crawler could neither pace nor
+        // By default the library repeats some failed requests. The crawler could neither delay nor
         // count the repetitions.
         .retry(reqwest::retry::never())
         .no_proxy()

@@ -1,15 +1,16 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! This module is pure: the caller passes the time and the random numbers. This module paces every
-//! request of a crawl, including those for robots.txt, and counts every response. In addition,
-//! requests are sequential: each waits for the previous response.
+//! This module is pure: the caller passes the time and the random numbers. It decides when each
+//! request of a crawl may start, including requests for robots.txt, and counts every response. In
+//! addition, requests are sequential: each waits for the previous response.
 //!
-//! Two requests are at least the interval apart, or the site's crawl-delay if that is longer. A
-//! crawl becomes slower if the first bytes of responses arrive late, or if the scheduler is
-//! disconnected. It pauses after many errors in a short time, and after a response 429 or 503. The
-//! pause after a 429 or 503 takes as long as the response requires; if the response does not say,
-//! the pause doubles with each refusal. Too many consecutive errors open the breaker, which ends
-//! the crawl. Nothing makes a crawl faster than its interval.
+//! The starts of two requests are at least the interval apart, or the site's crawl-delay if that is
+//! longer. A crawl becomes slower if the first bytes of responses arrive late, or if the scheduler
+//! is disconnected. It pauses after many errors in a short time, and after a response 429 or 503.
+//! The pause after a 429 or 503 is as long as the response requires. If the response requires no
+//! certain pause, the pause doubles with each refusal. Too many consecutive errors open the
+//! breaker, which ends the crawl. No rule shortens the time between two requests below the
+//! interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
 //! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that
@@ -32,8 +33,8 @@ pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
 /// minutes, and a site of 100,000 pages more than a day.
 const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
-/// Maximum pause between two requests. A longer pause would end any crawl anyway, and might exceed
-/// the clock's range.
+/// Maximum pause between two requests. A longer pause would exceed the time limit of any ordinary
+/// crawl, and might exceed the clock's range.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 /// The pause after the first 429 or 503, if the response does not say how long to pause. Each
 /// further refusal doubles the pause.
@@ -75,7 +76,7 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
 }
 
-/// The result of a request, as it affects the pace.
+/// The result of a request, as it affects the times of later requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
     /// Any response that is not listed below.
@@ -147,7 +148,7 @@ impl WindowSecond {
 }
 
 impl Politeness {
-    /// Makes a pace of one request per `interval`.
+    /// Makes requests start at least `interval` apart, whatever the site's size.
     pub(super) fn new(interval: Duration) -> Self {
         let slow = interval.min(LONGEST_PAUSE);
         Self {
@@ -167,7 +168,8 @@ impl Politeness {
         }
     }
 
-    /// Permits a pace of one request per `shortest` for large sites.
+    /// Sets the interval for large sites: `shortest`, or the interval for small sites if that is
+    /// shorter.
     pub(super) fn down_to(mut self, shortest: Duration) -> Self {
         self.fast = shortest.min(self.slow);
         self
@@ -312,7 +314,7 @@ impl Politeness {
         requests >= LEAST_REQUESTS && f64::from(errors) > MAX_ERROR_SHARE * f64::from(requests)
     }
 
-    /// Permits no request until `pause` and a random extension are over. Never shortens a longer
+    /// Permits no request until `pause` and its random extension are over. Never shortens a longer
     /// pause.
     fn pause(&mut self, now: Instant, pause: Duration, rng: &mut impl Rng) {
         let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + rng.random_range(0.0..=JITTER));

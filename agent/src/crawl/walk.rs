@@ -79,7 +79,8 @@ pub(super) struct Walk<'a> {
     /// If the site requires a long pause that ends before this time, the crawl is returned to the
     /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if it was not read yet. The visit of its path ends after it is read.
+    /// The newest page, if its links were not extracted yet. The visit of the page's path ends
+    /// after that.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
@@ -167,8 +168,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a frame of the frontier's log that records no visit of a page, for example the frame of
-    /// a sitemap.
+    /// Ends a record of the frontier's log that stands for no visit of a page, for example the
+    /// record of a sitemap.
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();

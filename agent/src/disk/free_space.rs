@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Crawling resumes when this many times the minimum is free. With a factor of 1, one or two
-/// acknowledged outcomes would free enough space to resume for a moment.
+/// Crawling resumes when this many times the minimum is free. If crawling resumed at the minimum
+/// itself, the removal of one or two acknowledged outcomes would free enough space to resume for a
+/// moment.
 const RESUME_AT: u64 = 2;
 
 /// Time limit for reading the free space. A disk that takes longer counts as unusable.

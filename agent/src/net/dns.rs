@@ -2,8 +2,8 @@
 //! connect.
 //!
 //! Each agent resolves names itself, with the system's or the configured name servers, because DNS
-//! returns different addresses in different places. IP literals need no query, in any spelling that
-//! URLs permit.
+//! may return different addresses to agents in different cities. An IP literal needs no query,
+//! whatever its spelling.
 //!
 //! Answers, including negative ones, are cached for their TTL, which the constants below limit.
 //! Callers must vet every address before using it, even if the address comes from the cache.
@@ -30,8 +30,9 @@ const LONGEST_KEPT: Duration = Duration::from_secs(3600);
 /// Maximum time for which a negative answer is cached. It is short so that a repaired name works
 /// within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
-/// Minimum time for which a negative answer is cached. Some servers set no TTL. Without this
-/// minimum, every connection to a site without IPv6 would cause a query for its IPv6 address.
+/// Minimum time for which a negative answer is cached. Some servers set no TTL. If their answers
+/// were not cached, every connection to a site without an IPv6 address would cause another query
+/// for that address.
 const SHORTEST_MISSED: Duration = Duration::from_secs(10);
 /// Maximum number of a host's addresses to use. A name can have hundreds of addresses, and each may
 /// cost a connection attempt.

@@ -158,9 +158,9 @@ const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 /// Kinds of addresses that never pass as a beacon, whatever networks the operator allows.
 const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
-/// The refused IPv4 networks of the IANA special-purpose registry. Addresses that clouds reserve
-/// inside other networks come first (Alibaba's metadata service, Azure's host), because the first
-/// matching entry gives the reason.
+/// The refused IPv4 networks: those of the IANA special-purpose registry, and two addresses of
+/// clouds (Alibaba's metadata service, and Azure's host). The addresses of clouds come first,
+/// because the first matching entry gives the reason.
 const V4: [(Ipv4Net, &str); 17] = [
     (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),
     (Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32), METADATA),

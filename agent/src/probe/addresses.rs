@@ -3,11 +3,11 @@
 //!
 //! The scheduler gives the lock of an address to only one order of all agents at a time, and the
 //! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
-//! address, the prober reports that address and sends nothing to it. The scheduler orders the site
-//! again when the lock of that address is free. Without locks, a machine with many names could get
-//! one request a second for each name. If another order on this agent is using the address, the new
-//! order waits for a few seconds. If the address is still in use then, the prober reports this
-//! address to the scheduler in the same way.
+//! address, the prober reports that address and sends nothing to it. The scheduler orders the
+//! measurement again when the lock of that address is free. Without locks, a machine with many
+//! names could get one request a second for each name. If another order on this agent is using the
+//! address, the new order waits for a few seconds. If the address is still in use after that time,
+//! the prober reports the address, and the scheduler orders the measurement again later.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -65,7 +65,7 @@ pub(crate) struct TimedResponse {
     pub(crate) rtt: Duration,
     status: StatusCode,
     pub(crate) location: Option<String>,
-    /// Whether the connection can carry another request.
+    /// Whether the connection can be used for another request.
     pub(crate) reusable: bool,
 }
 
@@ -116,9 +116,9 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and keeps its address for later connections. The time limit covers
-    /// all addresses: each gets an equal share of the remaining time. So a host with many addresses
-    /// that drops packets takes no longer than other hosts.
+    /// Opens a TCP connection, and keeps its address for later connections. The time limit is for
+    /// all attempts together: each address that is tried gets an equal share of the remaining time.
+    /// So a host that drops packets takes no longer if it has several addresses.
     pub(crate) async fn tcp(&mut self) -> Result<TcpConnection, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;

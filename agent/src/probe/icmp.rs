@@ -54,8 +54,8 @@ pub(crate) async fn sample(
     }
 }
 
-/// A random identifier. Process ids are not unique enough, because every raw socket of a machine
-/// receives the replies to all containers, and two containers may use the same process id.
+/// A random identifier. A process id would not be unique. Every raw socket of a machine receives
+/// the replies to all containers, and processes in two containers may have the same id.
 fn identifier() -> PingIdentifier {
     PingIdentifier(rand::random())
 }

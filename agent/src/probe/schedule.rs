@@ -1,10 +1,10 @@
 //! Decides a prober's next step: warm a connection up, take a sample, or stop. This module is pure.
 //!
 //! Samples are taken on a warm connection. If the server closes the connection between two samples,
-//! the prober opens another one. A sample counts as lost only after `CLOSURES_A_SAMPLE` connections
-//! were closed. If the server closes the connection after every response, no connection is ever
-//! warm. If the first sample shows this, the first request of each connection is the sample
-//! instead. The handshakes are still timed separately.
+//! the prober opens another one. A sample counts as lost only after the server has closed
+//! `CLOSURES_A_SAMPLE` connections. If the server closes the connection after every response, no
+//! connection is ever warm. If the first sample shows this, the first request of each connection is
+//! the sample instead. The handshakes are still timed separately.
 
 /// Number of closed connections after which a sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
@@ -104,9 +104,9 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Simulates a prober whose connections become warm. `warm` has the events of its samples in
-    /// order, and its last event is repeated. `cold` is the event of every cold sample. Returns the
-    /// steps taken, and the number of lost samples.
+    /// Simulates a prober whose connections become warm. `warm` lists the events of the samples in
+    /// order; the last event in the list is repeated. `cold` is the event of every cold sample.
+    /// Returns the steps taken, and the number of lost samples.
     fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
         let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {

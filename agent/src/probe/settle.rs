@@ -18,7 +18,7 @@ pub(crate) struct SettledEndpoint<'a> {
     pub(crate) endpoint: Endpoint<'a>,
     pub(crate) connection: Connection,
     pub(crate) phases: Phases,
-    /// Whether the connection can carry another request.
+    /// Whether the connection can be used for another request.
     pub(crate) reusable: bool,
 }
 
@@ -71,7 +71,7 @@ async fn first_that_answers<'a>(
     for origin in &target.candidates {
         match answer_of(context, target, origin.clone(), timeout, pacer, observe).await {
             Ok(found) => return Ok(found),
-            // The other scheme has the same name and addresses, so trying it would fail too.
+            // Trying the other scheme would fail too, because it has the same name and addresses.
             Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
             Err(error) => failure = Some(error),
         }

@@ -3,7 +3,7 @@
 //! All sites at one address have the same network path, and the round trip measures this path. So a
 //! prober reuses a recent measurement with the same address, port, scheme and metric. Every prober
 //! resolves names itself and shares only its own measurements, because a name may resolve to
-//! different addresses in different places.
+//! different addresses in different cities.
 //!
 //! However, a server may take longer for one name than for another. So a fraction (`CHECKED_SHARE`)
 //! of the sites that could share a measurement is measured anyway, and the two measurements are
@@ -17,17 +17,17 @@ use super::{HostMeasurement, Metric};
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Scheme;
 
-/// The fraction of shareable measurements that are checked: one in fifty. With ten sites at an
-/// address and nine probers for each, 81 measurements could be shared. The probability to detect a
-/// server that treats its names differently is then 80 %. Checking costs 2 % of the requests that
-/// sharing saves.
+/// The fraction of shareable measurements that are checked: one in fifty. If nine probers measure
+/// ten sites at an address, each prober could share nine measurements, so 81 could be shared in
+/// total. The probability that at least one of the 81 is checked is 80 %, and a check detects a
+/// server that treats its names differently. Checking costs 2 % of the requests that sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
 /// Each measurement has a standard error of 2 % (`stopping`), so two correct measurements exceed
 /// this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
-/// A difference up to this is always tolerated, because even at a nearby server the response times
-/// of pages differ by this much.
+/// A difference up to this is always tolerated. At a nearby server, two sites' response times may
+/// differ by this much, and by more than [`TOLERANCE`], although the network path is the same.
 const TOLERATED: Duration = Duration::from_millis(2);
 /// Time for which nothing is shared at an address after its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);
@@ -110,7 +110,8 @@ fn agree(a: &[Duration], b: &[Duration]) -> bool {
 }
 
 /// A uniform pseudo-random number from 0 to 1, computed from an order's number (the finaliser of
-/// splitmix64, Steele et al. 2014). So repeating an order gives the same decision.
+/// splitmix64, Steele et al. 2014). So a repeated order leads to the same decision, to share or to
+/// check.
 pub fn draw(order: i64) -> f64 {
     let mut bits = order.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

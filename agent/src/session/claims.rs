@@ -1,6 +1,6 @@
-//! Sends crawls' claims of addresses, which are their requests for permits, to the scheduler, and
-//! passes the replies to the crawls. If the session breaks, the next session sends unanswered
-//! claims again.
+//! Sends claims of addresses to the scheduler, and passes the replies to the crawls. A crawl's
+//! claim of an address is its request for a permit to connect to the address. If the session
+//! breaks, the next session sends unanswered claims again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 use crate::disk::outbox::LeaseKey;
 
-/// Maximum number of queued claims of addresses. A crawl makes no second claim before the reply to
-/// its first.
+/// Maximum number of queued claims of addresses. A crawl makes no second claim before it gets the
+/// reply to its first claim.
 const WAITING: usize = 64;
 
 /// A crawl's claim of an address, and the channel for the reply.

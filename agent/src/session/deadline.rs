@@ -4,9 +4,10 @@
 use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
-/// Fraction of the time to the deadline after which crawls count as disconnected. While the
-/// connection works, the next heartbeat is sent earlier, after at most 0.6 of that time. A
-/// heartbeat interval is at most half of a lease's lifetime, and varies by a fifth.
+/// Fraction of the time to the deadline after which crawls count as disconnected. A heartbeat
+/// interval is at most half of a lease's lifetime, and varies by up to a fifth. So while the
+/// connection works, the next heartbeat is sent earlier, after at most 0.6 of the time to the
+/// deadline.
 const SILENT_SHARE: f64 = 0.75;
 
 /// The deadline of all leases. There is none before the first welcome, and none after the deadline

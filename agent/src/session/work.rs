@@ -45,7 +45,7 @@ const SITE_ORDERS: usize = 512;
 /// measurements disturb each other.
 const BEACON_ORDERS: usize = 4;
 /// Maximum number of unacknowledged outcomes in addition to one per slot. They are needed because
-/// the scheduler grants the next leases before the agent gets the acknowledgements.
+/// the scheduler may grant a new lease before it acknowledges the outcome of the previous lease.
 const SPARE_OUTCOMES: usize = 64;
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
 /// full, a checkpoint is dropped, and the crawl makes another a minute later.
@@ -449,7 +449,8 @@ mod tests {
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
-        // Stop the crawls. This happens if the deadline passes while the scheduler responds slowly.
+        // Stop the crawls, as the agent does if the deadline passes while the scheduler responds
+        // slowly.
         work.stop_crawls();
         let mut ended = Vec::new();
         let slow = async {

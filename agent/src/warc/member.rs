@@ -108,7 +108,8 @@ impl Gzip {
         compressed
     }
 
-    /// Compresses all of `bytes`. The final flush also empties the compressor and ends its stream.
+    /// Compresses all of `bytes`. If `flush` is `Finish`, also empties the compressor and ends its
+    /// stream.
     fn compress_all(&mut self, mut bytes: &[u8], flush: FlushCompress) -> io::Result<()> {
         let is_last = matches!(flush, FlushCompress::Finish);
         let mut status = Status::Ok;

@@ -7,8 +7,8 @@ use std::fmt;
 
 /// The encodings that the crawler sends in `Accept-Encoding`.
 pub(super) const ACCEPTED: &str = "gzip, br, zstd";
-/// Maximum expansion factor of a body. Text expands about 20 times, a decompression bomb 1000
-/// times.
+/// Maximum number of decoded bytes per encoded byte of a body. Text has about 20, a decompression
+/// bomb about 1000.
 pub(super) const MAX_EXPANSION: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

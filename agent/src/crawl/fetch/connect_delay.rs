@@ -1,11 +1,11 @@
-//! Delays a crawl's new connection by a few milliseconds, because the previous connection is
-//! usually free again by then.
+//! Delays a crawl's new connection by a few milliseconds. The previous connection is usually free
+//! before the delay ends, and the new connection is then not made.
 //!
 //! The HTTP library returns a connection to its pool only after a background task of the library
-//! has seen the end of the last body. A request that is sent earlier finds no free connection. It
-//! starts a new connection, and uses the new or the previous one, whichever is ready earlier. The
-//! pool completes the new connection in any case. So a handshake is wasted, and the new connection
-//! replaces the previous one in the pool.
+//! has seen the end of the last body. A request that is sent earlier finds no free connection. Such
+//! a request starts a new connection, and uses the new or the previous connection, whichever is
+//! ready first. The pool completes the new connection in any case. So a handshake is wasted, and
+//! the new connection replaces the previous one in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! Builds the form in which a request and the head of its response are stored: HTTP/1.1 syntax,
-//! whatever version was used.
+//! even if HTTP/2 was used.
 //!
 //! The library has already parsed the response. Therefore header names are in lower case, and
 //! fields with the same name are adjacent. The transfer encoding is removed together with its

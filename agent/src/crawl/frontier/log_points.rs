@@ -1,6 +1,7 @@
-//! Records the moments of a crawl at which a checkpoint could have the crawl's state, and from
-//! which position to read the log for each moment. Moments and positions are updated with every
-//! frame, so that making a checkpoint reads little more of the log than fits into the checkpoint.
+//! A checkpoint has the state of its crawl at one moment. This module records the possible moments,
+//! and for each the position from which to read the frontier's log. Moments and positions are
+//! updated with every frame (a record in the log), so that making a checkpoint reads little more of
+//! the log than fits into the checkpoint.
 //!
 //! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Whether a
 //! queue fits is known only when the checkpoint is made, because the queue's paths are compressed
@@ -14,7 +15,8 @@ pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
 /// could take much memory. Each path takes about 50 bytes of memory, but an empty path takes only
 /// two bytes in the checkpoint, which compress to a thousandth. Real queues hardly ever reach the
-/// limit, because a checkpoint with so many paths has room for only one and a half bytes per path.
+/// limit: a checkpoint with so many paths has room for only one and a half bytes per path, and real
+/// paths need more.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
 /// Maximum number of fingerprints in a checkpoint. So many fingerprints would fill it completely.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
@@ -28,7 +30,7 @@ const MARK_EVERY: u64 = 4096;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
-/// A moment of a crawl between two frames.
+/// A moment of a crawl between two frames of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LogPoint {
     pub(super) end: LogOffset,

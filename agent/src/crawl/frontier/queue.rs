@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt as _;
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
 
-/// Number of unwritten bytes at which frames must be written to the file.
+/// Number of unwritten bytes at which the log's frames must be written to its file.
 const MAX_UNWRITTEN: usize = 256 << 10;
 
-/// Returns paths in the order of the frames that added them.
+/// Returns paths in the order in which the frames of the log added them.
 #[derive(Debug)]
 pub(super) struct Queue {
     log: FrontierLog,
@@ -24,7 +24,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Opens the queue of a log. Its first `visited` paths are skipped.
+    /// Opens the queue of a log. The first `visited` paths of the queue are skipped.
     pub(super) const fn new(log: FrontierLog, start: LogOffset, visited: u64) -> Self {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }

@@ -16,8 +16,8 @@ use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
-/// Interval between checkpoints of a crawl. If an agent is lost, at most this much of the crawl is
-/// repeated.
+/// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
+/// part of the crawl since the last checkpoint.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);

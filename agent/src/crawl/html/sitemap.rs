@@ -126,7 +126,7 @@ impl Default for Syntax {
     }
 }
 
-/// The kind of an entry, represented by a function that returns the list for such entries.
+/// The kind of an entry, represented by a function that returns the list for entries of this kind.
 type EntryKind = fn(&mut Sitemap) -> &mut Vec<String>;
 
 fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
@@ -206,7 +206,8 @@ impl XmlParser {
 
     fn end(&mut self, tag: &[u8]) -> Option<(EntryKind, Vec<u8>)> {
         if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
-            // A URL that is too long is dropped when it ends. Do not let it grow until then.
+            // A URL that is too long is dropped when its element ends. Do not let the URL grow
+            // further before that.
             if let Some(url) = self.url.as_mut().filter(|url| url.len() <= MAX_WRITTEN_BYTES) {
                 url.extend_from_slice(section);
             }

@@ -41,8 +41,8 @@ pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     if to_end { rest.ends_with(last) } else { rest.contains(last) }
 }
 
-/// Whether a byte is written without an escape. All other bytes are escaped, because some URLs
-/// escape these bytes and others do not.
+/// Whether a byte is written without an escape. All other bytes are escaped, because these bytes
+/// are escaped in some URLs and unescaped in others.
 const fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'/' | b'%' | b'?' | b'&' | b'=' | b'-' | b'.' | b'_' | b'~' | b'+' | b';' | b':')

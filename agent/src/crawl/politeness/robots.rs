@@ -2,9 +2,9 @@
 //! requested (RFC 9309).
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
-//! everything, because its rules are unknown. Redirects are followed, even to other hosts. These
-//! requests are vetted and paced like all others. All crawls of the agent use the rules for a day;
-//! a longer crawl fetches them again.
+//! everything, because its rules are unknown. Redirects are followed, even to other hosts. The
+//! guard vets these requests, and `crawl::politeness` delays them, like all requests. All crawls of
+//! the agent use the rules for a day; a longer crawl fetches them again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -57,7 +57,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
-    // The IPv6 forms are different addresses, which `127.0.0.1/32` does not allow.
+    // Some of these addresses contain `127.0.0.1`, but `127.0.0.1/32` allows none of them.
     for host in DISGUISED.split(' ') {
         let before = connections(&secrets);
         crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;

@@ -163,8 +163,8 @@ async fn http2_is_used_on_one_connection_if_offered() {
 async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
     for bad in [
         (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as FrameReply,
-        // REFUSED_STREAM permits the client to repeat the request, but the crawler must pace the
-        // repetition.
+        // REFUSED_STREAM permits the client to repeat the request at once, but the crawler must
+        // keep the request interval.
         |id| (frame(RESET, 0, id, &7_u32.to_be_bytes()), false),
         |id| ([header(id, &[OK]), frame(RESET, 0, id, &2_u32.to_be_bytes())].concat(), false),
     ] {

@@ -18,7 +18,7 @@ const MAX_SITEMAPS: usize = 50;
 
 impl Walk<'_> {
     /// Queues the entries of those sitemaps that robots.txt names and that have the site's origin.
-    /// Each sitemap adds one frame to the frontier's log.
+    /// Each sitemap adds one record to the frontier's log.
     pub(super) async fn read_sitemaps(&mut self) -> Result<(), WalkEnd> {
         let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();

@@ -1,5 +1,6 @@
-//! Reads a received page while the crawl waits for the response to its next request, so that
-//! reading costs the crawl no time. This does not change the pace of the requests.
+//! Reads a received page, which means to extract and queue its links, while the crawl waits for the
+//! response to its next request. So reading costs the crawl no time, and requests are sent at the
+//! same times as without it.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,9 @@ use crate::crawl::politeness::robots::RobotsRules;
 /// buffers.
 const MOST_UNREAD: usize = 64 << 10;
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
-/// the next request. Otherwise it would process the response late, and measure too long a round
-/// trip. An ordinary page takes a tenth of this time. In tests the limit is higher, because without
-/// optimisation every page would exceed it.
+/// the next request. Otherwise the crawl would process the response late, and measure too long a
+/// round trip. An ordinary page takes a tenth of this time. In tests the limit is higher, because
+/// without optimisation every page would exceed it.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
 /// A page that is being received, or is received but not read yet.
@@ -138,7 +139,7 @@ impl Walk<'_> {
         let Self { rules, policy, frontier, state_writer, ledger, watch, fetcher, .. } = self;
         let mut step_state = StepState { rules, policy, frontier, state_writer, ledger, watch: *watch };
         let reading = async {
-            // Yield first, so that the connection's task can send the request.
+            // Yield first, so that the connection's tokio task can send the request.
             tokio::task::yield_now().await;
             let began = Instant::now();
             step_state.read(page).await;
@@ -146,9 +147,9 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run the request and the reading concurrently, because both may need a place in the queue
-        // of the writer that stores pages. If the request stood still, it could hold a place for
-        // which the reading waits.
+        // Run the request and the reading concurrently, because both may wait for room in the queue
+        // of the writer that stores pages. If the request were not polled meanwhile, it could keep
+        // room for which the reading waits.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

@@ -61,8 +61,8 @@ impl ExistingSettings {
         with_ca: bool,
         response: &EnrolResponse,
     ) -> Result<(String, Config), ConfigError> {
-        // Parse the unchanged file first, so that errors name the right lines. It may lack settings
-        // that are set below.
+        // Parse the unchanged file first, so that errors name the right lines. The file may lack
+        // settings that are set below.
         let before = Config::parse(&self.file, text);
         let mut document: DocumentMut = match text.parse() {
             Ok(document) => document,

@@ -1,4 +1,4 @@
-//! Tests the pace of a crawl while the agent is disconnected.
+//! Tests that a crawl sends fewer requests while the agent is disconnected.
 
 use super::*;
 
@@ -24,8 +24,9 @@ async fn a_broken_session_doubles_the_interval() {
     let four = server.until(|seen| seen.len() >= 4);
     tokio::time::timeout(Duration::from_secs(20), four).await.expect("robots.txt and three pages");
     let asked = server.requests();
-    // The request that was waiting when the session broke still had the normal pace; later requests
-    // are slower. Allow for a request that arrives slightly late.
+    // The request that was waiting when the session broke was still sent after the normal interval.
+    // Later requests are sent after twice that interval. Allow for a request that arrives slightly
+    // late.
     let apart = asked[3].at.duration_since(asked[2].at);
     assert!(apart >= Duration::from_millis(800), "{apart:?}");
 }

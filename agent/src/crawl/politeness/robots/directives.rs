@@ -8,8 +8,8 @@
 
 use crate::net::user_agent::UserAgent;
 
-/// Directives that have a value after a colon. The check for product tokens must not mistake them
-/// for a token.
+/// Directives that have a value after a colon. The check for product tokens must not mistake the
+/// names of these directives for product tokens.
 const WITH_VALUE: [&str; 4] = ["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 /// Whether a list of directives forbids following a page's links.

@@ -181,8 +181,8 @@ fn value_of(key: Key, value: &[u8]) -> Option<String> {
     let text = || str::from_utf8(value).ok();
     match key {
         Key::Agent => Some(name_in(value)),
-        // Empty patterns are kept. They never decide, but they end the list of product tokens at
-        // the head of a group.
+        // Empty patterns are kept. They have no effect on any path, but they end the list of
+        // product tokens at the head of a group.
         Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
         Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
         Key::Sitemap => text().map(str::to_owned),
