@@ -52,8 +52,8 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 };
 
 /// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
-/// cannot start, if the server of the beacon or of the metrics ends, or if another machine was
-/// enrolled under the agent's name. After any other error the agent retries.
+/// cannot start, or if the server of the beacon or of the metrics ends. Also fails if another
+/// machine was enrolled under the agent's name. After any other error the agent retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     // Check the command before anything else, because a missing command is the operator's most
     // likely mistake.

@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum concurrent connections. More are not needed. Each agent measures at most a few dozen
-/// beacons, a few at a time, so only a few agents are connected to one beacon at the same time. Few
-/// programs read metrics.
+/// beacons, and only a few of them at the same time. So few agents are connected to one beacon at
+/// any moment. Few programs read metrics.
 const MAX_CONNECTIONS: usize = 256;
 /// Idle time after which a full listener may close a connection to admit a new one. It is longer
 /// than a prober's pause between two samples.

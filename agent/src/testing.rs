@@ -228,8 +228,8 @@ impl TestServer {
     /// Waits until the received requests satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[SeenRequest]) -> bool) {
         loop {
-            // Start listening before the check. A request between the check and the wait would be
-            // missed otherwise.
+            // Start listening before the check. Otherwise a request between the check and the wait
+            // would be missed.
             let news = self.log.news.notified();
             if done(&self.log.seen.lock().unwrap()) {
                 return;

@@ -1,5 +1,5 @@
-//! Tests of the `landfall-agent` binary. Killed crawls resume. Mistakes are reported, and so are
-//! private networks that the guard permits. Nothing in the environment redirects the agent's
+//! Tests of the `landfall-agent` binary. Killed crawls resume. The binary reports mistakes, and
+//! private networks that the guard permits. Environment variables for proxies do not redirect its
 //! requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]

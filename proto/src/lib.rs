@@ -3,7 +3,7 @@
 //! recognise servers that are not schedulers (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and
-//! compares it with the committed code, so builds do not need the generator.
+//! compares it with the committed code. So builds do not need the generator.
 
 pub mod json;
 pub mod log;

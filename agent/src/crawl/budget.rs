@@ -56,7 +56,7 @@ pub(super) struct Ledger {
     /// The cause of the first error, and its message.
     pub(super) first_error: Option<(Trouble, String)>,
     pub(super) last_error: Option<String>,
-    /// Whether a page exceeded the size limit of one page.
+    /// Whether a page was cut at the size limit of a page.
     pub(super) page_cut: bool,
 }
 

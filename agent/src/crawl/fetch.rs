@@ -79,7 +79,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a request returned no response, or only part of one.
+/// Why a request returned no response, or only a part of a response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error(transparent)]

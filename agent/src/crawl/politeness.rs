@@ -44,8 +44,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// A crawl pauses for `WINDOW_PAUSE` after too many errors: if at least `LEAST_REQUESTS` requests
-/// were sent in the last `WINDOW`, and more than `MAX_ERROR_SHARE` of these requests failed.
+/// A crawl pauses for `WINDOW_PAUSE` if it sent at least `LEAST_REQUESTS` requests in the last
+/// `WINDOW`, and more than `MAX_ERROR_SHARE` of these requests failed.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;

@@ -2,9 +2,9 @@
 //! restart.
 //!
 //! If a task is leased to this agent again, the new lease takes over the file of the previous
-//! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is too old.
-//! Files are found by an index in memory. It is built at the start and stays correct, because only
-//! one process uses the folder.
+//! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is older
+//! than seven days. Files are found by an index in memory. The index is built at the start and
+//! stays correct, because only one process uses the folder.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -37,7 +37,7 @@ pub struct CrawlFiles {
 
 #[derive(Debug)]
 struct FileIndex {
-    /// For each task, the tokens of its leases that have files, or may have them.
+    /// For each task, the tokens of its leases that have files or may have files.
     tokens: HashMap<i64, BTreeSet<i64>>,
     swept_at: Instant,
 }

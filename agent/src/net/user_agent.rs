@@ -30,7 +30,7 @@ pub struct BadProduct(String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
     token: String,
-    /// The version with its slash; empty if there is none.
+    /// A slash and the version; empty if there is no version.
     version: String,
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn find<'a>(
         match answer_of(context, target, next, timeout, pacer, observe).await {
             Ok(moved) => (found, location) = moved,
             Err(refused @ ProbeError::Guard(_)) => return Err(refused),
-            // The new origin does not respond, so keep the origin that did.
+            // The new origin does not respond, so keep the origin that responded.
             Err(_) => return Ok(found),
         }
     }

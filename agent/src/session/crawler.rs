@@ -18,7 +18,7 @@ use crate::warc::Store;
 pub(super) struct LeasedCrawl {
     pub(super) key: LeaseKey,
     pub(super) job: Job,
-    /// The checkpoint of an earlier crawl; empty if there is none.
+    /// The checkpoint from which the crawl can resume; empty if there is none.
     pub(super) checkpoint: Vec<u8>,
     /// Whether the policy wants pages to be stored.
     pub(super) stores_pages: bool,

@@ -42,7 +42,7 @@ impl Schedulers {
     }
 
     /// Replaces the unconfigured URLs by those that the current scheduler reports. Ignores invalid
-    /// URLs, and URLs that differ from the current URL in whether they use TLS.
+    /// URLs. If the current URL uses TLS, also ignores plaintext URLs; otherwise, TLS URLs.
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);

@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// messages: for example, a redirect target may be 64 KiB long.
 const MAX_SENTENCE: usize = 500;
 
-/// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this one.
+/// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this value.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum lifetime of a lease, whatever the scheduler sets. It limits how long a disconnected
 /// agent continues to crawl.

@@ -63,8 +63,9 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// Waits for the next message that is not a claim of an address (a request for a permit), and
-    /// grants all claims that come before it. Returns `None` if the agent closed the stream.
+    /// Waits for the next message that is not a claim of an address, and grants the claims that
+    /// come before this message. A claim is a crawl's request for a permit. Returns `None` if the
+    /// agent closed the stream.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next_or_claim().await {

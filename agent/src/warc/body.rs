@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::disk::folder::blocking;
 
-/// Maximum bytes of one body in memory. A longer body is moved to a file. Fifty crawls then use at
-/// most 12.5 MiB.
+/// Maximum bytes of one body in memory. A longer body is moved to a file. So the bodies of fifty
+/// crawls use at most 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
 /// Number of bytes per read from the file.
 const READ: usize = 64 << 10;

@@ -1,5 +1,5 @@
 //! Computes digests of stored content with SHA-256. SHA-1 is not used, because a site's operator
-//! could make two pages with the same SHA-1.
+//! could make two pages with the same SHA-1 digest.
 
 use data_encoding::BASE32;
 use sha2::{Digest as _, Sha256};

@@ -9,7 +9,7 @@ const CLOSED: &str = ".warc.gz";
 const LINES: &str = ".jsonl";
 
 /// The common name of a WARC file and its index, without suffixes: the agent's name, the time `at`
-/// which the file was created, and a number.
+/// of the file's creation, and a number.
 pub(super) fn stem(name: &str, at: SystemTime, number: u32) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
     let name: String = name.chars().take(100).map(|c| if is_plain(c) { c } else { '-' }).collect();

@@ -393,7 +393,7 @@ proptest! {
         let all = all_records(folder.path());
         prop_assert_eq!(all.len(), 1 + 2 * made.len());
         for (record, (url, head, body)) in all[1..].iter().step_by(2).zip(&made) {
-            // Whatever the field contains, it must be one line.
+            // The field must be one line, whatever the URL contains.
             let read = record.field("WARC-Target-URI").unwrap();
             prop_assert!(!read.contains(char::is_control) || read.chars().all(|c| !c.is_ascii_control()));
             prop_assert_eq!(read.len() >= url.len(), true);

@@ -8,8 +8,8 @@ use std::path::Path;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Maximum bytes of the output's beginning in the file. A crawler that prints one line per page
-/// needs hours to print more.
+/// Maximum bytes of the output's beginning that are stored in the file. A crawler that prints one
+/// line per page needs hours to print more.
 const HEAD: usize = 1 << 20;
 /// Maximum bytes of the output's end, which is in memory until the output is complete.
 const TAIL: usize = 16 << 10;

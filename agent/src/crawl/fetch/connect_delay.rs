@@ -63,8 +63,8 @@ where
         async move {
             if waits {
                 // The pool completes an abandoned connection in another tokio task, whereas a crawl
-                // stays in one tokio task. So a changed task id means that this connection is no
-                // longer needed.
+                // stays in one tokio task. So if the task id has changed, the crawl uses the
+                // previous connection and no longer needs this one.
                 let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;
                 if tokio::task::try_id() != task {

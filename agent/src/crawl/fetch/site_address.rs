@@ -3,9 +3,9 @@
 //!
 //! The scheduler limits the requests of all agents to each address, for all sites at the address.
 //! So a crawl requests a permit before it connects to an address, and then stays with that address.
-//! It requests another permit only if the site's name no longer resolves to the address, or if the
-//! address does not respond and the site has another address. A crawl keeps its permits until it
-//! ends. A crawl started by hand needs no permit.
+//! It requests another permit in two cases: the site's name no longer resolves to the address, or
+//! the address does not respond and the site has another address. A crawl keeps its permits until
+//! it ends. A crawl started by hand needs no permit.
 
 use std::fmt;
 use std::net::IpAddr;

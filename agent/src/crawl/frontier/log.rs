@@ -58,7 +58,7 @@ pub(in crate::crawl) struct CrawlTotals {
     /// Links that were not followed because they lead into a trap.
     #[prost(uint32, tag = "7")]
     pub(in crate::crawl) trapped: u32,
-    /// Whether a page exceeded the size limit of one page.
+    /// Whether a page was cut at the size limit of a page.
     #[prost(bool, tag = "8")]
     pub(in crate::crawl) page_cut: bool,
     /// Whether paths were dropped because the queue was full.
@@ -97,7 +97,7 @@ pub(super) struct LogFrame {
     /// Fingerprints of paths beyond the depth limit.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) beyond: Vec<u8>,
-    /// The totals at the end of the frame.
+    /// The totals of the crawl after this frame.
     #[prost(message, required, tag = "5")]
     pub(super) totals: CrawlTotals,
     /// The names of other sites to which a page links.
@@ -208,8 +208,8 @@ impl FrontierLog {
         self.written += u64::try_from(bytes).expect("a length");
     }
 
-    /// The file to sync, and the position up to which a sync makes it safe; `None` if everything is
-    /// synced. Call [`FrontierLog::was_synced`] after the sync.
+    /// The file to sync, and the position up to which its content is safe after the sync; `None` if
+    /// everything is synced. Call [`FrontierLog::was_synced`] after the sync.
     pub(super) fn to_sync(&self) -> Option<(Arc<File>, LogOffset)> {
         (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
     }

@@ -13,10 +13,10 @@ use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 /// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
-/// could take much memory. Each path takes about 50 bytes of memory, but an empty path takes only
-/// two bytes in the checkpoint, which compress to a thousandth. Real queues hardly ever reach the
-/// limit: a checkpoint with so many paths has room for only one and a half bytes per path, and real
-/// paths need more.
+/// could take much memory. Each path takes about 50 bytes of memory. An empty path takes only two
+/// bytes in the checkpoint, and many such paths compress to a thousandth of that size. Real queues
+/// hardly ever reach the limit: a checkpoint with so many paths has room for only one and a half
+/// bytes per path, and real paths need more.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
 /// Maximum number of fingerprints in a checkpoint. So many fingerprints would fill it completely.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
@@ -25,7 +25,7 @@ pub(super) const MOST_KNOWN: u64 = 1 << 16;
 /// The last class is the empty queue.
 pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
-/// The position in the log is recorded for one in this many paths.
+/// After this many queued paths, the position in the log is recorded again.
 const MARK_EVERY: u64 = 4096;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;

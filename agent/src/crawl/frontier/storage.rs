@@ -39,7 +39,7 @@ pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
 pub struct CrawlStorage {
     /// The file for the crawl's state; if `None`, the state is not stored.
     pub file: Option<PathBuf>,
-    /// The checkpoint of the agent that had the lease before; empty if there is none.
+    /// The checkpoint that the scheduler sent with the lease; empty if there is none.
     pub checkpoint: Vec<u8>,
     pub on_snapshot: Option<SnapshotSink>,
     /// Stores the pages; if `None`, no pages are stored.

@@ -282,8 +282,8 @@ async fn the_visits_of_a_checkpoint_are_on_the_disk() {
 }
 
 proptest! {
-    // The crawler requests a page before it reads the previous one, so up to two returned paths are
-    // not yet marked as visited.
+    // The crawler requests a page before it reads the previous page. So up to two paths that the
+    // frontier has returned are not yet marked as visited.
     #[test]
     fn the_bytes_of_queued_paths_are_exact_before_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();

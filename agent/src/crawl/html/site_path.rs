@@ -149,7 +149,8 @@ impl Site {
             url.set_path(&path.text);
             return Some(url);
         }
-        // `join` would be wrong here, because it would read the path `//host/` as another host.
+        // `join` would be wrong here, because it would read a path such as `//host/` as a URL of
+        // another host.
         let url = Url::parse(&format!("{}{}", self.origin, path.text)).ok()?;
         (self.path(&url)? == *path).then_some(url)
     }

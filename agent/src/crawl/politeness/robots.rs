@@ -82,7 +82,7 @@ impl RobotsRules {
 
     pub(in crate::crawl) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.file.delay(&self.groups)?;
-        // An infinite value, or one beyond the clock's range, becomes the maximum.
+        // An infinite value, or a value beyond the clock's range, becomes the maximum.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
 }
@@ -153,8 +153,7 @@ async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
         if text.len() > MAX_BYTES {
-            // Drop the line that was cut, because it could have another meaning than the whole
-            // line.
+            // Drop the last line, which was cut: it could have another meaning than the whole line.
             let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
             text.truncate(end);
             break;

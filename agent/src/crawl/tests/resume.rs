@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use super::*;
 
-/// A site of 202 pages. The start page and the first 20 pages link to ten more pages and to
-/// themselves.
+/// A site of 202 pages: the start page, and the pages 0 to 200. The start page links to pages 0 to
+/// 10. Each of the pages 0 to 19 links to itself and to ten pages.
 fn tree(path: &str) -> Reply {
     let number: u32 = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
     match number {

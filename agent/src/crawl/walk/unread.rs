@@ -1,6 +1,6 @@
-//! Reads a received page, which means to extract and queue its links, while the crawl waits for the
-//! response to its next request. So reading costs the crawl no time, and requests are sent at the
-//! same times as without it.
+//! Reads a received page (extracts and queues its links) while the crawl waits for the response to
+//! its next request. So reading costs the crawl no time. It does not change the times at which
+//! requests are sent.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 
-/// Maximum bytes of a page that are kept in order to read it later. The few larger pages are read
-/// as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of growing
-/// buffers.
+/// Maximum bytes of a page that are kept in order to read it later. Larger pages, which are few,
+/// are read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of
+/// growing buffers.
 const MOST_UNREAD: usize = 64 << 10;
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
 /// the next request. Otherwise the crawl would process the response late, and measure too long a
@@ -27,8 +27,8 @@ const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration:
 /// A page that is being received, or is received but not read yet.
 pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
-    /// Received bytes that are not read yet. They are copied because a slice of one byte could keep
-    /// a whole buffer of the library allocated.
+    /// Received bytes that are not read yet. They are copied, because even a slice of one byte
+    /// would keep a whole buffer of the HTTP library allocated.
     held: Vec<u8>,
     received: usize,
     /// The depth of the page's links.

@@ -154,7 +154,7 @@ folder = '/srv/pages'
 async fn an_invalid_file_is_refused_before_the_token_is_spent() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
-    // The mistakes must be found before any connection is made: no server listens on port 1, so an
+    // The mistakes must be found before any connection is made. No server listens on port 1, so an
     // attempt to connect would fail with another error.
     let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
     let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";

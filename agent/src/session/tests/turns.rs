@@ -1,5 +1,5 @@
-//! Tests that a crawl claims an address before it sends requests to it, and that the agent returns
-//! a lease whose site requires a pause.
+//! Tests that a crawl claims an address (requests a permit for it) before it sends requests to it.
+//! Also tests that the agent returns a lease whose site requires a pause.
 
 use super::*;
 

@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// so the number of entries is limited even if all files are empty.
 const ENTRY_BYTES: usize = 256;
 /// A file above this size counts as large. Fewer than one file in a thousand is large. Two thousand
-/// crawls with smaller files take at most 128 MiB.
+/// files that are not large take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
 /// Maximum total bytes of the large files in use.
 const LARGE_BYTES: usize = 32 << 20;

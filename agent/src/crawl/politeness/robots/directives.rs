@@ -1,10 +1,10 @@
 //! Parses the directives that a page sets for itself, in the header `X-Robots-Tag` and the element
 //! `meta name=robots`.
 //!
-//! This module is pure. Commas separate directives. In the header, a list may start with the
-//! product token of the crawler for which it is meant; lists for other crawlers are ignored.
-//! Directives for the default name, landfall-agent, always count, even if the crawler has another
-//! name. Only `nofollow`, which `none` includes, matters to this crawler.
+//! This module is pure. Commas separate directives. In the header, a list may start with a
+//! crawler's product token, and is then only for this crawler. Lists for other crawlers are
+//! ignored. Directives for the default name, landfall-agent, always count, even if the crawler has
+//! another name. Only `nofollow`, which `none` includes, matters to this crawler.
 
 use crate::net::user_agent::UserAgent;
 
