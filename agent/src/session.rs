@@ -56,8 +56,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 /// The first delay between two attempts to connect, before it is randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Maximum delay between two attempts to connect. All agents reconnect to a restarted scheduler
-/// within this time, so that it can grant leases within ten seconds. The mean of the randomly
-/// shortened delay is 3.75 s, so a thousand disconnected agents make 270 attempts a second.
+/// within this time, so that it can grant leases within ten seconds. With this maximum, the mean
+/// delay is 3.75 s, so a thousand disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
 /// The delay after an error that only the operator can remove. It is short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
@@ -190,9 +190,8 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages that wait for room in the transport. They wait here so that the agent can read
-    /// meanwhile. Otherwise the agent and the scheduler would deadlock when both directions are
-    /// full.
+    /// Messages that wait for room in the transport. The agent reads meanwhile, because the agent
+    /// and the scheduler would otherwise deadlock when both directions are full.
     pending: OutgoingQueue,
     interval: Duration,
     life: Duration,
@@ -311,8 +310,8 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint before the release, because the scheduler accepts no checkpoint of a
-    /// returned lease.
+    /// Sends the checkpoint before the release, because no checkpoint is accepted after the
+    /// release.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);

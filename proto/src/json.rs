@@ -112,8 +112,8 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
 }
 
 /// Prints why an agent was chosen, in the form that the scheduler stores. Prints null if the cause
-/// is missing (from an older scheduler) or unknown (from a newer scheduler). Also prints null if it
-/// is missing or unknown what a rebalanced task gains.
+/// is missing (from an older scheduler) or unknown (from a newer scheduler). For a rebalanced task,
+/// also prints null if the task's gain is missing or unknown.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

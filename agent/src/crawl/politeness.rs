@@ -7,10 +7,9 @@
 //! The starts of two requests are at least the interval apart, or the site's crawl-delay if that is
 //! longer. A crawl becomes slower if the first bytes of responses arrive late, or if the scheduler
 //! is disconnected. It pauses after many errors in a short time, and after a response 429 or 503.
-//! The pause after a 429 or 503 is as long as the response requires. If the response requires no
-//! certain pause, the pause doubles with each refusal. Too many consecutive errors open the
-//! breaker, which ends the crawl. No rule shortens the time between two requests below the
-//! interval.
+//! The pause after a 429 or 503 is as long as the response requires. If the response does not say
+//! how long, the pause doubles with each refusal. Too many consecutive errors open the breaker,
+//! which ends the crawl. No rule shortens the time between two requests below the interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
 //! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that

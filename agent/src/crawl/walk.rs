@@ -79,8 +79,8 @@ pub(super) struct Walk<'a> {
     /// If the site requires a long pause that ends before this time, the crawl is returned to the
     /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if its links were not extracted yet. The visit of the page's path ends
-    /// after that.
+    /// The newest page, if its links were not extracted yet. The visit of the page's path ends when
+    /// they are extracted.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,

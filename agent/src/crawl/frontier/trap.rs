@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 /// Maximum number of segments of a path. An ordinary path has a handful. If every page of a site
-/// has the same wrong relative link, the path can become longer by a segment each time the link is
-/// followed, endlessly.
+/// has the same wrong relative link, the path can grow by a segment each time the link is followed,
+/// without end.
 const MAX_SEGMENTS: usize = 32;
 /// Maximum consecutive occurrences of a group of segments. `/a/a/` exists on ordinary sites;
 /// `/a/a/a/` hardly ever does.

@@ -3,8 +3,8 @@
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
 //! everything, because its rules are unknown. Redirects are followed, even to other hosts. The
-//! guard vets these requests, and `crawl::politeness` delays them, like all requests. All crawls of
-//! the agent use the rules for a day; a longer crawl fetches them again.
+//! guard vets these requests, and `crawl::politeness` decides when they start, as for all requests.
+//! All crawls of the agent use the rules for a day; a longer crawl fetches them again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use super::RobotsRules;
 use crate::crawl::html::site_path::tests::path_of;
 use crate::net::user_agent::UserAgent;
 
-/// Whether FooBot may fetch a path. In the file, this crawler's product token replaces FooBot.
+/// Whether FooBot may fetch a path. In the robots.txt, this crawler's product token replaces
+/// FooBot.
 fn allowed(robots: &str, path: &str) -> bool {
     let robots = robots.replace("FooBot", UserAgent::PRODUCT);
     let url = format!("http://example.cn{path}");
