@@ -56,8 +56,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 /// The first delay between two attempts to connect, before it is randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Maximum delay between two attempts to connect. All agents reconnect to a restarted scheduler
-/// within this time, so that it can grant leases within ten seconds. With this maximum, the mean
-/// delay is 3.75 s, so a thousand disconnected agents make 270 attempts a second.
+/// within this time, so that it can grant leases within ten seconds. At this delay (3.75 s on
+/// average), a thousand disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
 /// The delay after an error that only the operator can remove. It is short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
