@@ -310,8 +310,7 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint before the release, because no checkpoint is accepted after the
-    /// release.
+    /// Sends the checkpoint first, because no checkpoint is accepted after the release.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
