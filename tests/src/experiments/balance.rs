@@ -1,12 +1,12 @@
-//! `lab balance`: agents with rates in the ratio 0.5 to 1 to 2 crawl a batch. The time of the batch
-//! is compared with a lower bound.
+//! `lab balance`: agents crawl a batch over access links with rates in the ratio 0.5 to 1 to 2. The
+//! time of the batch is compared with a lower bound.
 //!
 //! The real binaries run in the rootless grade. An agent's crawls share its access link, whose rate
 //! is the agent's rate. The scheduler does not know the rates, and all agents have the same number
-//! of slots. All sites are measured while all agents are drained. Then one batch is crawled. Its
-//! time is from the first grant to the end of the last lease. The lower bound is the maximum of
-//! three bounds: the total work divided by the total rate, the crawl time of the site that takes
-//! longest, and the flow bound (see the module `bound`).
+//! of slots. First, all sites are measured while all agents are drained. Then one batch is crawled.
+//! The time of the batch is from the first grant to the end of the last lease. The lower bound is
+//! the maximum of three bounds: the total work divided by the total rate, the crawl time of the
+//! site that takes longest, and the flow bound (see the module `bound`).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `lab bench`: prints figures, one per line, with their targets.
+//! `lab bench`: prints measured figures, one per line, with their targets.
 //!
 //! A section is one benchmark. `SECTIONS` lists all sections except `waiting`, which takes half an
 //! hour or more. Measured times vary between runs, so most sections repeat each measurement in one

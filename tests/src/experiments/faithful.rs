@@ -1,5 +1,5 @@
-//! `lab faithful`: simulates the paper's experiment from the paper's text alone, with the map and
-//! the strategies of the paper. Crawls never end, and all sites are crawled concurrently.
+//! `lab faithful`: simulates the paper's experiment as the paper's text describes it, with the map
+//! and the strategies of the paper. Crawls never end, and all sites are crawled concurrently.
 //!
 //! The settings are in `tests/faithful.toml`. Unlike in `lab sweep`, no batch ends: growth is the
 //! slope of the received bytes over a fixed time, as in the paper's Figure 2. For Figure 3, each
@@ -30,7 +30,7 @@ mod network;
 mod settings;
 mod verdict;
 
-/// Time between two points of a curve.
+/// Seconds between two points of a curve of received bytes.
 const STEP_S: f64 = 10.0;
 
 /// The options that only a simulation uses.
@@ -61,7 +61,8 @@ pub struct FaithfulArgs {
     threads: u16,
 }
 
-/// The result of a cell. Rates are slopes in megabytes (10^6 bytes) per minute, by least squares.
+/// The result of a cell. The growth in each half and in the whole of the run is the slope of the
+/// received bytes, fitted by least squares, in megabytes (10^6 bytes) per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct CellResult {
     first_half: f64,

@@ -1,10 +1,10 @@
 //! `lab fleet`: adds agents to a running crawl, two at a time, and measures throughput, load and
-//! cost by the size of the fleet.
+//! cost for each size of the fleet.
 //!
-//! The real binaries run in the rootless grade. An agent's slots and the request interval limit its
-//! rate, so that the machine is not the limit. Two agents join, and one period passes in which
-//! their slots fill. The next period is measured. Then two more agents join. With the whole fleet,
-//! further periods show whether the throughput stays the same.
+//! The real binaries run in the rootless grade. An agent's slots and the request interval limit the
+//! agent's requests per second, so that the machine is not the limit. Two agents join, and one
+//! period passes in which their slots fill. The next period is measured. Then two more agents join.
+//! When all agents have joined, further periods show whether the throughput stays the same.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;

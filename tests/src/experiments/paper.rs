@@ -37,7 +37,8 @@ mod tables;
 const LEAST_SHARE: f64 = 0.90;
 /// Number of seeds of Tables 1 and 2 with `--quick`.
 const QUICK_TABLE_SEEDS: u64 = 2;
-/// Durations for the estimate of the total time: of a survey, and of the start and end of a cell.
+/// Durations from which the total time is estimated: a survey takes `SURVEY`, and the start and end
+/// of a cell together take `AROUND_A_CELL`.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
 

@@ -1,6 +1,6 @@
-//! `lab scheduling`: measures how long sites wait for an agent, and how many probes they get, when
-//! landmarks measure them and when all agents do. It also compares round trips by ping (ICMP) with
-//! those by httping (HTTP requests).
+//! `lab scheduling`: measures how long sites wait for an agent, and how many probes they get. It
+//! compares two cases: only landmarks measure the sites, or all agents do. It also compares round
+//! trips by ping (ICMP) with round trips by httping (HTTP requests).
 //!
 //! The paper argues that landmarks shorten the time from submission to assignment, and that many
 //! sites do not answer a ping. The paper measures neither. The real binaries run in the paper's

@@ -1,8 +1,9 @@
-//! `lab sweep`: simulates the paper's experiment for all combinations of the values of its factors.
+//! `lab sweep`: simulates the paper's experiment for all combinations of the factors' values.
 //!
-//! The discrete-event simulation uses the transfer model of the lab and the strategy code of the
-//! scheduler (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`. `lab
-//! paper` runs the same cells with real agents, and compares the results.
+//! The simulation (`sweep/crawls`, `sweep/fleet`) is a discrete-event simulation. It computes
+//! transfer times as the lab's network does, and chooses agents with the scheduler's strategy code.
+//! The settings are in `tests/experiments.toml`. `lab paper` runs some of these cells with real
+//! agents, and compares its results with the simulation's results.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -47,7 +48,8 @@ const LEAST_SHARE: f64 = 0.97;
 /// The name of the method that crawls the sites a second time by `earliest-finish`, with the
 /// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
-/// The name of the list scheduler, which knows every round trip, rate and size in advance.
+/// The name of the method [`Method::List`]: a list scheduler that knows every round trip, link rate
+/// and page size in advance.
 const LIST: &str = "list, all known";
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -155,8 +157,8 @@ impl<'a> LayoutSimulation<'a> {
         )
     }
 
-    /// Prepares a simulation with the measurements and task numbers of a cluster, so that its
-    /// random choices are those of the cluster.
+    /// Prepares a simulation with the measurements and task numbers of a cluster. The simulation
+    /// then makes the same random choices as the cluster's scheduler.
     pub fn surveyed(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -170,7 +172,7 @@ impl<'a> LayoutSimulation<'a> {
         Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates a cell. `draw` determines the lost packets.
+    /// Simulates a cell. Simulations with different values of `draw` lose different packets.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
         self.with_batch(point, strategy, draw, crawls::run)
     }
@@ -299,7 +301,8 @@ enum Method {
     List,
 }
 
-/// The methods for each cell. `Again` and `List` are included only with `earliest-finish`.
+/// The methods for each cell. `Again` and `List` are included only if `strategies` contains
+/// `earliest-finish`.
 fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
     let others = [Method::Again, Method::List].into_iter().filter(|_| ours);

@@ -24,7 +24,7 @@ pub struct SiteWork {
 pub struct Bounds {
     /// Total work divided by total rate.
     pub total: f64,
-    /// The maximum, over all sites, of the time of the site at its fastest candidate.
+    /// The maximum, over all sites, of the crawl time of the site at its fastest candidate.
     pub longest: f64,
     pub flow: f64,
 }

@@ -1,9 +1,10 @@
-//! Changes the paper's map step by step into Landfall's map. Each step is evaluated on the paper's
-//! layout and on matrices of measured round trips.
+//! Changes the paper's map step by step into Landfall's map. The map of each step is evaluated on
+//! the paper's layout and on matrices of measured round trips.
 //!
-//! No row has a target, because the table only shows the contribution of each step. Confirmation,
-//! balance, planning and learning are not parts of the map: further rows give the growth and the
-//! makespan of a simulated batch with each of them, relative to Top-3 on the refined map.
+//! No row has a target, because the table only shows the contribution of each step. Further rows
+//! are about parts of Landfall that do not belong to the map: confirmation, balance, planning and
+//! learning. Each of these rows gives the growth and the makespan of a simulated batch, relative to
+//! Top-3 on the refined map.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -78,7 +79,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// What each addition to the choice of agents brings at the base point: medians over the seeds.
+/// The growth and the makespan at the base point with each way to choose agents, relative to Top-3:
+/// medians over the seeds.
 fn choices(settings: &SweepSettings, layout: &LayoutData) -> anyhow::Result<Vec<Line>> {
     let mut ratios: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for seed in &settings.seeds {

@@ -86,7 +86,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
             // Each ratio compares two runs of the same repetition, because other load on the
-            // machine affects these runs equally.
+            // machine affects both runs about equally.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }

@@ -1,9 +1,9 @@
 //! Measures the time in which each strategy chooses one of a thousand available agents for a site.
 //!
-//! The inputs of all strategies are computed before the measurement, because reading and predicting
-//! are not part of the choice. The strategies alternate in five runs, and medians are printed. In
-//! this comparison, `earliest-finish` decides for one site at a time. Its planning of many sites
-//! together is measured separately, as time per site.
+//! The inputs of all strategies are computed before the measurement, because reading candidates and
+//! predicting round trips are not part of the choice. The strategies alternate in five runs, and
+//! medians are printed. In this comparison, `earliest-finish` decides for one site at a time. Its
+//! planning of many sites together is measured separately, as time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-//! Measures the sites that a scheduler accepts per second, the leases that it grants, and the
-//! crawls that it completes. It also measures how long a free slot waits for a lease, and how long
-//! a restart takes with a million open tasks.
+//! Measures how many sites a scheduler accepts per second, how many leases it grants, and how many
+//! crawls it completes. It also measures how long a free slot waits for a lease, and how long a
+//! restart takes with a million open tasks.
 //!
 //! Everything except the agents is real and runs on this machine: the scheduler's binary in the
 //! folder of the lab's binary (build it with `--release`), a Postgres with fsync, and gRPC streams.
@@ -124,8 +124,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // The agents' counts are read before the stored counts. The stored counts may be larger, but
-    // must not be smaller.
+    // The agents' counts are read before the stored counts. Until the latter are read, the
+    // scheduler may store more, so the stored counts may be larger, but must not be smaller.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");

@@ -2,9 +2,9 @@
 //! number of seen URLs.
 //!
 //! The real binary crawls a generated site with three links per page, so that up to half a million
-//! pages are queued. After every 100,000 pages, the lab reads the memory of the process. The lab
-//! also adds the same URLs, in crawl order, to its own set, which has the same size as the
-//! crawler's set. The benchmark takes about a minute.
+//! pages are queued. After every 100,000 pages, the lab reads the memory of the process. To know
+//! the size of the crawler's set of seen URLs, the lab adds the same URLs, in crawl order, to its
+//! own set. The benchmark takes about a minute.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

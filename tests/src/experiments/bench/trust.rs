@@ -1,11 +1,11 @@
 //! Measures the damage that lying landmarks cause, and the fraction of honest agents that are taken
 //! for liars.
 //!
-//! Of thirty agents, twelve are landmarks (without liars, also nine and fifteen). They are elected
-//! while all agents are honest. A liar falsifies all its reports, on the mesh and on sites. Other
-//! agents measure the liar honestly. The figures cover seeds 0 to 9, and pairs of a site and an
-//! agent that is not a landmark. Each figure is relative to the figure for the same seeds and pairs
-//! without liars.
+//! Of thirty agents, twelve are landmarks. The measurement without liars is repeated with nine and
+//! with fifteen landmarks. Landmarks are elected while all agents are honest. A liar falsifies all
+//! its reports, on the mesh and on sites. Other agents measure the liar honestly. The figures cover
+//! seeds 0 to 9, and pairs of a site and an agent that is not a landmark. Each figure is relative
+//! to the figure for the same seeds and pairs without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,14 +29,15 @@ const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 12;
 /// Number of sites per seed on which maps are scored. The sites are evenly spaced in the list of a
-/// seed's sites, so that the same sites are scored with and without liars.
+/// seed's sites, and not drawn, so that the same sites are scored with and without liars.
 const SITES: usize = 60;
 /// Every third of these sites is also used to judge whether landmarks lie.
 const JUDGED_BY: usize = 3;
-/// In a round of drift (not of crawls), a liar's reports grow by [`DRIFT`]. Maps are scored after
-/// each of these numbers of rounds, because the damage is largest just before the liar is detected.
+/// Maps are scored after each of these numbers of steps of drift. In a step, a drifting liar's
+/// reports grow by [`DRIFT`]. Several numbers are needed, because the damage is largest just before
+/// the liar is detected, and the time of detection is unknown.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
-/// Growth of a drifting liar's reports per round, as a fraction.
+/// Growth of a drifting liar's reports per step, as a fraction.
 const DRIFT: f64 = 0.02;
 /// Maximum fraction of honest agents that are taken for liars. The maximum is not zero, because
 /// excluding an honest agent harms the map little, but including a liar harms the map much.

@@ -1,6 +1,6 @@
 //! Measures the tun grade: the lateness of single packets and of many simultaneous packets, the
-//! rate of the router, and the time to set up and remove the network. The figures are valid only on
-//! a quiet machine, so the idle time is printed.
+//! packets per second that the router forwards, and the time to set up and remove the network. The
+//! figures are valid only on a quiet machine, so the idle time is printed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -218,7 +218,7 @@ fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> 
     Ok(lines)
 }
 
-/// Measures the packets that the router carries per second from two agents.
+/// Measures how many packets from two agents the router forwards per second.
 fn flood() -> anyhow::Result<Line> {
     let mut scenario = scenario(2)?;
     scenario.agent_bytes_per_s = 1e9;

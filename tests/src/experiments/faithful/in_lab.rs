@@ -1,7 +1,8 @@
-//! The experiment in the lab: the crawler of the real agent crawls emulated sites. The simulation of
-//! the same crawls is the comparison. Connections are kept, because the real crawler keeps them.
+//! The experiment in the lab: the crawler of the real agent crawls emulated sites. The results are
+//! compared with a simulation of the same crawls. Connections are kept, because the real crawler
+//! keeps them.
 //!
-//! The agents of the published system are drawn as in the simulation, without a scheduler.
+//! No scheduler runs: the code of the simulation draws the agent that crawls each site.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -25,7 +26,8 @@ fn first(settings: &Settings) -> anyhow::Result<(&LayoutForm, u64)> {
     Ok((form, *settings.seeds.first().context("the settings have no seed")?))
 }
 
-/// The emulated network of a point. All pages but a site's first page wait for the server.
+/// The emulated network of a point. The server delays its response for all pages of a site except
+/// the first page.
 fn scenario_at(network: &Network, point: Point) -> Scenario {
     let mut scenario = network.at(point);
     (scenario.web.slow_share, scenario.web.slow_ms) = (1.0, point.server_ms);

@@ -1,4 +1,4 @@
-//! The network of a cell, and the distances that the scheduler knows. This module does no I/O.
+//! The network of a cell, and the round trips that the scheduler knows. This module does no I/O.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,12 +36,12 @@ const PAGES: usize = 50;
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) scenario: Scenario,
-    /// The distances that the published system knows.
+    /// The round trips that the published system knows.
     pub(super) published: Survey,
-    /// The distances that Landfall knows: before and after all sites are confirmed.
+    /// The round trips that Landfall knows: before and after all sites are confirmed.
     pub(super) ours: Survey,
     pub(super) confirmed: Survey,
-    /// The true distances.
+    /// The true round trips.
     pub(super) exact: Survey,
     /// The cities of the layout, with their coordinates.
     cities: Vec<City>,
@@ -71,7 +71,7 @@ impl Network {
         Ok(Self { scenario, published, ours, confirmed, exact, cities, hosts })
     }
 
-    /// A network whose surveys all have exact distances, so that no map is fitted.
+    /// A network whose surveys all have exact round trips, so that no map is fitted.
     #[cfg(test)]
     pub(super) fn with_exact_distances(settings: &Settings, form: &LayoutForm, seed: u64) -> anyhow::Result<Self> {
         let scenario = scenario(settings, form, seed)?;
@@ -87,8 +87,8 @@ impl Network {
         scenario
     }
 
-    /// The survey for a strategy that chooses agents without distances. For each site, only the
-    /// distance of the chosen agent is known, so that this agent counts as the nearest.
+    /// The survey for a strategy that chooses agents without round trips. For each site, only the
+    /// chosen agent's round trip is known, so that this agent counts as the nearest.
     pub(super) fn chosen(&self, strategy: Strategy, seed: u64) -> anyhow::Result<Survey> {
         let position = |name: &str| {
             let city = self.cities.iter().find(|city| city.name == name)?;
@@ -121,7 +121,7 @@ impl Network {
     }
 }
 
-/// The blocks of addresses of carriers, and the parts of cities in them.
+/// Gives each carrier a block of IPv4 addresses, and each city a part of every block.
 struct AddressBlocks<'a> {
     carriers: BTreeSet<&'a str>,
     cities: BTreeSet<&'a str>,
@@ -135,14 +135,16 @@ impl<'a> AddressBlocks<'a> {
         Self { carriers, cities }
     }
 
-    /// An address of the carrier in the city: the first byte is the carrier, the second the city.
+    /// An address of the carrier in the city: the first byte is the number of the carrier, and the
+    /// second byte is the number of the city.
     fn address(&self, city: &str, carrier: &str) -> Option<IpAddr> {
         let number = |names: &BTreeSet<&str>, name| u8::try_from(names.iter().position(|one| *one == name)?).ok();
         Some(Ipv4Addr::new(number(&self.carriers, carrier)?, number(&self.cities, city)?, 0, 1).into())
     }
 }
 
-/// The sites' names, with a random suffix of the settings; `edu.cn` on CERNET.
+/// The sites' names. A site on CERNET has the suffix `edu.cn`; other sites have random suffixes of
+/// the settings.
 fn hosts(settings: &Settings, scenario: &Scenario, seed: u64) -> Vec<String> {
     let mut rng = stream_of(seed, SUFFIXES);
     let host = |(number, site): (usize, &SiteNode)| {
@@ -227,7 +229,7 @@ pub(super) fn landmarks(settings: &Settings, layout: &str, scenario: &Scenario) 
     settings.landmarks.iter().map(agent).collect()
 }
 
-/// The distances of the published system: measured by landmarks, and otherwise predicted by the
+/// The round trips of the published system: measured by landmarks, and otherwise predicted by the
 /// published map.
 fn published(
     settings: &Settings,

@@ -19,7 +19,8 @@ pub(super) struct Settings {
     pub(super) sites: usize,
     /// Duration of a run, in minutes.
     pub(super) window_min: u32,
-    /// Number of slots of each agent, with the paper's strategies and with Landfall's.
+    /// Number of slots of each agent, with the paper's strategies (`slots`) and with Landfall's
+    /// (`our_slots`).
     pub(super) slots: u32,
     pub(super) our_slots: u32,
     /// Number of samples that a landmark takes of a host.
@@ -28,7 +29,8 @@ pub(super) struct Settings {
     pub(super) dimensions: usize,
     /// Range of the agents' access delays, in milliseconds.
     pub(super) agent_access_ms: [f64; 2],
-    /// Standard deviation of the logarithm of the random factor of a path.
+    /// Standard deviation of the logarithm of the random number by which a path's round trip is
+    /// multiplied.
     pub(super) path_spread: f64,
     /// Maximum random delay of a response, in milliseconds.
     pub(super) jitter_ms: f64,
@@ -106,9 +108,10 @@ pub(super) enum Contender {
     Published(Strategy),
     /// A strategy with Landfall's map.
     Ours(Strategy),
-    /// A strategy without distances.
+    /// A strategy that uses no round trips.
     Other(Strategy),
-    /// The truly nearest agent. No choice by distance is faster unless links are saturated.
+    /// The truly nearest agent. While no link is saturated, no other choice of agents by round trip
+    /// gives more growth.
     Nearest,
 }
 
@@ -202,7 +205,7 @@ impl Settings {
     }
 
     /// The fastest links, the smallest pages, the fastest servers and a connection per request.
-    /// Distance has the largest effect at this point.
+    /// Round trips have the largest effect at this point.
     pub(super) fn where_distance_counts(&self) -> Point {
         let Factors { access_mbit, page_kb, server_ms, .. } = &self.factors;
         Point {
@@ -213,8 +216,8 @@ impl Settings {
         }
     }
 
-    /// The fastest links, the smallest pages and the slowest servers. Random's growth is about that
-    /// in the paper.
+    /// The fastest links, the smallest pages and the slowest servers. At this point, random's
+    /// growth is about random's growth in the paper.
     pub(super) fn slowest_servers(&self) -> Point {
         let slowest = self.factors.server_ms.iter().copied().fold(self.centre.server_ms, u64::max);
         Point { server_ms: slowest, ..self.where_distance_counts() }

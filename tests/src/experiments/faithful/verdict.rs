@@ -55,7 +55,7 @@ impl Group<'_> {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
 
-    /// Whether random's growth is similar to that in the paper.
+    /// Whether random's growth is similar to random's growth in the paper.
     fn is_alike(&self) -> bool {
         let random = self.median(&Strategy::Random, |result| result.whole);
         random.is_some_and(|random| (random / PAPER_RANDOM - 1.0).abs() <= ALIKE)
@@ -179,7 +179,7 @@ fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     settings.contenders().map(of).collect()
 }
 
-/// Compares strategies with Landfall's map with the published strategies.
+/// Compares the strategies that use Landfall's map with the published strategies.
 fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let top3 = Strategy::GNP_TOP3;
     let free = || groups.iter().filter(|group| !settings.published.iter().any(|one| group.saturated(one)));

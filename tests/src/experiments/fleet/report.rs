@@ -20,7 +20,8 @@ use crate::world::sites::Delivery;
 /// Minimum share of idle processor time. Below it, the machine's processors limit the rate of
 /// crawls, and the period is not used to judge how the rate grows with the number of agents.
 const IDLE: f64 = 0.2;
-/// Growth counts as linear if the coefficient of determination is at least this.
+/// The pages per second count as linear in the number of agents if the coefficient of determination
+/// is at least this.
 const LEAST_R_SQUARED: f64 = 0.99;
 /// Maximum relative deviation of the scheduler's processor time per crawl from its mean.
 const MOST_DEVIATION: f64 = 0.10;
@@ -197,7 +198,7 @@ impl Report {
         let spent: Vec<(f64, f64)> =
             self.rows.iter().filter(unlimited).map(|row| (row.crawls_per_s, row.scheduler_percent)).collect();
         if let Some(fit) = LineFit::of(&spent) {
-            // A per cent of a core is ten milliseconds a second.
+            // One per cent of a processor is ten milliseconds of processor time per second.
             lines.push(format!(
                 "of it: {:.2} ms for each crawl, and {:.2} % of a core whatever is crawled (R2 {:.3})",
                 fit.slope * 10.0,

@@ -1,5 +1,5 @@
-//! Figures 2 and 3: the throughput of each strategy over time, and the rates of single sites. This
-//! module does no I/O.
+//! Figures 2 and 3: the throughput of each strategy over time, and the download rates of single
+//! sites. This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -46,22 +46,21 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     figure
 }
 
-/// The rates of single sites in the base cells of a layout.
+/// The download rates of single sites in the base cells of a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
-    /// Megabytes per minute, by strategy. Each list contains the sites of all seeds, in the order
-    /// of the sites.
+    /// Megabytes per minute, by strategy. Each list contains one value for each site of each seed.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Quantiles of the ratio of Top-3's rate to random's rate, over all sites.
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
-/// The rates of single sites, by layout.
+/// The download rates of single sites, by layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// The rates of single sites with random and with Top-3, for seeds with valid cells of both
-/// strategies.
+/// The download rates of single sites with random and with Top-3. A seed is included if its base
+/// cells of both strategies are valid.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
@@ -176,8 +175,8 @@ mod tests {
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);
         let sites = &figure["paper"];
-        // The rates of the sites are 1 MB in 60 s and 2 MB in 30 s. The growth of the cell has no
-        // effect.
+        // The rates of the sites are 1 MB in 60 s and 2 MB in 30 s. The growth of the cell does not
+        // affect these rates.
         assert_eq!(sites.mb_per_min["random"], [1.0, 4.0]);
         assert_eq!(sites.ratio["p50"], 1.0);
         assert_eq!(sites.quantiles["gnp-top3"]["p95"], 4.0);

@@ -1,4 +1,4 @@
-//! The distances of the layouts as matrices, for `landfall simulate`.
+//! The round trips of the layouts as matrices, for `landfall simulate`.
 
 use anyhow::ensure;
 use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, play_drawing};
@@ -6,7 +6,7 @@ use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, play_
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
-/// The distances of a layout: one matrix for all seeds, or one matrix per seed.
+/// The round trips of a layout: one matrix for all seeds, or one matrix per seed.
 pub enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
@@ -21,7 +21,8 @@ impl<'a> MatrixSource<'a> {
         Ok(Self::Layout(drawn.collect::<anyhow::Result<_>>()?))
     }
 
-    /// Simulates all seeds. In a layout's own matrix the agents come first, so no nodes are drawn.
+    /// Simulates all seeds. A matrix made from a layout already has its agents first, so the
+    /// simulation does not draw which nodes are agents.
     pub fn simulate(&self, asked: &simulate::Settings) -> anyhow::Result<Report> {
         match self {
             Self::Matrix(matrix) => Ok(simulate::run(matrix, asked, &|| ())?),

@@ -38,8 +38,8 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", &style(), &body)
 }
 
-/// Draws Figure 2 for a layout. Each strategy's curve is from its base cell with the first valid
-/// seed.
+/// Draws Figure 2 for a layout. Each strategy's curve is from the first seed whose base cell is
+/// valid.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();

@@ -54,7 +54,7 @@ impl SimulationRatios {
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
     system: System,
-    /// The newest survey, the task number of its first site, and the simulation prepared from them.
+    /// The newest survey, the task number of its first site, and the simulation prepared from both.
     /// Most cells of a layout share one survey.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
@@ -86,7 +86,7 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        // If the scheduler did not trust the map, it chose agents at random.
+        // Without an epoch, there was an alarm, in which the scheduler chose agents at random.
         let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
         let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;

@@ -2,9 +2,10 @@
 //! Every cell starts from the frozen state, with the real binaries.
 //!
 //! The survey is the whole measuring phase: mesh, election of landmarks, map, and location of every
-//! site. It transfers no bodies, so no factor of the experiment affects it. Each cell starts from
-//! the same frozen files in a new emulated network, so that no strategy profits from earlier
-//! crawls. Times are counted from the first lease of the batch.
+//! site. The factors of the experiment affect only crawls, and the survey crawls nothing, so all
+//! cells share one survey. Each cell starts from the same frozen files in a new emulated network,
+//! so that no strategy profits from earlier crawls. Times are counted from the first lease of the
+//! batch.
 
 use std::time::{Duration, Instant};
 
@@ -224,8 +225,8 @@ impl<'a> SurveyedCluster<'a> {
 }
 
 /// The scheduler's configuration, with shorter intervals and a longer sample timeout than by
-/// default. In the rootless grade, the first answer takes two round trips, which is up to ten
-/// seconds with the Seattle matrix.
+/// default. The timeout is longer, because the first answer takes two round trips in the rootless
+/// grade, up to ten seconds with the Seattle matrix.
 fn scheduler(site_interval: Duration, system: System) -> String {
     let (settings, samples) = match system {
         System::Landfall => ("", ""),

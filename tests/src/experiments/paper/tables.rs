@@ -1,4 +1,4 @@
-//! Tables 1 and 2: the accuracy of predicted distances, for several numbers of dimensions and
+//! Tables 1 and 2: the accuracy of predicted round trips, for several numbers of dimensions and
 //! landmarks.
 //!
 //! The accuracy is one minus the mean relative error, over pairs of a site and an agent that is not
@@ -49,8 +49,8 @@ const THREADS: u16 = 2;
 pub(super) struct AccuracyRow {
     pub(super) layout: String,
     pub(super) tier: Tier,
-    /// Number of dimensions of the map; `None` for the refined tier, which averages over several
-    /// numbers.
+    /// Number of dimensions of the map; `None` for the refined tier, which averages over maps with
+    /// several numbers of dimensions.
     pub(super) dims: Option<usize>,
     pub(super) landmarks: usize,
     /// Accuracy without the worst 30 % of predictions; null if there are no predictions.
@@ -170,8 +170,8 @@ impl Tables {
         text
     }
 
-    /// Sentences that compare the increase of accuracy with more dimensions, and with more
-    /// landmarks, with the increase in the paper.
+    /// Sentences about how much the accuracy increases with more dimensions and with more
+    /// landmarks. They compare each increase with the increase in the paper.
     fn laws(&self) -> Vec<String> {
         let rise = |rows: &[AccuracyRow], of: &AccuracyRow, to: (usize, usize)| {
             let same = |row: &&AccuracyRow| {

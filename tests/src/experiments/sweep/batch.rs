@@ -14,7 +14,7 @@ use crate::world::web::SiteRequest;
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub scenario: &'a Scenario,
-    /// The distances that the scheduler knows.
+    /// The round trips that the scheduler has measured or predicted.
     pub survey: &'a Survey,
     /// The requests of the crawl of each site.
     pub requests: &'a [Vec<SiteRequest>],
@@ -29,10 +29,10 @@ pub struct Batch<'a> {
     pub first_task: u64,
     /// The seed of packet losses and jitter.
     pub seed: u64,
-    /// The time after which the run ends, while the pages of each site repeat; `None` if each crawl
-    /// ends after its last page.
+    /// If this is set, the run ends after this time, and crawls repeat their site's pages until
+    /// then. `None` means that each crawl ends after its last page.
     pub window: Option<Duration>,
-    /// Whether every request opens a connection. If not, all requests of a crawl use one
+    /// Whether every request opens a new connection. If not, all requests of a crawl use one
     /// connection.
     pub reconnects: bool,
 }
@@ -52,7 +52,7 @@ impl Batch<'_> {
     }
 }
 
-/// The traffic of all bodies that one agent received.
+/// Sums over all bodies that one agent received.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Carried {
     pub bytes: f64,
@@ -76,7 +76,7 @@ pub struct BatchResult {
     /// Total crawl time of each agent.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
-    /// The traffic of the bodies that each agent received.
+    /// The sums over the bodies that each agent received.
     pub carried: Vec<Carried>,
 }
 

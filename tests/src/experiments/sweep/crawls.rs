@@ -1,12 +1,12 @@
-//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents, and
-//! responses arrive as in [`crate::world::wan`]. This module does no I/O, and is deterministic for
-//! a seed.
+//! A discrete-event simulation of a batch. A simulated crawl sends its requests in the same order
+//! as a real agent, and responses arrive as in [`crate::world::wan`]. This module does no I/O. The
+//! same seed always gives the same result.
 //!
-//! There is one event per request, at the time when the first byte of its response is sent. From
-//! this time on, the parts of the body, one per round trip, occupy the agent's access link. The
-//! next request is sent when the last part has arrived and the request interval has passed. The
-//! constants are delays of the real system, measured in the lab. They are the same for every
-//! strategy.
+//! There is one event per request, at the time when the first byte of its response reaches the
+//! agent. From this time on, the body arrives in parts, one part per round trip. Each part occupies
+//! the agent's access link. The next request is sent when the last part has arrived and the request
+//! interval has passed. The constants `LEASE`, `OUTCOME` and `REQUEST` are delays of the real
+//! programs, measured in the lab. They are the same for every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,10 +29,11 @@ const LEASE: Duration = Duration::from_millis(15);
 /// Time from the last response to the recorded outcome. It includes writing, sending and storing
 /// the outcome.
 const OUTCOME: Duration = Duration::from_millis(4);
-/// Processing time of a request at both ends, including the lateness of the emulated network.
+/// Processing time of a request at the agent and the site, including the lateness of the emulated
+/// network.
 const REQUEST: Duration = Duration::from_micros(600);
-/// Constants of the agent: the weight of the newest time to first byte in the mean, and the mean
-/// from which a site counts as slow.
+/// Constants of the agent: the weight of the newest time to first byte in its moving mean, and the
+/// moving mean from which a site counts as slow.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
 /// Interval of rebalancing in the scheduler.
@@ -43,7 +44,7 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The first byte of a response is sent.
+    /// The first byte of a response reaches the agent.
     FirstByte {
         site: usize,
     },
@@ -78,7 +79,8 @@ struct Crawl {
 }
 
 impl Crawl {
-    /// Draws the time from a request to the first byte of its response, and updates the mean.
+    /// Draws the time from a request to the first byte of its response, and updates
+    /// `mean_first_byte`.
     fn first_byte(
         &mut self,
         scenario: &Scenario,
@@ -86,7 +88,7 @@ impl Crawl {
         (connects, thinking): (bool, Duration),
         rng: &mut ChaCha8Rng,
     ) -> Duration {
-        // The handshake takes a round trip.
+        // The handshake of a new connection takes one more round trip.
         let trips = if connects { 2 } else { 1 };
         let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
         let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
@@ -197,8 +199,8 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     rested + OUTCOME
 }
 
-/// The time when the last byte of a body has arrived. If the access link is free, bytes pass it
-/// immediately.
+/// The time when the last part of a body has arrived. If the access link is free, a part arrives
+/// immediately, and then occupies the link until its bytes are transmitted at the link's rate.
 fn pass(
     scenario: &Scenario,
     (agent, site): (usize, usize),
@@ -418,8 +420,9 @@ pub(super) mod tests {
     #[test]
     fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
-        // robots.txt takes two round trips. 14,600 bytes take one round trip. 50,000 bytes take
-        // three round trips (14,600, 29,200 and 6,200 bytes).
+        // robots.txt takes two round trips, one of them for the handshake. 14,600 bytes take one
+        // round trip, because they fit TCP's first window. 50,000 bytes take three round trips
+        // (14,600, 29,200 and 6,200 bytes).
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
         let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
@@ -467,9 +470,9 @@ pub(super) mod tests {
     fn a_slow_site_gets_half_as_many_requests() {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
-        // The first bytes arrive 4 s and 2 s after their requests. The mean starts at 0, and
-        // becomes 0.8 s and then 1.04 s. The interval of a slow site is twice the mean, so the
-        // third request is sent 2.08 s after the second.
+        // The first bytes of the first two responses arrive 4 s and 2 s after their requests. The
+        // mean starts at 0, and becomes 0.8 s and then 1.04 s. The interval of a slow site is twice
+        // the mean, so the third request is sent 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -479,7 +482,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes occupy the link for 5 ms. The second body arrives after that time.
+        // 10,000 bytes occupy the link for 5 ms. So the second body arrives 5 ms after the first.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
@@ -497,7 +500,7 @@ pub(super) mod tests {
             Batch { strategy: Strategy::GNP_TOP3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
         // The long crawl takes 400 requests. If two short crawls waited for the long crawl, they
-        // would end after it.
+        // would end after it, and the makespan would be longer.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");

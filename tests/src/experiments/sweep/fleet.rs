@@ -1,6 +1,6 @@
-//! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. It calls
-//! the strategy code of the scheduler as the scheduler's background tasks do (`jobs/assign`,
-//! `jobs/assign/balance`, `store/assignments/loads`). This module does no I/O.
+//! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. This
+//! module calls the strategy code of the scheduler as the scheduler's background tasks do
+//! (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). It does no I/O.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,16 +20,16 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls.
-/// The fleet's mean duration is included as often as `PRIOR_CRAWLS` crawls.
+/// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls
+/// and from the fleet's mean duration, which counts like `PRIOR_CRAWLS` further crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// The scheduler learns the speed of an agent from this number of its newest crawls.
+/// Number of an agent's newest crawls from which the scheduler estimates the agent's speed.
 const CRAWLS_LEARNED: usize = 40;
 /// The pace that the scheduler assumes before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// The scheduler's limits for one rebalancing: number of agents' queues, number of tasks per queue,
-/// and number of moved tasks.
+/// The scheduler's limits for one pass of rebalancing: number of agents' queues that it reads,
+/// number of tasks per queue, and number of tasks that it moves.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
@@ -357,7 +357,7 @@ impl<'a> Fleet<'a> {
             .collect()
     }
 
-    /// All agents as candidates, without distances.
+    /// All agents as candidates, without round trips.
     fn plain(&self) -> Vec<Candidate> {
         let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);

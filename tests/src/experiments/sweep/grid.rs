@@ -12,10 +12,10 @@ use super::{AGAIN, LIST};
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy that is tested.
 const OURS: &str = "earliest-finish";
-/// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to that of Top-3.
-/// The other targets are for its second crawl, for which sizes are known. `AGAIN_MAKESPAN` is the
-/// maximum ratio of this crawl's makespan to that of Top-3, and `LIST_MAKESPAN` to that of the list
-/// scheduler.
+/// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to Top-3's growth.
+/// `AGAIN_MAKESPAN` and `LIST_MAKESPAN` are for its second crawl of the sites, for which sizes are
+/// known. They are the maximum ratios of the second crawl's makespan to Top-3's makespan and to the
+/// list scheduler's makespan.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
@@ -34,7 +34,7 @@ pub struct Row {
     /// The coefficient of variation of the busy times of agents; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_variation: Option<f64>,
-    /// Whether the cell's timing is void.
+    /// Whether the run of the cell is void.
     pub void: bool,
     /// The source of the result; `None` means the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,8 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2 - 1).map(|lower| f64::midpoint(*lower, upper))
 }
 
-/// Groups valid rows by layout and point, in the order of their first appearance.
+/// Groups the rows by layout and point, in the order of their first appearance. Void rows have no
+/// effect on the medians.
 pub fn groups(rows: &[Row]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for row in rows {
@@ -113,8 +114,8 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-/// A table of all cells with the medians of each strategy. Their ratios to `random` are in
-/// brackets.
+/// A table of all cells with the medians of each strategy. The number in brackets is the ratio of a
+/// median to `random`'s median.
 pub fn table(groups: &[Group], strategies: &[String]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
@@ -154,7 +155,7 @@ fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// Compares the results with the targets, as sentences. `least` is the minimum throughput of the
+/// Sentences that compare the results with the targets. `least` is the minimum throughput of the
 /// tested strategy, as a fraction of the throughput of the best other strategy.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
@@ -191,8 +192,9 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
 /// computes the figure, and the target.
 type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
-/// Compares the tested strategy with Top-3 and the list scheduler, by layout and request rate. Each
-/// line contains the median over the cells, and the worst cell.
+/// Sentences that compare the tested strategy with Top-3 and the list scheduler, by layout and
+/// request rate. Each sentence states the median ratio over the cells, and the ratio in the worst
+/// cell.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &StrategyMedians| one.mb_per_min;
     let makespan = |one: &StrategyMedians| one.makespan_s;
@@ -205,8 +207,8 @@ fn ours(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
         for (what, ours, other, figure, target) in figures {
-            // In throttled cells the request rate determines the growth, so all strategies have the
-            // same growth.
+            // If the request rate is limited, this limit determines the growth, so all strategies
+            // have the same growth.
             if what == "growth" && !unthrottled {
                 continue;
             }
@@ -230,8 +232,8 @@ fn ours(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// The coefficient of variation of the busy times of agents, by layout and request rate, as medians
-/// over the cells.
+/// Sentences that state the coefficient of variation of the busy times of agents. There is one
+/// sentence per layout and request rate, with the medians over the cells.
 fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {

@@ -37,7 +37,7 @@ impl Growth {
         let mut reached = false;
         let mut next = 1;
         for body in &arrived {
-            // A point of the curve includes the bodies that arrived until its time.
+            // A point of the curve includes the bodies that arrived until the point's time.
             while next <= POINTS && body.at_s > point_s(next, last_s) {
                 curve.push((point_s(next, last_s), so_far / 1e6));
                 next += 1;

@@ -3,8 +3,8 @@
 //!
 //! The list scheduler takes the sites in descending order of their crawl time at the best agent,
 //! and assigns each site to the agent where its crawl ends first (Graham 1969; Ibarra and Kim
-//! 1977). The crawl times are means with a free access link, so the makespan is too short if links
-//! are full.
+//! 1977). A crawl time is the mean of simulated crawls that do not share the agent's access link.
+//! So the makespan is too short if concurrent crawls fill a link.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

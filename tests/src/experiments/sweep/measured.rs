@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::witness;
 use crate::world::scenario::{AgentNode, Link, Scenario};
 
-/// The seed of the landmarks' election, which is also the epoch of the first map.
+/// The seed of the landmarks' election. The first map has this number as its epoch.
 const SEED: u64 = 1;
 
-/// Round trips in milliseconds, by prober. The number of an agent is its rank among the agent ids
-/// of the scheduler, because random choices depend on the ranks.
+/// Round trips in milliseconds, by prober. An agent's number is the rank of its id among the agent
+/// ids of the scheduler, because random choices depend on these ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
     /// The index of each agent in the scenario. The agents are ordered by their ids in the

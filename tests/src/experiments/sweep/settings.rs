@@ -22,7 +22,8 @@ pub struct Settings {
     /// Growth is measured until this fraction of the bytes of a batch has arrived. The fraction is
     /// above 0 and at most 1.
     pub growth_share: f64,
-    /// The seeds of the sites. With a matrix, they are also the seeds of the agents.
+    /// One run per seed. The seed draws the positions and contents of the sites; in a layout with a
+    /// matrix, it also draws which nodes of the matrix are agents and sites.
     pub seeds: Vec<u64>,
     pub strategies: Vec<Strategy>,
     /// Number of agents in each cell.
@@ -30,7 +31,7 @@ pub struct Settings {
     /// Number of sites in each cell.
     pub sites: usize,
     pub landmarks: usize,
-    /// Number of seeds for the paper's Tables 1 and 2.
+    /// Number of seeds with which the paper's Tables 1 and 2 are computed.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
     /// The base cell. Other cells differ from it in one factor.
@@ -41,8 +42,8 @@ pub struct Settings {
     pub web: WebSettings,
 }
 
-/// A layout. The paper's layout has neither a matrix nor `site_nodes`, which is the number of nodes
-/// of the matrix that become sites.
+/// A layout. `site_nodes` is the number of nodes of the matrix that become sites. The paper's
+/// layout has neither a matrix nor `site_nodes`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRules {
@@ -54,7 +55,7 @@ pub struct LayoutRules {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Factor on the packet loss of the layout.
+    /// Multiplier of the layout's packet loss.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
@@ -118,7 +119,7 @@ impl RequestRate {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Factors on the packet loss of the layout.
+    /// Multipliers of the layout's packet loss.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
@@ -339,7 +340,7 @@ impl Point {
 }
 
 /// Replaces the sites of a scenario by `sites` copies of them. Each copy has its own machine, and
-/// the round trips of the original.
+/// the round trips of the original site.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();

@@ -1,5 +1,5 @@
-//! The distances that the scheduler knows before any crawl: the landmarks' round trips to each
-//! site, and the map's predictions for the other agents. This module does no I/O.
+//! The round trips that the scheduler knows before any crawl: those that landmarks measured to each
+//! site, and those that the map predicts for the other agents. This module does no I/O.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 #[derive(Debug)]
 pub struct Survey {
     agents: usize,
-    /// The map; `None` if the distances are given.
+    /// The map; `None` if there was no epoch, or the candidates were given.
     map: Option<Refined>,
     /// The measurements of each site, as pairs of prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
@@ -44,8 +44,9 @@ struct Confirmation {
 }
 
 impl Survey {
-    /// Fits the map, and predicts all distances that were not measured. Without a map, no distance
-    /// is known. The agents of `scenario` must be ordered by their ids in the scheduler.
+    /// Fits the map, and predicts all round trips that were not measured. If `measurements` has no
+    /// epoch, no map is fitted, and no round trip is known. The agents of `scenario` must be
+    /// ordered by their ids in the scheduler.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {
@@ -62,7 +63,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The survey after the confirmation of every site, as with `gnp-confirmed`.
+    /// The survey in which every site is confirmed, as with the strategy `gnp-confirmed`.
     #[must_use]
     pub fn all_confirmed(&self, scenario: &Scenario) -> Self {
         let known = |site: usize| {

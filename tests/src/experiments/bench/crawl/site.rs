@@ -1,8 +1,9 @@
 //! `lab bench-site`: serves the sites on which crawlers are measured, in a separate process.
 //!
 //! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
-//! children `fan * n + 1 ..`, so every page is reachable. The page also links to pages that are
-//! drawn from `n`. The server counts the requests, because the count of a crawler may be wrong.
+//! children `fan * n + 1 ..`, so every page is reachable. The page also links to pages whose
+//! numbers are a hash of `n`. The server counts the requests, because the count of a crawler may be
+//! wrong.
 //!
 //! The server can serve many identical sites, each at its own address. It can delay its responses
 //! to emulate a round trip.
@@ -32,8 +33,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// The address of the first site. No site of a scenario uses this address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// Words that are drawn at random for pages. Like ordinary pages, the pages compress to about a
-/// third.
+/// Words that are drawn at random for pages. Like ordinary pages, pages of these words can be
+/// compressed to about a third of their size.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",

@@ -28,8 +28,8 @@ pub(super) struct SchedulerCost {
     pub(super) read: f64,
     /// Number of rows written during the whole period, in all tables.
     pub(super) written: i64,
-    /// The longest execution of a statement in milliseconds, and the beginning of the statement;
-    /// `None` without pg_stat_statements.
+    /// The longest execution of a statement in milliseconds, and the first characters of the
+    /// statement; `None` without pg_stat_statements.
     pub(super) longest: Option<(f64, String)>,
 }
 
@@ -118,7 +118,7 @@ async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
     Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
 }
 
-/// The beginning of a statement as one line that fits into a Markdown table.
+/// The first characters of a statement as one line that fits into a Markdown table.
 fn shown(query: &str) -> String {
     let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();

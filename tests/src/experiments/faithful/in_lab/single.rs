@@ -35,7 +35,7 @@ pub(in crate::experiments::faithful) async fn figure3(settings: &Settings, sites
     Ok(())
 }
 
-/// Crawls the sites at a point, and describes the rates.
+/// Crawls the sites in the network of a point, and describes their rates.
 async fn compare(
     settings: &Settings,
     network: &Network,

@@ -1,4 +1,5 @@
-//! Cells in the lab: all sites are crawled at once, and no crawl ends within the time.
+//! Cells in the lab: all sites are crawled concurrently, and no crawl ends within the measured
+//! time.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -21,8 +22,9 @@ use crate::world::World;
 /// Time for the crawls to start, before bytes are counted.
 const START: Duration = Duration::from_secs(15);
 
-/// Runs the published strategies for `minutes` at the centre, and where random's growth is about
-/// that in the paper. Prints the growth beside that of the simulation.
+/// Runs the published strategies for `minutes` at two points: the centre, and the point where
+/// random's growth is about random's growth in the paper. Prints the growth beside that of the
+/// simulation.
 pub(in crate::experiments::faithful) async fn cells(settings: &Settings, minutes: u16) -> anyhow::Result<()> {
     let settings = Settings { window_min: minutes.into(), ..settings.clone() };
     let (form, seed) = first(&settings)?;
@@ -37,7 +39,7 @@ pub(in crate::experiments::faithful) async fn cells(settings: &Settings, minutes
 async fn cell(settings: &Settings, network: &Network, point: Point, seed: u64) -> anyhow::Result<()> {
     let window = Duration::from_secs(60 * u64::from(settings.window_min));
     let mut scenario = scenario_at(network, point);
-    // A page takes longer than its server, so these are more pages than a crawl reaches.
+    // The server delays each page, so no crawl reaches this number of pages.
     let pages = (window + 2 * START).as_millis() / u128::from(point.server_ms) + 1;
     scenario.web.max_pages = usize::try_from(pages)?;
     scenario.web.mean_pages = float(scenario.web.max_pages);
@@ -77,7 +79,7 @@ fn chosen(batch: &Batch<'_>, site: u64) -> Option<usize> {
     )
 }
 
-/// The growth while each site is crawled by its agent, in megabytes per minute.
+/// The growth in megabytes per minute, while `agents[site]` crawls each site.
 async fn growth(world: &World, agents: &[usize], window: Duration) -> anyhow::Result<f64> {
     let crawlers = Crawlers::new(world)?;
     let mut running = Vec::with_capacity(agents.len());

@@ -85,8 +85,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Records that an agent has returned a site after `pages` fetched pages. The site then waits
-    /// in `pool` for another agent.
+    /// Records that an agent has returned a preempted site after `pages` fetched pages. The site
+    /// then waits in `pool` for another agent.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
