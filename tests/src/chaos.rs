@@ -1,5 +1,5 @@
-//! `lab chaos`: injects faults of every kind while a batch is crawled. A judge then determines what
-//! was lost or done twice.
+//! `lab chaos`: injects faults of every kind while a batch is crawled. A judge then determines
+//! which work was lost or done twice.
 //!
 //! Several schedulers share one Postgres, and agents connect to them through proxies. The schedule
 //! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation.
@@ -53,10 +53,9 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Number of machines that serve the sites. Sites on one machine are measured one after another.
-/// With fewer machines, measuring all sites takes longer than injecting all faults. With more
-/// machines, each machine has fewer sites. Sites on one machine share measurements, so more
-/// measurements are needed, and agents mostly measure instead of crawl.
+/// Number of machines that serve the sites. Sites on one machine are measured one after another, so
+/// with fewer machines the measurements take longer than the faults. Sites on one machine share
+/// measurements, so with more machines agents need more measurements, and crawl too little.
 const MACHINES: usize = 250;
 /// After the faults, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);

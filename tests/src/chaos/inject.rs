@@ -1,8 +1,8 @@
 //! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed at its
 //! end.
 //!
-//! A fault begins when its time has come and a target is free of conflicting faults. Faults that
-//! affect the messages of one agent do not conflict. Two faults that affect one process conflict.
+//! A fault begins when its time has come and a target has no conflicting fault. Faults that affect
+//! only messages conflict with no fault. Any two other faults of the same process conflict.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -143,7 +143,8 @@ impl Injector {
         self.waiting.clear();
     }
 
-    /// Begins and ends the faults whose time has come. Returns the time of the next call.
+    /// Begins and ends the faults whose time has come. Returns the time at which the caller must
+    /// call this function again.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {

@@ -157,7 +157,7 @@ fn groups(run: &ReportInput<'_>) -> Groups {
     }))
 }
 
-/// About five round tick values from 0 to `most`.
+/// About five tick values from 0 to `most`, in steps of 1, 2 or 5 times a power of ten.
 pub(crate) fn ticks(most: f64) -> Vec<f64> {
     let rough = (most / 5.0).max(1e-9);
     let decade = 10_f64.powf(rough.log10().floor());

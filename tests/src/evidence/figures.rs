@@ -76,9 +76,9 @@ impl Figures {
         }
     }
 
-    /// What is wrong with the measurements. The result is empty if `void` gives a reason why the
-    /// timing is not valid. In any case, fails if the mesh or the sites have fewer than `fewest`
-    /// measurements.
+    /// Sentences that say what is wrong with the measurements. If `void` gives a reason why the
+    /// timing is void, there are no such sentences. The function always fails if the mesh or the
+    /// sites have fewer than `fewest` measurements.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {

@@ -1,4 +1,4 @@
-//! The least-squares line through points. This module is pure.
+//! The least-squares line through points. This module does no I/O.
 
 use crate::evidence::float;
 
@@ -42,8 +42,8 @@ mod tests {
         let exact = LineFit::of(&[(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)]).unwrap();
         assert!((exact.slope - 2.0).abs() < 1e-12 && (exact.intercept - 1.0).abs() < 1e-12, "{exact:?}");
         assert!((exact.r_squared - 1.0).abs() < 1e-12 && exact.slope_error.unwrap() < 1e-9, "{exact:?}");
-        // Residuals of +-1/3 and -2/3 around y = x + 2/3: their squares sum to 2/3, and the squared
-        // deviations of x sum to 2.
+        // The residuals around y = x + 2/3 are 1/3, -2/3 and 1/3. Their squares sum to 2/3, and the
+        // squared deviations of x from its mean sum to 2.
         let noisy = LineFit::of(&[(0.0, 1.0), (1.0, 1.0), (2.0, 3.0)]).unwrap();
         assert!((noisy.slope - 1.0).abs() < 1e-12 && (noisy.r_squared - 0.75).abs() < 1e-12, "{noisy:?}");
         assert!((noisy.slope_error.unwrap() - (1.0_f64 / 3.0).sqrt()).abs() < 1e-12, "{noisy:?}");

@@ -22,7 +22,8 @@ impl CpuTime {
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        // The columns are user nice system idle iowait irq softirq steal. `user` includes guests.
+        // The columns are user nice system idle iowait irq softirq steal. `user` includes the time
+        // of guest systems.
         let idle = ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, total: ticks.iter().take(8).sum() })
     }

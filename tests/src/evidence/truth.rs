@@ -13,9 +13,9 @@ const RIGHT_MS: f64 = 2.0;
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Maximum number of runs. One run must measure accurately. If other processes briefly occupy the
-/// processors, samples can be late by more than 2 ms, which the emulated network cannot detect. An
-/// error in Landfall would occur in every run.
+/// Maximum number of runs. The measurements of one of these runs must be accurate. If other
+/// processes briefly occupy the processors, samples can be late by more than 2 ms, which the
+/// emulated network cannot detect. An error in Landfall would occur in every run.
 const RUNS: usize = 3;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

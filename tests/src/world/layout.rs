@@ -26,7 +26,7 @@ pub struct Layout {
     pub name: String,
     /// The country of all agents, as ISO 3166-1 alpha-2 code.
     pub country: String,
-    /// Seed of the sites, their access times and their pages.
+    /// The seed from which the sites, their access delays and their pages are drawn.
     pub seed: u64,
     pub path: PathRules,
     pub sites: SiteRules,
@@ -222,8 +222,8 @@ impl Layout {
     }
 
     /// The link between two ends. Its round trip is the time for the distance, plus the time of
-    /// both access links. Between two carriers, the distance is through an exchange, and a penalty
-    /// is added.
+    /// both access links. Between two carriers, the path goes through an exchange, and a penalty is
+    /// added.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;

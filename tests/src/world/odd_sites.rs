@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces of 256 bytes from a tar pit. Agents abort a body slower than 1,024 bytes
-/// per second after ten seconds. At 2,560 bytes per second, agents abort only after thirty seconds,
-/// their time limit for a response.
+/// Time between two pieces of 256 bytes from a [`Oddity::TarPit`]. Agents abort a body slower than
+/// 1,024 bytes per second after ten seconds. At 2,560 bytes per second, agents abort only after
+/// thirty seconds, their time limit for a response.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 

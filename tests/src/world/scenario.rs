@@ -25,7 +25,8 @@ pub struct Scenario {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Rate of an agent's access link, before it is multiplied by the agent's number in `shapes`.
+    /// Rate of an agent's access link in bytes per second. It is multiplied by the agent's entry in
+    /// `shapes`.
     pub agent_bytes_per_s: f64,
     /// Multipliers of `agent_bytes_per_s`, by agent index. Agents beyond the end of the list have
     /// the multiplier 1.

@@ -158,8 +158,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// A connection from `source`. The connection has no delay in the tun grade, or if `source` is
-    /// the address of no agent.
+    /// A connection from `source`. The connection has no delay in the tun grade, or if no agent has
+    /// the address `source`.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());

@@ -19,7 +19,8 @@ pub const DISALLOWED: &str = "/private/";
 /// In a site with a robots.txt, on average one of `PRIVATE_ONE_IN` pages is in the disallowed
 /// folder.
 const PRIVATE_ONE_IN: usize = 10;
-/// A page's parent is one of the `PARENT_WINDOW` pages before it. Smaller values make deeper sites.
+/// A page's parent is one of the `PARENT_WINDOW` pages before it. A smaller window makes the tree
+/// deeper.
 const PARENT_WINDOW: usize = 12;
 const MAX_CROSS_LINKS: usize = 3;
 /// A link to another host, which crawlers must not follow.
@@ -163,8 +164,8 @@ impl SiteWeb {
     }
 
     /// The requests of a crawl that honours robots.txt and follows at most `max_depth` links from
-    /// the start page. The first request is for robots.txt. The others are for pages and broken
-    /// links, in breadth-first order.
+    /// the start page. The first request is for robots.txt. The other requests are for pages and
+    /// broken links, in breadth-first order.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
         let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];

@@ -16,7 +16,7 @@ struct SiteActivity<'a> {
 }
 
 /// A violation for every agent that sent more than [`IN_FLIGHT`] requests to a site after the agent
-/// with the next lease had begun.
+/// with the next lease had begun its crawl.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Tests of the judge with histories. Each history has one violation.
+//! Tests of the judge. A change of a valid history violates a rule, and the judge must find it.
 
 use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};

@@ -161,7 +161,8 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
 
 #[test]
 fn a_download_fills_the_access_link_and_no_more() {
-    // 1 MB takes 0.42 s at 2.5 MB/s, including headers. The last part may still be in the queue.
+    // 1 MB takes 0.42 s at 2.5 MB/s, including headers. A much shorter time would mean that the
+    // link does not limit the rate.
     const BYTES: usize = 1_000_000;
     let scenario = scenario(|scenario| scenario.paths[2][5].rtt_ms = 20.0);
     let Some(network) = network(&scenario) else { return };

@@ -97,7 +97,7 @@ async fn another_agent_continues_the_crawls_of_a_leaving_one() {
             *asked.entry((access.site, access.path)).or_default() += 1;
         }
     }
-    // Each crawl that another agent continued may fetch one page again. This is either the page
+    // Each crawl that another agent continued may fetch one page again. This page is either the one
     // that was in flight when the first agent left, or the start page, which is requested to find
     // the origin.
     let again: i64 = asked.values().map(|times| times - 1).sum();

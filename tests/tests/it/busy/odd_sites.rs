@@ -32,8 +32,8 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let away = odd(&cluster, 1, Oddity::TurnsAway(60));
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
-    // Both slots are occupied. The tar pit occupies its slot for a long time. The other slot
-    // becomes free when its site asks for a pause.
+    // Both slots are occupied. The pages of the tar pit never end, so the tar pit occupies its slot
+    // for a long time. The other slot becomes free when its site asks for a pause.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))

@@ -106,7 +106,7 @@ async fn the_python_example_submits_watches_and_reads_the_report_though_the_sche
     let report = String::from_utf8(output.stdout).unwrap();
     assert_reported(&cluster, &report).await;
 
-    // This run finds the existing batch by the beginning of its name.
+    // This run finds the existing batch by the first letters of its name.
     let again = run(&client, &["autu"]).await;
     assert_eq!((again.code, &again.out), (Some(0), &report), "{}", again.err);
     cluster.stop().await.unwrap();

@@ -36,7 +36,7 @@ async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
     let file = cluster.folder().join("monday.tar");
     let said = cluster.operate(&["backup", file.to_str().unwrap()]).await.unwrap();
     assert!(said.contains(&format!("backed up {SITES} sites and {AGENTS} agents")), "{said}");
-    // Wait for more crawls, so that some sites are done now that were not done in the backup.
+    // Wait for more crawls, so that some sites are done now, but not in the backup.
     let more = (done(&cluster).await.len() + 4).min(SITES);
     cluster.await_count("more to be crawled", OUTCOMES, more, PATIENCE).await.unwrap();
     cluster.operate(&batch("winter")).await.unwrap();

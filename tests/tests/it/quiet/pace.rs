@@ -47,8 +47,8 @@ struct Address {
     at_once: usize,
 }
 
-/// Evaluates the requests to each address. `at_once` gives the permitted number of concurrent
-/// crawls of an address with a number of sites.
+/// Evaluates the requests to each address. `at_once` takes the number of sites at an address, and
+/// returns the permitted number of concurrent crawls at this address.
 fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
@@ -126,8 +126,8 @@ async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
-    // In the second round, the origins are known. So robots.txt is requested as soon as the
-    // previous crawl at the address has ended.
+    // In the second batch, the sites' origins are known. So a crawl begins with robots.txt as soon
+    // as the previous crawl at the address has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
