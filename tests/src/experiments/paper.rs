@@ -1,5 +1,5 @@
-//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 are computed by `simulate`. Figures
-//! 2 and 3 are measured with real agents in the lab.
+//! `lab paper`: repeats the paper's experiments. The code of `landfall simulate` computes Tables 1
+//! and 2. Figures 2 and 3 are measured with real agents in the lab.
 //!
 //! With the paper's layout, the lab runs the base cell and all cells that differ from it in one
 //! factor. With other layouts, it runs only the base cell. Each cell runs with every strategy and

@@ -109,8 +109,8 @@ fn choices(settings: &SweepSettings, layout: &LayoutData) -> anyhow::Result<Vec<
     Ok(ratios.into_iter().map(line).collect())
 }
 
-/// The prediction errors, and the stretch of each strategy: the mean round trip to its chosen
-/// agents, divided by the mean round trip to the nearest agents.
+/// The prediction errors, and the stretch of each strategy: the mean round trip to the agents that
+/// the strategy chose, divided by the mean round trip to the nearest agents.
 fn figures(report: &Report) -> String {
     let number = |figure: Option<f64>| figure.map_or("none".to_owned(), |figure| format!("{figure:.3}"));
     let errors = [("RE50", report.estimate.re50), ("RE90", report.estimate.re90)]

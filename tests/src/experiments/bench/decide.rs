@@ -65,8 +65,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time per crawl to find stragglers: crawls that another agent would finish sooner. All crawls
-/// run at the nearest agent, so each crawl is compared with every agent, and none is moved.
+/// The time per crawl to find stragglers: crawls that another agent would finish sooner. Each crawl
+/// is compared with every agent. All crawls run at the nearest agent, so none of them is moved.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -79,9 +79,9 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site to learn from crawls. The number of crawls is the maximum that the scheduler
-/// reads for this number of agents. The scheduler learns when it reads the candidates, before the
-/// choice.
+/// The time per site in which the scheduler learns from past crawls. The number of past crawls is
+/// the maximum that the scheduler reads for this number of agents. The scheduler learns when it
+/// reads the candidates, before the choice.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();

@@ -94,8 +94,8 @@ impl WaitingCost {
     }
 }
 
-/// Compares the costs with the targets. The targets limit the cost with the most tasks, and its
-/// ratio to the cost with the fewest tasks.
+/// Compares the costs with the targets. The targets limit the cost with the most tasks, and the
+/// ratio of this cost to the cost with the fewest tasks.
 fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
     let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);

@@ -21,7 +21,8 @@ use crate::experiments::sweep::batch::Batch;
 use crate::experiments::sweep::crawls;
 use crate::experiments::sweep::measured::agent_index;
 
-/// The paper's ratio of Top-3's rate to random's rate for one site: 2.38 and 0.45 MB per minute.
+/// The paper's ratio of Top-3's rate to random's rate for one site. The rates are 2.38 and 0.45 MB
+/// per minute.
 const PAPER: f64 = 2.38 / 0.45;
 const QUANTILES: [(&str, f64); 7] =
     [("p1", 0.01), ("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p99", 0.99)];
@@ -66,7 +67,8 @@ pub(super) fn rates(settings: &Settings, network: &Network, point: Point, seed: 
     SiteRates { sites: (0..scenario.sites.len()).map(site).collect() }
 }
 
-/// Adds the rates of the candidates of Top-3 to a site's rates by all agents.
+/// Returns the rates `all` of a site's crawls by all agents, and the rates of the crawls by the
+/// candidates of Top-3.
 pub(super) fn with_nearest(network: &Network, site: usize, seed: u64, all: Vec<f64>) -> (Vec<f64>, Vec<f64>) {
     let choice = choose(Strategy::GNP_TOP3, &Site::default(), network.published.candidates(site), seed);
     let nearest = choice.iter().flat_map(|choice| &choice.candidates);

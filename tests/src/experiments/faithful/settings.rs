@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::world::layout::{AgentGroup, parse_toml};
 
 pub(super) const FAITHFUL: &str = include_str!("../../../faithful.toml");
-/// Maximum length of each list, so that there are fewer than a hundred thousand cells.
+/// Maximum length of each list in the settings, which limits the number of cells.
 const MOST: usize = 10;
 
 #[derive(Debug, Clone, Deserialize)]

@@ -13,7 +13,8 @@ use crate::experiments::sweep::settings::Point;
 
 /// The values of the paper's Figure 2, in megabytes per minute.
 pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
-/// The values of the paper's Figure 3, for one random site, in megabytes per minute.
+/// The values of the paper's Figure 3, for one site that was drawn at random, in megabytes per
+/// minute.
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 

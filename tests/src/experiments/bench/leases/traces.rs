@@ -1,5 +1,5 @@
-//! Measures what traces cost: the rate of grants while the scheduler sends spans to a collector, as a
-//! share of the rate without a collector. Without a collector, the scheduler makes no spans.
+//! Measures the cost of traces: the rate of grants while the scheduler sends spans to a collector,
+//! as a share of the rate without a collector. Without a collector, the scheduler makes no spans.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

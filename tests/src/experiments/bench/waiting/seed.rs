@@ -1,7 +1,8 @@
 //! Creates databases with tasks that have waited for hours. The rows are written in bulk without
 //! triggers and constraints, because writing them is not measured.
 //!
-//! For each state of a waiting task, the event log has the event that a trigger would have written.
+//! For each state in which a task has been, the event log has the event that a trigger would have
+//! written.
 
 use anyhow::Context;
 use clap::ValueEnum;
