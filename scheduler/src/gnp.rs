@@ -17,7 +17,7 @@
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No
-//! public signature contains a type of argmin or nalgebra.
+//! public signature contains a type of the crates argmin or nalgebra.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ pub const FEWEST_LANDMARKS: usize = 3;
 /// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
 /// measures every site.
 pub const SMALL_FLEET: usize = 9;
-/// Maximum number of dimensions. More dimensions do not improve the map, however many landmarks it
-/// has (table 1 of the paper that the README cites).
+/// Maximum of the default number of dimensions. More dimensions do not improve the map, however
+/// many landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
 /// between agents).
@@ -89,8 +89,8 @@ pub struct Embedding {
     landmarks: Vec<AgentId>,
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
-    /// The median distance between the located agents, in milliseconds. Step lengths, the softening
-    /// and the prior's reach are multiples of this distance.
+    /// The median distance between the located agents, in milliseconds. Constants that are
+    /// distances on the map are stated as shares of this distance.
     scale: f64,
     switches: PlainSwitches,
 }
@@ -216,9 +216,10 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to the computed and to the measured distance of a log error, so that a round
-/// trip near zero cannot outweigh all others. The softening is proportional to the map's scale, so
-/// that it has the same effect in networks with long and with short distances.
+/// Returns the softening of log errors: the milliseconds added to the computed and to the measured
+/// distance before their logarithms are compared. Without it, a round trip near zero could outweigh
+/// all others. The softening is proportional to the map's scale, so that it has the same effect in
+/// networks with long and with short distances.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

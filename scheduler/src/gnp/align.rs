@@ -3,11 +3,12 @@
 //! Distances determine a fit only up to rotation, reflection and translation, so without an
 //! alignment every refit would change every coordinate. The alignment is the orthogonal Procrustes
 //! solution (Schönemann, "A generalized solution of the orthogonal Procrustes problem",
-//! Psychometrika 31, 1966). Let the rows of X (new) and Y (former) be the centred positions of the
-//! agents in both embeddings. If XᵀY = UΣVᵀ, the rotation is UVᵀ.
+//! Psychometrika 31, 1966). The alignment uses the agents that are in both embeddings. Let the rows
+//! of X be their new coordinates, and the rows of Y their former coordinates, both centred and
+//! without heights. If XᵀY = UΣVᵀ, the rotation is UVᵀ.
 //!
-//! The scale does not change, because both embeddings are in milliseconds. Heights do not change,
-//! because they have no direction.
+//! The alignment does not scale the map, because both embeddings are in milliseconds. It does not
+//! change heights, because they have no direction.
 
 use std::time::Duration;
 
@@ -97,9 +98,9 @@ impl Embedding {
     }
 
     /// Returns how far each agent that is in both embeddings moved from its place in `former`,
-    /// shortest move first. A move is the distance between the two positions plus the change of the
-    /// height. The agent's distance to a host that did not move changes by at most the agent's
-    /// move.
+    /// shortest move first. A move is the distance between the agent's two points without their
+    /// heights, plus the change of the height. The agent's distance to a host that did not move
+    /// changes by at most the agent's move.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn the_scale_is_not_touched_and_strangers_come_along() {
         let truth = drawn(8, 2);
-        // The former map has only the first five agents, and distances twice as long.
+        // The former map has only the first five agents, and its distances are twice as long.
         let doubled: Vec<Vec<f64>> =
             truth[..5].iter().map(|point| point.iter().map(|component| component * 2.0).collect()).collect();
         let former = embedding(1, &doubled);

@@ -7,11 +7,11 @@
 //!    needs between the landmarks' positions, the host certainly has two locations.
 //! 2. *The map.* [`places`] computes the log odds that the host has several locations instead of
 //!    one. [`pairs`] finds pairs of landmarks whose round trips to the host add up to less than the
-//!    distance between the two landmarks. The score is the weighted sum of these two values. A host
-//!    is suspect if its score is two standard deviations above the agents' mean score. The agents
-//!    show which scores are normal, because each agent certainly has one location. A fixed limit
-//!    would not work, because networks differ in how often routing violates the triangle
-//!    inequality.
+//!    distance between the two landmarks. The score is a weighted sum of the results of [`places`]
+//!    and [`pairs`]. A host is suspect if its score is two standard deviations above the agents'
+//!    mean score. The agents show which scores are normal, because each agent certainly has one
+//!    location. A fixed limit would not work, because networks differ in how often routing violates
+//!    the triangle inequality.
 //! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
 //!    they are often only round-robin DNS.
@@ -34,7 +34,7 @@ mod places;
 use places::DrawnPlaces;
 
 /// Minimum number of measurements for a verdict by the map, because one location often explains
-/// three round trips well even if the host has several.
+/// three round trips well even if the host has several locations.
 const FEWEST_MEASURED: usize = 4;
 /// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
 /// are normal.
@@ -101,11 +101,11 @@ pub enum AnycastEvidence {
     },
     /// The map: several locations explain the round trips better than any single one.
     Map {
-        /// The host's score minus the limit.
+        /// The host's score minus the limit above which a host is suspect.
         beyond: f64,
         /// The pair of landmarks whose round trips to the host add up to the smallest share of the
-        /// pair's distance; the sum of these round trips; and the distance. `None` if no pair's sum
-        /// is below its distance.
+        /// pair's distance; the sum of these round trips; and the distance. `None` if the round
+        /// trips of no pair add up to less than the pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than
         /// 0.8 of the pair's distance.
@@ -226,8 +226,9 @@ impl AnycastDetector {
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
-    /// Returns the evidence of the two landmarks whose sum of round trips is farthest below the
-    /// time that light needs between them.
+    /// Compares the sum of two landmarks' round trips to the host with the time that light needs
+    /// between the landmarks. Returns the evidence of the pair of landmarks whose sum is farthest
+    /// below this time; `None` if no sum is below it.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -285,7 +286,7 @@ fn limit(scores: &[f64]) -> f64 {
 }
 
 /// The probability of several locations for a score that exceeds the limit by `beyond`, under the
-/// assumption that half of all hosts have several.
+/// assumption that half of all hosts have several locations.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }

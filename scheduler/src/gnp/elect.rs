@@ -2,13 +2,14 @@
 //! carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
-//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
-//! site's location depends most on its nearest landmark. The election does not maximise the
-//! landmarks' distances from each other, because this would choose outliers (docs/accuracy.md).
+//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). This sum is
+//! chosen, because a site's computed location depends most on its nearest landmark. The election
+//! does not maximise the landmarks' distances from each other, because this would choose outliers
+//! (docs/accuracy.md).
 //!
-//! Two penalties, in units of distance, are added to the mean of these distances. The first is for
-//! two landmarks in the same city on the same carrier. The second is for a city or carrier without
-//! a landmark while another city or carrier has two (section 2.2.1 of the paper that the README
+//! Two penalties, in milliseconds, are added to the mean of these distances. The first is for two
+//! landmarks in the same city on the same carrier. The second is for a city or carrier without a
+//! landmark while another city or carrier has two (section 2.2.1 of the paper that the README
 //! cites).
 
 pub(super) mod explain;
@@ -26,7 +27,8 @@ use crate::model::stats::count;
 
 use super::{Mesh, millis};
 
-/// In fleets of at least this size, a landmark must have been measured by two other agents.
+/// In fleets of at least this size, a landmark must have been measured by at least [`REACHED_BY`]
+/// other agents.
 const LARGE_FLEET: usize = 10;
 /// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
@@ -75,8 +77,9 @@ pub enum ElectError {
     },
 }
 
-/// Elects `count` landmarks among the nominees, the most important first. Equal arguments give
-/// equal results, and the order of the nominees does not matter.
+/// Elects `count` landmarks among the nominees, in the order of the greedy choice. An agent that
+/// was swapped in has the position of the agent that it replaced. Equal arguments give equal
+/// results, and the order of the nominees does not matter.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
     let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
@@ -106,8 +109,8 @@ pub(super) trait ElectionCost {
         self.of(chosen)
     }
 
-    /// Records the choice `_chosen`, so that implementations can compute the costs of its swaps
-    /// from stored sums.
+    /// Records the choice `_chosen`. An implementation can then store values from which it computes
+    /// the costs of swaps of this choice faster.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
@@ -119,7 +122,8 @@ pub(super) struct Nominees<'a> {
     /// Indices of the nominees that may be elected, in a random order. The order decides between
     /// choices of equal cost.
     eligible: Vec<usize>,
-    /// In milliseconds, symmetric; an unmeasured pair gets the greatest measured distance.
+    /// The distance of each pair of nominees, in milliseconds. An unmeasured pair gets the greatest
+    /// measured distance.
     distance: Vec<Vec<f64>>,
     /// Mean distance of the measured pairs, in milliseconds: the unit of the penalties.
     mean: f64,
@@ -220,8 +224,8 @@ impl<'a> Nominees<'a> {
         self.whole(self.distance.iter().map(nearest), chosen)
     }
 
-    /// The cost. `nearest` has each agent's distance to the nearest chosen agent, in the order of
-    /// `nominees`.
+    /// The cost, computed from each agent's distance to the nearest chosen agent. These distances
+    /// (`nearest`) are in the order of `nominees`.
     fn whole(&self, nearest: impl Iterator<Item = f64>, chosen: &[usize]) -> f64 {
         let size = count(self.distance.len().max(1));
         nearest.sum::<f64>() / size + self.sameness(chosen)
@@ -229,7 +233,7 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Chosen agents that share city and carrier with an earlier chosen agent.
+        // Number of chosen agents that share city and carrier with an earlier chosen agent.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
@@ -264,7 +268,7 @@ impl<'a> Nominees<'a> {
     }
 }
 
-/// The group of each nominee, as a number.
+/// A grouping of the nominees by one property, such as the city.
 struct NomineeKinds {
     of: Vec<usize>,
     /// Number of groups with an eligible nominee.
@@ -283,8 +287,8 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of groups of the chosen nominees. Comparing all pairs of chosen nominees is
-    /// fastest, because few nominees are chosen.
+    /// The number of groups to which the chosen nominees belong. Comparing all pairs of chosen
+    /// nominees is fastest, because few nominees are chosen.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -292,9 +296,9 @@ impl NomineeKinds {
     }
 }
 
-/// Stores each agent's distances to the nearest and second nearest chosen agent. With them, the
-/// cost of a swap needs only one comparison per agent, as in FastPAM (Schubert and Rousseeuw,
-/// "Faster k-medoids clustering", 2019).
+/// Stores each agent's distances to the nearest and second nearest chosen agent. With these
+/// distances, the cost of a swap needs only one comparison per agent, as in FastPAM (Schubert and
+/// Rousseeuw, "Faster k-medoids clustering", 2019).
 ///
 /// Unlike FastPAM, this type does not sum changes of the cost. It sums the same terms in the same
 /// order as [`Nominees::cost`], so that the results of both are bit-identical.

@@ -6,15 +6,15 @@
 //! landmarks' places and from a scaling of the whole mesh, and minimises Huber's loss of the log
 //! errors.
 //!
-//! Both phases use Nelder and Mead's simplex. They move one agent at a time while the others are
-//! fixed (block coordinate descent), because a simplex over more than a few tens of components does
-//! not converge. A *sweep* moves every agent once. Sweeps are repeated until a sweep hardly lowers
-//! the cost.
+//! Both phases use Nelder and Mead's simplex. Each run of the simplex moves one agent while all
+//! others are fixed (block coordinate descent), because a simplex over more than a few tens of
+//! components does not converge. A *sweep* moves every agent once. Sweeps are repeated until a
+//! sweep hardly lowers the cost.
 //!
 //! A refit also starts from every agent's place in the former embedding, and keeps the result of
-//! this start unless another start reaches a clearly lower cost. The cost has several minima of
-//! almost the same value, and switching between them would move agents whose distances did not
-//! change.
+//! this start unless another start reaches a clearly lower cost. This is necessary because the cost
+//! has several minima of almost the same value. Switching between these minima would move agents
+//! whose distances did not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +31,8 @@ use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 pub(super) mod mds;
 mod starts;
 
-/// Number of sweeps (moves of every agent) from every start. After these sweeps, only the best
-/// start continues.
+/// Number of sweeps from every start; a sweep moves every agent once. After these sweeps, only the
+/// best start continues.
 const FIRST_SWEEPS: usize = 4;
 /// Maximum number of sweeps.
 const MOST_SWEEPS: usize = 40;
@@ -40,16 +40,17 @@ const MOST_SWEEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// The stop rule of a simplex that moves one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The first round (sweep number) with the final step length. A start that is known to be near the
-/// optimum begins with this round.
+/// The number of the first sweep with the final step length. The variable `round` has a sweep's
+/// number, counted from 0. A fit that starts near the optimum begins with this sweep number,
+/// because long steps would be useless there.
 const LAST_ROUND: usize = 11;
-/// The simplex's step length in the first and in the last sweep, as shares of the median measured
-/// distance.
+/// The simplex's step length in the first sweep, and from the sweep [`LAST_ROUND`] on. Both are
+/// shares of the median measured distance.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// A refit keeps the result of the start at the former embedding unless the cost of another start
-/// is lower by more than this share. After a repeated measurement of a network, the median agent
-/// moves by 1.7 ms if the former embedding is a start, and by 6 ms otherwise (docs/accuracy.md).
+/// is lower by more than this share. If an unchanged network is measured again, the median agent
+/// moves by 1.7 ms with a start at the former embedding, and by 6 ms without it (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -331,8 +332,8 @@ fn best_of(
     converge(measured, points, descent, FIRST_SWEEPS)
 }
 
-/// Sweeps until convergence. The first sweep has the step length of the round `round`. Returns the
-/// cost and the points.
+/// Sweeps until convergence. `round` is the number of the first sweep, and determines its step
+/// length. Returns the cost and the points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -351,8 +352,8 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step length of a round, as a share of the median distance. It is a fifth shorter than in the
-/// round before, but never shorter than the final length.
+/// The step length of the sweep with the number `round`, as a share of the median distance. It is a
+/// fifth shorter than in the sweep before, but never shorter than the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)

@@ -17,7 +17,7 @@ pub(super) fn rtt(millis: f64) -> Rtt {
     Rtt::try_from_millis_f64(millis).unwrap()
 }
 
-/// Points in a box of 200 ms with heights of 1 to 6 ms.
+/// Random points in a box with sides of 200 ms, with heights of 1 to 6 ms.
 pub(super) fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut host = || {

@@ -1,9 +1,9 @@
 //! Positions on the globe, and the shortest round trip that light in fibre allows between
 //! two positions.
 //!
-//! A round trip below this bound proves that a position or a clock is wrong, or that a host is not
-//! where it is assumed to be. Uncertain constants are chosen so that the bound is too low rather
-//! than too high.
+//! An even shorter round trip proves that a position or a clock is wrong, or that a host is not
+//! where it is assumed to be. Uncertain constants are chosen so that the computed shortest round
+//! trip is too short rather than too long.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn known_distances_come_out() {
-        // A quarter of a meridian, and half the equator.
+        // From the equator to the pole, and half of the equator.
         assert!((great_circle_km(at(0.0, 0.0), at(90.0, 0.0)) - 10_007.557).abs() < 0.01);
         assert!((great_circle_km(at(0.0, -90.0), at(0.0, 90.0)) - 20_015.115).abs() < 0.01);
         let (beijing, guangzhou) = (at(39.9042, 116.4074), at(23.1291, 113.2644));

@@ -2,8 +2,8 @@
 //! the README cites, step c; "ordinary host operations" in Ng and Zhang's paper).
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
-//! the error could place a host far from all agents. To prevent this, the search starts from the
-//! agents whose positions explain the measurements best, and a weak prior prefers places near
+//! the error could place a host far from all agents. To prevent this, the search starts at the
+//! points of the agents that explain the measurements best, and a weak prior prefers places near
 //! agents.
 
 mod bulk;
@@ -34,7 +34,7 @@ pub enum Solver {
 
 /// Maximum number of dimensions in which a host can be placed.
 const MOST_DIMENSIONS: usize = 64;
-/// Maximum number of agents at whose positions the search starts.
+/// Maximum number of agents at whose points the search starts.
 const STARTS: usize = 3;
 /// Maximum number of starts in a map that explains its own measurements well. A poor result in such
 /// a map is a failure of the search, not of the map, so more starts are tried.
@@ -71,7 +71,7 @@ pub enum LocateError {
 
 impl Embedding {
     /// Locates a host by the simplex, from measurements by located agents. Fewer measurements than
-    /// dimensions suffice, because the prior determines the other dimensions.
+    /// dimensions suffice, because the prior determines what the measurements leave open.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -254,7 +254,7 @@ mod tests {
         ground.host(&known).cost(&ground.widen(&placed.coordinate))
     }
 
-    /// A map of twelve agents in a box of 200 ms, eight of them landmarks.
+    /// A map of twelve agents, eight of them landmarks, in a box with sides of 200 ms.
     fn synthetic(dimensions: usize, seed: u64) -> (Embedding, ChaCha8Rng) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let agents = (0..12).map(|i| {

@@ -13,7 +13,7 @@ pub enum SitePlace<'m> {
 /// The predicted distance of an agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedRtt {
-    /// The round trip to display, and from which relative errors are computed.
+    /// The round trip that is displayed, and from which relative errors are computed.
     pub rtt: Rtt,
     /// The value by which agents are ranked; `None` in the plain map, which ranks agents by `rtt`.
     pub expected: Option<Rtt>,
@@ -42,8 +42,8 @@ impl SitePlace<'_> {
     }
 
     /// Selects up to `most` of the candidates to measure the site once, so that the site's nearest
-    /// agent is known. With a cloud, [`Posterior::confirm`] selects them. Otherwise the agents
-    /// nearest to the site's point are selected.
+    /// agent is known with more certainty. With a cloud, [`Posterior::confirm`] selects them.
+    /// Otherwise the agents nearest to the site's point are selected.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

@@ -8,7 +8,8 @@ use crate::model::stats::count;
 /// In each direction, the frame (the visible part of the plane) contains the points from the
 /// quantile `1 - FRAMED` to the quantile `FRAMED`.
 const FRAMED: f64 = 0.97;
-/// Points outside the frame are drawn at this distance from its edge, in units of the drawing.
+/// Points outside the frame are drawn inside it, at this distance from its edge, in units of the
+/// drawing.
 const EDGE: f64 = 12.0;
 
 /// Projects the points on their two principal components. Also returns the share of the variance
@@ -36,12 +37,13 @@ pub fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
 pub struct Frame {
     size: [f64; 2],
     middle: [f64; 2],
-    /// Length of one unit of the points in the drawing.
+    /// The length, in the drawing, of one unit of the points' components.
     pub scale: f64,
 }
 
 impl Frame {
-    /// Returns a frame around most of the points. `size` and `margin` are in units of the drawing.
+    /// Returns a frame around most of the points. `size` is the size of the drawing, and `margin`
+    /// its empty margin; both are in units of the drawing.
     pub fn around(points: &[[f64; 2]], size: [f64; 2], margin: f64) -> Self {
         let range = |axis: usize| {
             let mut values: Vec<f64> = points.iter().map(|point| point[axis]).collect();

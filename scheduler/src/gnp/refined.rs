@@ -1,11 +1,12 @@
 //! The refined tier: predicts the distance from every agent to a site, and the uncertainty of this
 //! prediction.
 //!
-//! The plain tier gives a site one point. The refined tier gives it a cloud of possible points,
-//! each weighted by how well it explains the measurements. It also corrects predictions by the
-//! map's errors between nearby agents. A prediction consists of a median for display, an
-//! expectation for ranking, and a spread. Every part in this list can be switched off
-//! ([`RefinedSwitches`]) to measure how much it improves predictions (`docs/accuracy.md`).
+//! The plain tier gives a site one point. The refined tier gives a site a cloud of possible points,
+//! each weighted by how well it explains the measurements. The refined tier also corrects
+//! predictions by the map's errors between nearby agents. A prediction consists of a median for
+//! display, an expectation for ranking, and a spread. Ingredients of the map can be switched off
+//! ([`RefinedSwitches`]) to measure how much each improves predictions (`docs/accuracy.md`). The
+//! modules are:
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
@@ -36,7 +37,7 @@ use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
 /// The numbers of dimensions over which predictions are averaged. They are low enough for nine
-/// measurements to determine a point, and high enough to describe the Internet.
+/// measurements to determine a point, and high enough to describe distances on the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
@@ -113,8 +114,8 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, with one measurement per agent, so that the result does not depend on the order
-        // of `measured`.
+        // The measurements are sorted, and only one per agent is kept, so that the result does not
+        // depend on the order of `measured`.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
         known.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -194,9 +195,9 @@ mod tests {
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // The three listed switches may change nothing here: the map has no unusual pairs for
-            // the robust loss, the first constants in the list may be the best, and exact
-            // predictions need no penalty.
+            // These three switches may change nothing here. The robust loss affects only unusual
+            // pairs, and this map has none. The first constants in the list may be the best ones.
+            // Exact predictions need no penalty.
             if !["robust", "constants", "penalty"].contains(name) {
                 assert_ne!(with, without, "{name}");
             }

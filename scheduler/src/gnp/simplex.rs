@@ -43,8 +43,8 @@ where
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
-        // The cost must be finite, because argmin panics if its first step meets an error, and
-        // fails if a later step meets a NaN.
+        // The cost must be finite, because argmin panics if its first step meets a NaN, and reports
+        // a later NaN as an error.
         Ok(finite((self.0)(point.as_slice())))
     }
 }
@@ -102,7 +102,7 @@ where
     let failed = |error: argmin::core::Error| SimplexError(error.to_string());
     let solver = NelderMead::new(corners).with_sd_tolerance(start_cost * stop.tolerance).map_err(failed)?;
     let executor = Executor::new(Problem(cost, PhantomData), solver).configure(|state| state.max_iters(stop.steps));
-    // The timer is off, because reading the clock at each step costs as much as the step.
+    // argmin's timer is off, because reading the clock at each step takes as long as the step.
     let state = executor.timer(false).run().map_err(failed)?.state;
     Ok(state.best_param.filter(|_| state.best_cost < start_cost).map(|point| (point, state.best_cost)))
 }

@@ -4,7 +4,7 @@
 use crate::model::words;
 
 words!(
-    /// The map that predicts.
+    /// The kind of map from which round trips are predicted.
     #[derive(Default)]
     Tier {
         /// The published system: every host is placed by landmarks alone, with squared

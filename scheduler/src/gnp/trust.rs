@@ -7,15 +7,15 @@
 //! - *residual*: the agent's measurements of other agents contradict the map, on which the agent is
 //!   located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
-//! - *light*: the agent reports round trips shorter than light in fibre needs for the distance;
-//! - *collusion*: agents report that they are near each other, and all other agents measure that
-//!   they are far apart.
+//! - *light*: the agent reports round trips that are too short for light in fibre;
+//! - *collusion*: agents report that they are near each other, but other agents' measurements show
+//!   that they are far apart.
 //!
 //! The kinds asymmetry, residual and sites give log ratios of reported to expected round trips.
-//! These ratios have a bias and a spread. An agent is quarantined if its bias or spread exceeds a
-//! fixed limit and is also an outlier among the agents' values. The fixed limit alone would not
-//! suffice, because networks differ in how symmetric they are. An outlying bias must also exceed
-//! its own standard error by far.
+//! These ratios have a bias (their median) and a spread. An agent is quarantined if its bias or
+//! spread exceeds a fixed limit and is also an outlier among the agents' values. The fixed limit
+//! alone would not suffice, because networks differ in how symmetric they are. A bias must also be
+//! several times as large as its own standard error.
 //!
 //! If two agents contradict each other, their pairs with other agents show which of the two is
 //! wrong. A wrong agent also makes honest agents look worse. So the worst agent is set aside, and
@@ -45,14 +45,14 @@ pub const ALARM_ONE_IN: usize = 3;
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// A non-landmark agent is quarantined if its median log ratio over sites is at most this value: if
-/// it reports less than 1/4.5 of the expected round trips. The lowest median of an honest agent was
-/// about a third of the expected round trips (docs/trust.md).
+/// A non-landmark agent is quarantined if its median log ratio over sites is at most this value.
+/// Its reported round trips are then, in the median, at most 1/4.5 as long as expected. The lowest
+/// such median of an honest agent was about a third (docs/trust.md).
 const TOO_NEAR: f64 = -1.5;
-/// Minimum number of impossible round trips for a quarantine by light, because a single impossible
-/// round trip may be due to another agent's wrong position.
+/// Minimum number of impossible round trips (shorter than light needs) for a quarantine by light. A
+/// single one may be due to another agent's wrong position.
 const FEWEST_IMPOSSIBLE: usize = 2;
-/// The share of an agent's pairs that must be impossible for a quarantine by light.
+/// Minimum share of impossible round trips of an agent for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent. The median over this many sites is precise
 /// enough. More sites would take more time, because each site is located once per landmark.
@@ -106,7 +106,7 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy)]
 pub struct TrustEvidence<'a> {
     pub mesh: &'a Mesh,
-    /// The landmarks, in order of choice.
+    /// The landmarks, in the order of their election.
     pub landmarks: &'a [AgentId],
     /// Measurements of sites, one list per site. A few dozen sites suffice.
     pub sites: &'a [Vec<(AgentId, Rtt)>],
@@ -295,8 +295,9 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// The errors of a landmark's measurements of sites, relative to the locations that the other
-    /// landmarks give the sites, minus the error that the control ([`Self::control`]) shows too.
+    /// The errors of a landmark's measurements of sites, compared with predictions from the other
+    /// landmarks' measurements. An error that the control ([`Self::control`]) shows too is
+    /// subtracted.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -306,8 +307,8 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The control for a landmark: the errors of the distances on the map from the judged landmark
-    /// to non-landmark agents. Each agent is located like a site by the other landmarks, and the
-    /// distance is compared with the agent's measurement of the judged landmark.
+    /// to non-landmark agents. Each of these agents is located like a site by the other landmarks.
+    /// Its distance on the map is then compared with its measurement of the judged landmark.
     ///
     /// The control shows errors that the judged landmark does not cause. For example, three
     /// landmarks in one town locate all sites too far from a fourth landmark.

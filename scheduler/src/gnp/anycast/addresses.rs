@@ -7,7 +7,8 @@ use crate::model::stats::count;
 
 use super::{AnycastEvidence, Observation};
 
-/// The lengths of the longest prefixes that are routed in the whole Internet.
+/// The lengths, in bits, of the longest IPv4 and IPv6 prefixes that are routed in the whole
+/// Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
 /// Confidence of several locations if the addresses are in two prefixes. It is an estimate and far
@@ -21,9 +22,9 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// such addresses are often only round-robin DNS.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The confidence of several locations, and the evidence; `None` if all landmarks resolved one
-/// address. IPv4 and IPv6 addresses are not compared with each other, because most hosts have both
-/// kinds.
+/// The confidence of several locations, and the evidence; `None` if the landmarks resolved at most
+/// one address of each family (IPv4 and IPv6). IPv4 and IPv6 addresses are not compared with each
+/// other, because most hosts have both kinds.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
@@ -45,7 +46,7 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, AnycastEvidence)> {
         .then_some((ONE_PREFIX, AnycastEvidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
 }
 
-/// The part of an address that is routed globally.
+/// The prefix of an address as a number; its length is [`PREFIX_V4`] or [`PREFIX_V6`].
 fn prefix(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits() >> (u32::BITS - PREFIX_V4)),

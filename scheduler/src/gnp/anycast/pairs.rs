@@ -12,13 +12,14 @@ use super::super::{Mesh, millis, round_trip};
 /// A pair is counted in [`ShortPairs::far_below`] if the sum of its two round trips to the host is
 /// below this share of the pair's distance.
 const FAR_BELOW: f64 = 0.8;
-/// Milliseconds added to the sum and to the distance, so that errors of a millisecond give no
-/// evidence if two landmarks are in one building.
+/// Milliseconds added to the sum of a pair's two round trips and to the pair's distance, so that
+/// errors of a millisecond give no evidence if two landmarks are in one building.
 const SOFTENING_MS: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShortPairs {
-    /// The sum of `ln(distance / sum)` over the matched pairs, without negative terms.
+    /// The total of `ln(distance / sum)` over the matched pairs. Only pairs whose sum is below
+    /// their distance are matched, so no term is negative.
     pub(super) total: f64,
     pub(super) far_below: usize,
     /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round

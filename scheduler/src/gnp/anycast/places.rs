@@ -2,9 +2,10 @@
 //!
 //! A *place* is a possible location of a host near some agent. The length of its displacement from
 //! the agent is drawn log-uniformly. Its height is the agent's height times a random factor, plus a
-//! small random amount. The measurement expected from a landmark is the map's distance, corrected
-//! by the map's error for that agent and landmark. The correction decays with the length of the
-//! displacement. A *mix* is three to five places, of which each landmark measures the nearest.
+//! small random amount. The measurement expected from a landmark is the map's distance from the
+//! place to the landmark, corrected by the map's error between the agent and the landmark. The
+//! correction decays with the length of the displacement. A *mix* is three to five places, of which
+//! each landmark measures the nearest.
 //!
 //! The log residuals of the measurements have a Student density. If the host has one place, the
 //! likelihood of the measurements is the mean of this density over the drawn places; if it has
@@ -34,22 +35,24 @@ const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
 const HEIGHT_FACTOR: f64 = 1.5;
 /// The mean of the exponential variable added to the height, as a share of the scale.
 const HEIGHT_ADDED: f64 = 0.008;
-/// The share of the map's error for an agent and a landmark that is added to the expected log round
-/// trip of a place without displacement.
+/// A place near an agent has about the same map error as the agent. For a place without
+/// displacement, this share of the map's log error between the agent and a landmark is added to the
+/// expected log round trip.
 const CARRIED: f64 = 0.9;
-/// The displacement at which this share has fallen to 1/e of [`CARRIED`]; as a share of the scale.
+/// The displacement at which the added share of the map's error has fallen to 1/e of [`CARRIED`].
+/// It is a share of the map's scale.
 const WEARS_OFF: f64 = 0.5;
-/// Softening of a log residual, as a share of the scale: it is added to the measured and to the
-/// expected round trip.
+/// Softening of a log residual, as a share of the scale. It is added to the measured and to the
+/// expected round trip before their logarithms are taken.
 const SOFTENING: f64 = 0.008;
-/// The scale of the Student density of a log residual, for one place.
+/// The scale of the Student density of a log residual, if the host has one place.
 const SPREAD_ONE: f64 = 0.1;
-/// The scale of the Student density for several places. It is greater than [`SPREAD_ONE`], because
-/// the drawn mixes cover the possible mixes more sparsely than the drawn places cover the possible
-/// places.
+/// The scale of the Student density, if the host has several places. It is greater than
+/// [`SPREAD_ONE`], because the drawn mixes cover the possible mixes more sparsely than the drawn
+/// places cover the possible places.
 const SPREAD_SEVERAL: f64 = 0.15;
-/// The degrees of freedom of the Student density. The value is small for heavy tails, because a few
-/// landmarks always have an unusual path.
+/// The degrees of freedom of the Student density. A small value gives the density heavy tails,
+/// which are needed because a few landmarks always have an unusual path.
 const FREEDOM: f64 = 3.0;
 
 #[derive(Debug, Clone)]
@@ -67,7 +70,7 @@ pub(super) struct DrawnPlaces {
 struct ExpectedRtts {
     /// The agents around which the places were drawn.
     around: Vec<AgentId>,
-    /// The logarithms of the softened milliseconds, one per landmark.
+    /// The logarithm of the softened round trip in milliseconds, for each landmark.
     row: Vec<f64>,
 }
 

@@ -1,8 +1,8 @@
 //! Describes how useful a set of landmarks is. The set may be elected or chosen by an operator.
 //!
 //! The worth of a landmark is how much farther the nearest landmark would be without it, on average
-//! over all agents. It is the change of the cost that the election minimises, without the penalties
-//! for equal cities and carriers.
+//! over all agents. The worth is the change of the cost that the election minimises, without the
+//! penalties for equal cities and carriers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,8 +17,8 @@ const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 pub struct Explanation {
     /// Number of agents that are not landmarks.
     pub others: usize,
-    /// Number of non-landmark agents with a landmark within each distance, the shortest distance
-    /// first.
+    /// For each distance of `REACHES_MS`, the number of non-landmark agents with a landmark within
+    /// this distance.
     pub coverage: Vec<Coverage>,
     /// Median of the non-landmark agents' distances to the nearest landmark; `None` if no such
     /// distance was measured.
@@ -33,7 +33,7 @@ pub struct Explanation {
     pub landmarks: Vec<LandmarkWorth>,
 }
 
-/// The number of non-landmark agents with a landmark within a distance.
+/// The number of non-landmark agents with a landmark within the distance `within`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
     pub within: Duration,

@@ -1,11 +1,11 @@
-//! Elects landmarks by k-medoids, then swaps landmarks so that the map predicts better for held-out
-//! agents.
+//! Elects landmarks by k-medoids, then replaces landmarks by other agents to lower the map's
+//! prediction errors for held-out agents.
 //!
 //! A held-out agent is a non-landmark agent that is located like a site. Its predicted distances to
 //! other agents are compared with the measured distances. The cost of a set of landmarks is the
-//! error of these predictions plus a share of the k-medoids cost. Minimising the error alone would
-//! choose landmarks far from all agents. But landmarks should be near sites, because a landmark's
-//! distance to a site is measured, not predicted.
+//! error of these predictions plus the weighted k-medoids cost. Minimising the error alone would
+//! choose landmarks far from all agents, and then few sites would be near a landmark. A landmark
+//! near a site is useful, because its distance to the site is measured, not predicted.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -16,7 +16,8 @@ use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
 /// Maximum number of times that all swaps of a landmark for another agent are tried. The second
-/// time finds swaps that the first made possible. A third time would find hardly any swap.
+/// time finds swaps that lower the cost only after the swaps of the first time. A third time would
+/// find hardly any such swap.
 const MOST_PASSES: usize = 2;
 /// The weight of the k-medoids cost relative to the prediction error. The k-medoids cost is divided
 /// by the mean distance of an agent to the nearest other agent, so that the weight has no unit.
@@ -91,7 +92,8 @@ mod tests {
     use super::*;
     use crate::gnp::fixture::{agent, nominees, rtt};
 
-    /// Three groups of four agents, 60 ms apart; all agents measured each other.
+    /// Three groups of four agents. Neighbouring groups are 60 ms apart, and all agents measured
+    /// each other.
     fn groups() -> (Mesh, Vec<Nominee>) {
         let mut mesh = Mesh::new();
         for a in 0..12_i64 {

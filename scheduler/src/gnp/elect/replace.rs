@@ -6,9 +6,9 @@ use crate::model::AgentId;
 use super::{ElectedLandmark, Nominees};
 use crate::gnp::{Mesh, Nominee};
 
-/// Elects the candidate that, together with the landmarks `kept`, has the lowest cost; `None` if no
-/// candidate is eligible. `fleet` contains the kept landmarks and the candidates. Kept landmarks
-/// need not be reachable.
+/// Elects the agent of `candidates` that, together with the landmarks `kept`, has the lowest cost.
+/// Returns `None` if none of these agents is eligible. `fleet` contains the agents of `kept` and
+/// `candidates`. Kept landmarks need not be reachable.
 pub fn replace_landmark(
     mesh: &Mesh,
     fleet: &[Nominee],
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn the_replacement_covers_what_the_lost_one_did_and_the_others_stay() {
         let (mesh, fleet) = fleet();
-        // Agent 5 is lost; agent 2 stays.
+        // The landmarks were agents 2 and 5. Agent 5 is lost, and agent 2 stays.
         let candidates: Vec<AgentId> = [1, 3, 4, 6].map(agent).to_vec();
         let elected = replace_landmark(&mesh, &fleet, &[agent(2)], &candidates, 1).unwrap();
         assert!([agent(4), agent(6)].contains(&elected.agent), "{elected:?}");

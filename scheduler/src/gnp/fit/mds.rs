@@ -7,8 +7,8 @@ use crate::model::stats;
 
 /// Returns points in `dimensions` dimensions whose inner products are nearest to the inner products
 /// implied by `distances` (square, symmetric, in milliseconds). The points are the eigenvectors of
-/// `B = -J D² J / 2` with the largest eigenvalues, each times the root of its eigenvalue. `D²` has
-/// the squared distances, and `J` subtracts means.
+/// `B = -J D² J / 2` with the largest eigenvalues, each times the root of its eigenvalue. `D²`
+/// contains the squared distances, and a multiplication by `J` subtracts means.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
@@ -29,8 +29,8 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
 
 /// Rotates points about their mean so that their variance is greatest along the first axis, then
 /// along the second, and so on. Distances do not change, and the first two components become the
-/// best two-dimensional picture. The component after the first `dimensions` (the height) does not
-/// change.
+/// best two-dimensional projection. The component after the first `dimensions` (the height) does
+/// not change.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {
@@ -49,7 +49,7 @@ pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions
 }
 
 /// Eigenvalues and eigenvectors of a symmetric matrix, largest eigenvalue first. Signs are chosen
-/// so that the largest component of each vector is positive.
+/// so that the component with the largest absolute value is positive in each vector.
 fn principal(matrix: DMatrix<f64>) -> Vec<(f64, Vec<f64>)> {
     let eigen = SymmetricEigen::new(matrix);
     let mut axes: Vec<(f64, Vec<f64>)> = eigen

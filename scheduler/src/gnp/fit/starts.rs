@@ -12,8 +12,8 @@ const RESTARTS: usize = 1;
 /// Maximum random shift of each component in a disturbed copy, as a share of the median distance.
 const DISTURBANCE: f64 = 0.2;
 
-/// Returns the classical scaling of the distances without heights, and randomly disturbed copies of
-/// the scaling.
+/// Returns the classical scaling of the distances after subtracting the estimated heights, and
+/// randomly disturbed copies of the scaling.
 pub(super) fn starts(
     measured: &Measured,
     dimensions: usize,
@@ -47,8 +47,8 @@ pub(super) fn starts(
 }
 
 /// A first estimate of each agent's height: a quarter of the least time that a detour through the
-/// agent adds. A detour adds at least twice the agent's height, so the estimate is half of the
-/// greatest possible height.
+/// agent adds to the distance of two other agents. A detour adds at least twice the agent's height,
+/// so half of this time is the greatest possible height. The estimate is half of that.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -59,7 +59,8 @@ fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     (0..count).map(detour).collect()
 }
 
-/// Starts with the landmarks at `landmarks`, and every other agent at its nearest landmark.
+/// Returns a start with the landmarks at the points `landmarks`, and every other agent at the point
+/// of its nearest landmark.
 pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let nearest = |row: &Vec<f64>| {
         let (best, _) = row[..landmarks.len()]
@@ -72,9 +73,9 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Starts with each agent of the former embedding at its former place, and each new agent at the
-/// nearest agent of the former embedding. Returns `None` if the former embedding has none of the
-/// agents.
+/// Returns a start with each agent of the former embedding at its former place. A new agent starts
+/// at the former place of its nearest such agent. Returns `None` if the former embedding has none
+/// of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

@@ -1,12 +1,13 @@
-//! Locates one host by the Levenberg-Marquardt method. It is used where many hosts are located.
+//! Locates one host by the Levenberg-Marquardt method. This method is used where many hosts are
+//! located.
 //!
 //! Sources: Levenberg, "A method for the solution of certain non-linear problems in least squares",
 //! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
 //!
-//! Each step solves the model of [`Host::model`], after the diagonal of the model's curvature is
-//! multiplied by 1 plus the damping. The damping falls after a successful step and rises after a
-//! failed step. A step that would make the height negative sets the height to zero. If the height
-//! is zero and its gradient is positive, the step does not change the height.
+//! Each step goes to the minimum of the quadratic model [`Host::model`], after the diagonal of the
+//! model's curvature is multiplied by 1 plus the damping. The damping falls after a successful step
+//! and rises after a failed step. A step that would make the height negative sets the height to
+//! zero. If the height is zero and its gradient is positive, the step does not change the height.
 
 use super::host::{Host, Model, Point};
 
@@ -19,7 +20,7 @@ const DAMPING: f64 = 1e-3;
 /// The factors by which the damping is multiplied after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// The search ends above this damping, because no step can be expected to succeed.
+/// The search ends above this damping, because then no step can be expected to succeed.
 const MOST_DAMPING: f64 = 1e6;
 
 /// Returns the local minimum reached from `start` and its cost, which never exceeds the cost of

@@ -25,7 +25,7 @@ use crate::gnp::objective::{HUBER, WORST};
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior, in squared log errors.
 pub(in crate::gnp) const PRIOR: f64 = 0.005;
-/// The distance to an agent beyond which the prior takes effect; a share of the median distance.
+/// The distance to the nearest agent beyond which the prior acts; a share of the median distance.
 pub(in crate::gnp) const PRIOR_REACH: f64 = 0.1;
 
 /// A possible place of a host: the components in use, then zeros, then the height; in milliseconds.
@@ -128,7 +128,7 @@ impl<const N: usize> Ground<N> {
         Host { ground: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
     }
 
-    /// The index of the agent with the nearest position, and the squared distance to that position.
+    /// The index of the agent nearest without heights, and the square of its distance.
     #[inline]
     fn nearest(&self, point: &Point<N>) -> (usize, f64) {
         let mut nearest = [f64::INFINITY; LANES];
@@ -136,7 +136,7 @@ impl<const N: usize> Ground<N> {
         for (index, block) in self.blocks.iter().enumerate() {
             let squares = squares(point, block);
             for lane in 0..LANES {
-                // Without branches, so that the loop compiles to vector instructions.
+                // The loop has no branches, so that it compiles to vector instructions.
                 let nearer = squares[lane] < nearest[lane];
                 nearest[lane] = if nearer { squares[lane] } else { nearest[lane] };
                 which[lane] = if nearer { index } else { which[lane] };
@@ -290,7 +290,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // If the host is at the anchor, the direction from the anchor is undefined.
+                // At the anchor itself, the direction is undefined, so the axes get no slope.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -317,8 +317,8 @@ impl<const N: usize> Host<'_, N> {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The positions of the `K` agents that explain the measurements best, each with a height, the
-    /// best first. If there are fewer agents, the best start fills the other entries.
+    /// The points of the `K` agents that explain the measurements best, with new heights, the best
+    /// first. If there are fewer agents, the best start fills the other entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -337,9 +337,9 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements. For each measurement there
-    /// is a height at which the computed distance equals the measured distance. Each position gets
-    /// the mean of these heights, at least 0. `lines` is a buffer.
+    /// How badly the points of four agents explain the measurements. For each measurement there is
+    /// a height at which the computed distance equals the measured distance. Each point gets the
+    /// mean of these heights, at least 0. `lines` is a buffer for distances.
     ///
     /// The log error is approximated by the first term of its series in `(g - d) / (g + d)`, which
     /// is precise enough for ranking.
@@ -369,7 +369,7 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// A start at an agent's position. For each measurement there is a height at which the computed
+    /// A start at an agent's point. For each measurement there is a height at which the computed
     /// distance equals the measured distance. The start has the median of these heights, or 0 if
     /// the median is negative.
     fn beside(&self, agent: usize) -> Point<N> {

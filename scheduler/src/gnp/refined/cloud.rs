@@ -2,10 +2,10 @@
 //! for each site.
 //!
 //! Most hosts are near agents, so a point is an agent's place plus a normally distributed step. The
-//! width of the step is drawn log-uniformly, from much less than the usual distance to the nearest
-//! other agent to more than the median distance between agents. The distances from the points to
-//! all agents are precomputed, so that weighting the points for a site takes a few microseconds per
-//! landmark.
+//! width of the step is drawn log-uniformly from a range ([`WIDTH`]). The range begins far below
+//! the usual distance between neighbouring agents, and ends above the median distance between
+//! agents. The distances from the points to all agents are precomputed, so that weighting the
+//! points for a site takes a few microseconds per landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -32,13 +32,13 @@ const ONE_FAR_IN: usize = 30;
 /// With 100 far points, neighbouring heights differ by about 5 %, which is about the error of
 /// measurements.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
-/// Far points have their own random stream, so that they do not change the other points.
+/// Far points have their own random stream, so that drawing them does not change the other points.
 const FAR_STREAM: u64 = 1;
 
-/// The points, stored as the distances that each point predicts.
+/// The points, stored only as their corrected distances to all agents.
 #[derive(Debug, Clone)]
 pub(super) struct Cloud {
-    /// For each agent, the corrected logs of the softened distances to all points.
+    /// For each agent, the corrected logarithms of the softened distances to all points.
     logs: Vec<Vec<f64>>,
 }
 
@@ -101,7 +101,7 @@ impl UncorrectedPoints {
     }
 
     /// Returns the points drawn around the agents that `keeps` accepts, corrected with `weights`.
-    /// `weights` has one row per agent in the kernel and one column per predicted agent.
+    /// `weights` has one row per agent of the kriging kernel, and one column per predicted agent.
     fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
         let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
         let agents = self.logs.first().map_or(0, Vec::len);

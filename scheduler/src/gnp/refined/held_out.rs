@@ -1,8 +1,8 @@
 //! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
-//! The errors of their predicted distances decide on the kriging constants, the prediction penalty
-//! and the landmarks. Sites cannot be used instead, because their true distances to agents are
-//! unknown.
+//! The kriging constants, the prediction penalty and the landmarks are chosen by the errors of the
+//! distances that are predicted for held-out agents. Sites cannot be used instead, because their
+//! true distances to agents are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -16,8 +16,8 @@ use super::posterior::WeightedPoints;
 /// Points of a held-out agent's cloud. Comparing sets of constants or of landmarks needs fewer
 /// points than predicting for sites.
 const PARTICLES: usize = 600;
-/// The share of the errors, smallest first, that count in the score. The largest errors come from
-/// unusual pairs, which no constants and no landmarks predict well.
+/// The share of the errors that counts in the score. The largest errors are left out, because they
+/// come from unusual pairs, which no constants and no landmarks predict well.
 const SCORED: f64 = 0.8;
 
 /// Agents are held out only in meshes of at most this many agents. Each agent needs its own cloud
@@ -122,7 +122,7 @@ impl<'a> HeldOut<'a> {
     }
 
     /// Treats each held-out agent as a site that the agents at the indices `landmarks` measured,
-    /// and returns the two candidates for each site.
+    /// and returns two candidate agents for each site.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
         let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
             let mut choice = HeldOutChoice::none();
@@ -178,7 +178,8 @@ impl HeldOutChoice {
         Self { landmark: far, expected: far, truth: far, nearest: far }
     }
 
-    /// The measured distance of the candidate that is chosen with this penalty, in milliseconds.
+    /// The measured distance of the candidate that is chosen if `penalty` is added to the expected
+    /// distance; both in milliseconds.
     pub(super) fn taken(&self, penalty: f64) -> f64 {
         if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
     }

@@ -36,7 +36,7 @@ const MOST_PAIRS: usize = 1_000;
 pub(super) struct Constants {
     /// `v`: the part of a log residual's variance that the places of the two hosts explain.
     pub(super) variance: f64,
-    /// `c`: the correlation of two hosts at one place.
+    /// `c`: the correlation of two different hosts at the same place.
     pub(super) likeness: f64,
     /// `l`: the distance at which the correlation has fallen to 1/e, as a share of the scale.
     pub(super) length: f64,
@@ -153,8 +153,8 @@ impl Kriging {
     }
 }
 
-/// The noise variance of one measurement of a site. It replaces the constant `n`, because a site's
-/// place is uncertain.
+/// The noise variance of one measurement of a site. For sites, it replaces the constant `n`, which
+/// is chosen for pairs of agents with known places.
 const SITE_NOISE: f64 = 0.005;
 
 fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {

@@ -1,9 +1,9 @@
 //! Places the agents in a given number of dimensions: minimises the robust log error over the whole
-//! mesh by Gauss–Newton.
+//! mesh by the Gauss–Newton method.
 //!
 //! Like the plain fit, the method moves one agent at a time while all others are fixed. It uses
-//! damped Gauss–Newton steps with analytic derivatives instead of the simplex, because they find
-//! the same optimum with a fraction of the work.
+//! damped Gauss–Newton steps with analytic derivatives instead of the simplex, because these steps
+//! find the same optimum with much less work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -15,7 +15,7 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 use super::RefinedSwitches;
 
 /// Maximum number of sweeps with squared errors; a sweep moves every agent once. These sweeps come
-/// first, because unusual pairs can be recognised only near an optimum.
+/// first, because the robust loss can recognise unusual pairs only near an optimum.
 const SQUARE_SWEEPS: usize = 60;
 /// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
@@ -51,7 +51,7 @@ pub(super) struct LaidOut<'a> {
 /// Agents placed in a given number of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// Without the height.
+    /// Number of dimensions, without the height.
     pub(super) dimensions: usize,
     /// For each agent, one component per dimension, then the height; in milliseconds.
     pub(super) points: Vec<Vec<f64>>,

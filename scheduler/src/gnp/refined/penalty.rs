@@ -1,5 +1,5 @@
 //! The prediction penalty. The nearest landmark that measured a site is chosen unless another
-//! agent's expected distance plus the penalty is shorter.
+//! agent's expected distance plus the penalty is shorter than the landmark's measured distance.
 //!
 //! The shortest of many predictions is usually too short (the winner's curse: Capen, Clapp and
 //! Campbell 1971). The nearest landmark's distance is measured and has no such error.

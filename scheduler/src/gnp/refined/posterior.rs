@@ -18,10 +18,11 @@ const MOST_SQUARED: f64 = 2_500.0;
 /// Points with a weight below this share of the greatest weight are dropped, to save work.
 const LIGHTEST: f64 = 1e-4;
 
-/// The share by which a confirmer must lower the expected distance to the nearest agent. A
-/// confirmer that lowers this distance by less is the nearest agent at no point of the cloud, so
-/// its measurement cannot change the choice. With larger values, fewer sites are probed, but the
-/// chosen agents are farther away (`docs/gnp.md`, section 7).
+/// Minimum gain of a confirmer. The gain is the share by which the confirmer's measurement is
+/// expected to lower the distance to the nearest known agent. If the gain is below this minimum, an
+/// agent that has measured the site, or was selected earlier, is nearer at every point of the
+/// cloud, so the measurement cannot change the choice. With a larger minimum, fewer sites would be
+/// probed, but the chosen agents would be farther away (`docs/gnp.md`, section 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// The predicted distance of one agent from the site.
@@ -31,7 +32,7 @@ pub struct Prediction {
     pub median: Rtt,
     /// The distance by which agents are ranked: the mean distance over the points of the site, plus
     /// the prediction penalty. Agents are ranked by the mean, not the median, because the mean is
-    /// greater if the agent might be far.
+    /// greater if the agent is far from some of the site's points.
     pub expected: Rtt,
     /// Standard deviation of the logarithm of the distance; 0.1 is about 10 %.
     pub spread: f64,
@@ -47,7 +48,7 @@ pub struct Posterior<'a> {
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that were not dropped.
+/// The points of one layer's cloud, without the dropped points of small weight.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
     /// The sum of the weights is 1.
@@ -57,8 +58,8 @@ pub(super) struct WeightedPoints {
 }
 
 impl<'a> Posterior<'a> {
-    /// Weights the points of every layer. `known` contains the index of each measuring agent, and
-    /// the log of its softened measurement.
+    /// Weights the points of every layer (there is a layer for each number of dimensions). `known`
+    /// contains the index of each measuring agent, and the log of its softened measurement.
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
@@ -85,9 +86,9 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
-    /// Selects up to `k` of `candidates` to measure the site once. They minimise the expected
-    /// distance of the nearest agent that has measured the site. The agents are selected one by one
-    /// (greedy), until no remaining candidate might be nearer.
+    /// Selects up to `k` of `candidates` to measure the site once. The selection minimises the
+    /// expected distance from the site to the nearest agent that has then measured it. The agents
+    /// are selected one by one (greedy), until no remaining candidate is nearer at any point.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();

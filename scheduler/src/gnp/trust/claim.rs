@@ -3,7 +3,7 @@
 //! Without a check, an agent that claims one millisecond for every site would be chosen for every
 //! site. So a claim is checked against the speed of light, and against the refined map's prediction
 //! from the landmarks' measurements. Only claims that are too short are rejected, because a claim
-//! that is too long does not win a site.
+//! that is too long does not get its agent chosen.
 
 use crate::gnp::{Position, Prediction, least_round_trip};
 use crate::model::Rtt;
@@ -13,8 +13,9 @@ use super::evidence::log_ratio;
 /// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
 /// than this many standard deviations.
 const FAR: f64 = 6.0;
-/// A standard deviation that is combined with the spread of a prediction, because the spread is
-/// sometimes too small. On measured matrices, about one honest claim in a hundred is rejected.
+/// A standard deviation that is combined with the spread of a prediction (root of the sum of
+/// squares), because the spread is sometimes too small. On measured matrices, about one honest
+/// claim in a hundred is rejected.
 const LEAST_SPREAD: f64 = 0.3;
 
 /// Whether the claim is long enough to be compatible with the prediction from other agents'

@@ -22,13 +22,13 @@ const FEWEST_WITNESSES: usize = 4;
 /// this many witnesses is precise enough.
 const MOST_WITNESSES: usize = 32;
 /// Witnesses contradict a pair if the median difference of their round trips to the two agents is
-/// at least this many times the distance that the pair claims.
+/// at least this many times the distance that the two agents report.
 const DENIED_BY: f64 = 4.0;
 /// Two agents' measurements of each other agree if their absolute log ratio is at most this.
 const AGREED: f64 = 0.35;
 
-/// The distance that a pair claims, and the median difference of the witnesses' round trips to the
-/// two agents; in milliseconds.
+/// The distance that the two agents of a pair report, and the median difference of the witnesses'
+/// round trips to the two agents; in milliseconds.
 type DisputedPair = (f64, f64);
 
 /// Returns the agents with several contradicted partners, each with the reason as text for the
@@ -54,14 +54,14 @@ fn witnesses(mesh: &Mesh, agents: &[AgentId], target: AgentId) -> BTreeMap<Agent
     agents.iter().filter_map(|&witness| Some((witness, millis(mesh.measured(witness, target)?)))).collect()
 }
 
-/// The distance that two agents claim between them, in milliseconds; `None` if their
-/// measurements disagree.
+/// The distance that two agents report between them, in milliseconds; `None` if their measurements
+/// disagree.
 fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     let (there, back) = (mesh.measured(a, b)?, mesh.measured(b, a)?);
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Returns the pair if the witnesses contradict the distance that it claims. The two agents
+/// Returns the pair if the witnesses contradict the reported distance `claimed`. The two agents
 /// themselves are never witnesses, because no agent measures itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));

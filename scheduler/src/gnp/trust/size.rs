@@ -1,4 +1,5 @@
-//! The size of an agent's error: bias and spread of its log ratios, and the limits for them.
+//! The size of an agent's error: bias and spread of its log ratios of reported to expected round
+//! trips, and the limits of bias and spread.
 //!
 //! An agent that multiplies its measurements by a factor has a *bias*: its ratios are close
 //! together, but far from one. An agent that reports arbitrary values, or values of another
@@ -14,31 +15,34 @@ const MAD_SCALE: f64 = 1.4826;
 /// The standard error of a median is this factor times the standard deviation, divided by the root
 /// of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// Minimum of the standard deviation assumed among honest agents, as a log ratio. Without this
-/// minimum, a deviation of a tenth would quarantine an agent in a network without noise.
+/// Minimum of the standard deviation assumed among honest agents, as a log ratio. It prevents a
+/// division by zero in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Number of standard deviations of the bias at which an agent is quarantined. With normal errors,
-/// one honest agent in fifteen thousand reaches this number by chance.
+/// An agent is quarantined if its bias differs from the typical bias by this many standard
+/// deviations, and by the minimum log ratio of the kind of evidence. With normal errors, one honest
+/// agent in fifteen thousand reaches this limit by chance.
 const FAR_BIAS: f64 = 4.0;
-/// Number of standard deviations of the bias at which an agent is suspect and counts towards the
-/// alarm. It is practically impossible that a third of the landmarks reach this number by chance.
+/// An agent is suspect if its bias differs from the typical bias by this many standard deviations.
+/// It is practically impossible that a third of the landmarks reach this limit by chance, which
+/// would raise the alarm.
 const ODD_BIAS: f64 = 3.0;
-/// Number of standard deviations of the spread at which an agent with a spread of at least 0.55 (as
-/// a log ratio) is quarantined. It is greater than [`FAR_BIAS`], because the noise of honest
-/// agents' paths has heavy tails.
+/// An agent with a spread of at least 0.55 (as a log ratio) is quarantined if its spread exceeds
+/// the typical spread by this many standard deviations. This limit is greater than [`FAR_BIAS`],
+/// because the noise of honest agents' paths has heavy tails.
 const FAR_SPREAD: f64 = 5.0;
-/// Number of standard deviations of the spread at which an agent is quarantined if its spread is at
-/// least 0.5, or suspect if its spread is at least 0.35.
+/// The same limit for agents with a smaller spread. An agent that reaches it is quarantined if its
+/// spread is at least 0.5. It is only suspect if its spread is at least 0.35 but below 0.5.
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// An agent whose bias or spread reaches its limits is judged as `trust`.
+/// Limits of bias and spread. An agent gets the value `trust` if its bias or its spread reaches the
+/// limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
-    /// Minimum deviation of the bias as a log ratio, and as a number of standard deviations. A bias
-    /// must reach both limits.
+    /// Minimum deviation from the typical bias: as a log ratio, and as a number of standard
+    /// deviations. A bias must reach both limits.
     bias: (f64, f64),
-    /// Minimum spread as a log ratio, and as a number of standard deviations. A spread must reach
-    /// both limits.
+    /// Minimum spread as a log ratio, and minimum excess over the typical spread as a number of
+    /// standard deviations. A spread must reach both limits.
     spread: (f64, f64),
     trust: Trust,
 }
@@ -49,8 +53,8 @@ impl Kind {
         let ([bias, odd_bias], [far, near, odd]) = match self {
             // These kinds of evidence count reports, so they have no limits of bias or spread.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
-            // A bias of 15 % (0.14 as a logarithm) is tolerated: it changes a map no more than the
-            // usual differences between the measurements of twelve honest landmarks do.
+            // A bias below 15 % (0.14 as a logarithm) is tolerated, because it changes a map no
+            // more than the usual noise of twelve honest landmarks' measurements does.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -70,10 +74,10 @@ pub(super) struct ReportBias {
     pub(super) bias: f64,
     /// The median distance between the log ratios and the bias.
     pub(super) spread: f64,
-    /// The distance from the bias that two thirds of the ratios do not exceed. For normally
-    /// distributed ratios, it is about one standard deviation.
+    /// The distance from the bias that two thirds of the log ratios do not exceed. For normally
+    /// distributed log ratios, it is about one standard deviation.
     deviation: f64,
-    /// Number of ratios.
+    /// Number of log ratios.
     pub(super) rows: usize,
 }
 
@@ -83,8 +87,8 @@ impl ReportBias {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // The deviation is not the scaled median distance, because with a coarse clock half of the
-        // ratios may be equal, and the median distance is then zero.
+        // The deviation is not computed from the median distance, which can be zero: with a coarse
+        // clock, half of the log ratios may be equal.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
@@ -97,7 +101,7 @@ impl ReportBias {
         Self { bias: self.bias - shared, ..self }
     }
 
-    /// The size of the whole error.
+    /// The size of the whole error: the bias, without its sign, plus the spread.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread
     }
@@ -124,8 +128,9 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations. The standard deviation combines the deviation of all
-    /// agents' biases with the standard error of the judged agent's bias.
+    /// The difference between the agent's bias and the typical bias, in standard deviations. The
+    /// standard deviation combines the deviation of all agents' biases with the standard error of
+    /// the judged agent's bias.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
@@ -146,7 +151,7 @@ impl TypicalSize {
         reached.map_or(Trust::Trusted, |limits| limits.trust)
     }
 
-    /// Whether the agent's bias is larger than its spread.
+    /// Whether the agent's bias differs from the typical bias by at least the agent's spread.
     pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }

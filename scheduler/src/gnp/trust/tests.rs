@@ -139,7 +139,8 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
     let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
-    // Half of the paths of agent 6 are a fifth too long, and half are a sixth too short.
+    // Agent 6 measures round trips to half of the agents a fifth too long, and to the other half a
+    // sixth too short.
     for target in (0..16).filter(|&target| target != 6) {
         let factor = if target % 2 == 0 { 1.2 } else { 1.0 / 1.2 };
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));
@@ -150,7 +151,8 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
-    // Agent 15 is honest and very near agent 0, which lies only about the other colluding agents.
+    // The first agents collude. Agent 15 is honest and very near agent 0, which lies only about the
+    // other colluding agents.
     let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
@@ -221,7 +223,7 @@ proptest! {
     ) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut mesh = Mesh::new();
-        // From a microsecond to ten minutes.
+        // A random round trip from a microsecond to ten minutes.
         let any_rtt = |rng: &mut ChaCha8Rng| rtt(rng.random_range(-6.9..13.3_f64).exp());
         for a in 0..7 {
             for b in (0..7).filter(|&b| b != a) {
