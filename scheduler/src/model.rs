@@ -186,14 +186,14 @@ impl fmt::Display for Rtt {
 pub enum Strategy {
     /// Any agent, with equal probability.
     Random,
-    /// The agent with the highest hash for the site's name. If the fleet changes, few sites get
-    /// another agent.
+    /// The agent with the highest hash of its number and the site's name (rendezvous hashing). If
+    /// the fleet changes, few sites get another agent.
     Hash,
-    /// The agent whose identifier has the smallest XOR distance to the site's key, as in
-    /// distributed hash tables.
+    /// The first agent with a free slot among the three whose keys have the smallest XOR distances
+    /// to the site's key, as in distributed hash tables.
     Kademlia,
-    /// An agent chosen by the suffix of the site's name. All sites of a suffix go to one agent,
-    /// which is in the suffix's country if possible.
+    /// An agent chosen by the public suffix of the site's name. All sites of a suffix go to one
+    /// agent, which is in the suffix's country if possible.
     Domain,
     /// The geographically nearest agent.
     Geographic,
@@ -241,7 +241,7 @@ pub enum UnknownStrategy {
     TopK { name: String },
 }
 
-/// The prefix of the names of [`Strategy::GnpTop`], before K.
+/// The name of [`Strategy::GnpTop`] without the number K at its end.
 const GNP_TOP: &str = "gnp-top";
 
 impl Strategy {

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The network whose sites share a budget: a single IPv4 address, or an IPv6 /64 network, because
-/// such a network usually belongs to one customer.
+/// The network whose sites share a budget: a single IPv4 address, or an IPv6 /64 network, because a
+/// /64 network usually belongs to one customer.
 pub fn shared_network(address: IpAddr) -> IpNet {
     let address = address.to_canonical();
     let bits = if address.is_ipv4() { 32 } else { 64 };

@@ -41,7 +41,8 @@ words!(
         Address = "address",
         /// The site asked for a pause, which has not ended.
         Pause = "pause",
-        /// The circuit of the site is open until an operator reopens the site.
+        /// The site's circuit is open, so the site is not crawled until an operator reopens the
+        /// circuit.
         Breaker = "breaker",
         /// No agent may crawl the site for the batch.
         Unmet = "unmet",
@@ -117,7 +118,7 @@ words!(
         Left = "left",
         /// The operator removed the agent during the crawl.
         Removed = "removed",
-        /// The database was restored to a time during the crawl.
+        /// The database was restored from a backup, to a time during the crawl.
         Restored = "restored",
         /// The crawl crashed, but the agent continued.
         Crashed = "crashed",
@@ -146,7 +147,7 @@ words!(
         /// The task begins at once. The previous agent had no free slot.
         BeginsAtOnce = "begins-at-once",
         EndsSooner = "ends-sooner",
-        /// The new agent joined after the choice and is nearer.
+        /// The new agent joined after the previous choice and is nearer.
         Nearer = "nearer",
     }
 );
@@ -180,7 +181,7 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// The agent chosen for a task before, and how the task was separated from it.
+/// The agent that was previously chosen for a task, and how the task was separated from this agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
     /// The agent's name at that time.
@@ -222,9 +223,11 @@ pub enum ChoiceCause {
     TakenBack {
         /// The previous agent's name at the time of the preemption.
         from: String,
-        /// The predicted remaining time at the previous agent, in milliseconds.
+        /// The predicted time until the crawl would have ended at the previous agent, in
+        /// milliseconds.
         remaining_ms: u64,
-        /// The predicted time at the new agent, in milliseconds; `None` without a prediction.
+        /// The predicted duration of the crawl at the new agent, in milliseconds; `None` without a
+        /// prediction.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         takes_ms: Option<u64>,
     },

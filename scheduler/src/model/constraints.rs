@@ -306,7 +306,7 @@ impl FromStr for Exclusion {
     }
 }
 
-/// Number of agents that a batch excludes, by the first constraint that each does not meet.
+/// Number of agents that a batch excludes, by the first constraint that an agent does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExcludedAgents {
     pub fleet: usize,
@@ -352,7 +352,8 @@ impl Constraints {
     }
 
     /// Why an agent gets no further task of the batch; `None` if it may get one. The expected bytes
-    /// of unfinished tasks count too, so that a quota is exceeded by less than one site.
+    /// of unfinished tasks count too, so that a quota is exceeded by less than the expected bytes
+    /// of one site.
     pub fn refuses(&self, agent: &AgentTraits, spending: QuotaUse) -> Option<Exclusion> {
         let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))

@@ -32,8 +32,9 @@ pub const MAX_HOSTS: u32 = 1_000;
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// Generates [`CrawlPolicy`], [`PolicyRequest`] and the code for each field from one list of
-/// fields: help, parser, type and default. Fields after `or nothing` are optional in a policy too.
+/// Generates [`CrawlPolicy`], [`PolicyRequest`] and their methods from one list of fields. The list
+/// has each field's help, parser, type and default. Fields after `or nothing` are optional in a
+/// policy too.
 macro_rules! policy {
     (
         $(

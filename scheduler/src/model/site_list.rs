@@ -2,12 +2,13 @@
 //!
 //! A name has one canonical spelling: a bare lower-case host (punycode for international names,
 //! brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default port. A
-//! bare host is crawled by https, or else by http. A bare `host:port` means `http://host:port`, or
-//! `https://host` if the port is 443. Invariant: parsing a canonical spelling returns it unchanged.
+//! bare host is crawled by https if it supports https, and by http otherwise. A bare `host:port`
+//! means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a canonical
+//! spelling returns it unchanged.
 //!
-//! A line of a list contains a name, or a rank and a name, or a name, a latitude and a longitude.
-//! Commas separate the columns. A first line with column names, among them `site`, `latitude` and
-//! `longitude`, sets the order of the columns.
+//! A line of a list has one of three forms: a name; a rank and a name; or a name, a latitude and a
+//! longitude. Commas separate the columns. A first line with column names, among them `site`,
+//! `latitude` and `longitude`, sets the order of the columns.
 //!
 //! The parser skips blank lines and comments (`#` at the start or after a space), and accepts a
 //! byte-order mark and CRLF. It drops and counts duplicate sites, and reports invalid lines by
@@ -66,7 +67,7 @@ pub struct SiteList {
     pub positions: HashMap<SiteName, Position>,
     /// Number of lines that repeated a site.
     pub duplicates: usize,
-    /// The first invalid lines.
+    /// The first invalid lines, at most `COMPLAINTS` of them.
     pub rejected: Vec<Rejected>,
     /// Number of further invalid lines.
     pub unsaid: usize,

@@ -21,8 +21,8 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share * count(last);
-    // The index is found by binary search, because a fractional position cannot be cast
-    // to an index.
+    // The index is found by binary search, because the project's lints forbid casts from floats to
+    // integers.
     let (mut low, mut high) = (0, last);
     while low < high {
         let middle = (low + high).div_ceil(2);
