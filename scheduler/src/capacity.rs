@@ -156,7 +156,7 @@ pub fn compare(
     let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
     let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
     let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
-    // An agent's total over all sites does not depend on the other agents, so it is computed only
+    // An agent's sums over all sites do not depend on the other agents, so they are computed only
     // once, for both fleets.
     let of_all = match split {
         SiteSplit::All => of_all_sites(sites, agents, threads),

@@ -50,7 +50,7 @@ impl FileError {
         |source| Self::Read { file: file.to_owned(), source }
     }
 
-    /// `place` is the place in the file, such as ", line 3". It follows the file's name directly.
+    /// `place` is a text that follows the file's name directly, such as ", line 3".
     fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
         Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
     }

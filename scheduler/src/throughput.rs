@@ -1,8 +1,8 @@
 //! Throughput: the progress of a batch over time, and its remaining time.
 //!
-//! The store sums the crawls by time slice ([`Slice`]), and this module computes totals and rates
-//! from the sums. A crawl's pages and bytes are assumed to be spread evenly over its duration. The
-//! remaining time is estimated from the durations of crawls ([`estimate`]).
+//! The store sums the pages and bytes of crawls by time slice ([`Slice`]). This module computes
+//! totals and rates from these sums. A crawl's pages and bytes are assumed to be spread evenly over
+//! its duration. The remaining time is estimated from the durations of crawls ([`estimate`]).
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ pub struct Amount {
     pub bytes: f64,
 }
 
-/// The sums of a time slice. All slices between a crawl's first and last slice have equal amounts
-/// of that crawl, and the field `step` contains only differences between consecutive slices. So a
-/// crawl changes the sums of at most three slices: its first two and its last.
+/// The sums of a time slice. A crawl adds equal amounts to all slices between its first and its
+/// last slice. The field `step` contains only differences between consecutive slices. So a crawl
+/// changes the fields of at most three slices: its first two and its last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Number of crawls that ended in the slice.
@@ -60,8 +60,8 @@ pub struct Growth {
     pub sites_per_minute: f64,
 }
 
-/// Computes the growth of the totals from the slices. Despite rounding, totals never fall, and the
-/// last of them equals `total`.
+/// Computes the totals and rates of each slice. Despite rounding, totals never fall, and the last
+/// slice's total equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
@@ -188,7 +188,8 @@ mod tests {
             let grown = growth(&sliced(&crawls, width, slices), secs(160), total);
             prop_assert_eq!(grown.last().unwrap().total, total);
             prop_assert!(grown.windows(2).all(|pair| pair[0].total.bytes <= pair[1].total.bytes && pair[0].total.sites <= pair[1].total.sites));
-            // At each slice's end, the total equals what the crawls had fetched by then.
+            // At each slice's end, the total equals, apart from rounding, the bytes that the crawls
+            // had fetched by then.
             for (index, slice) in grown.iter().enumerate() {
                 let time = width * stats::count(index + 1);
                 let by_then = |&(begun, ended, bytes): &(f64, f64, f64)| match ended - begun {

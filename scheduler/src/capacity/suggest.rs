@@ -1,9 +1,10 @@
-//! Suggests locations for new agents: greedy facility location over the positions of sites.
+//! Suggests locations for new agents: greedy facility location over the coordinates of sites.
 //!
-//! Each pick is the candidate location that lowers the mean predicted round trip most, after the
-//! earlier picks. If each site gets one agent (`gnp-top1`), the greedy picks together lower the
-//! mean by at least 1 - 1/e of the best possible reduction (Nemhauser, Wolsey and Fisher, "An
-//! analysis of approximations for maximizing submodular set functions", 1978).
+//! Each pick is the candidate location whose new agent lowers the mean predicted round trip most,
+//! given the agents at the earlier picks. If each site gets one agent (`gnp-top1`), the greedy
+//! picks together lower the mean by at least 1 - 1/e of the best possible reduction (Nemhauser,
+//! Wolsey and Fisher, "An analysis of approximations for maximizing submodular set functions",
+//! 1978).
 //!
 //! Candidate locations are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
 //! with the agents as the first centres. So most candidate locations are far from the agents and
@@ -95,7 +96,7 @@ pub fn suggest(
 }
 
 /// Draws one site from each of [`SAMPLE`] equal ranges of the list of `count` sites, so that every
-/// range of the list is represented.
+/// range of the list is represented. If there are at most [`SAMPLE`] sites, returns all of them.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -114,7 +115,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     let mut chosen = Vec::new();
     while chosen.len() < CANDIDATES.min(sample.len()) {
         let all: f64 = apart.iter().sum();
-        // Stop if every site coincides with an agent or a candidate location.
+        // Stop if every sampled site coincides with an agent or a candidate location.
         if !(all > 0.0 && all.is_finite()) {
             break;
         }

@@ -14,7 +14,8 @@ const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 36.0;
 /// Number of groups of agents that have a colour of their own. The style sheet defines the colours.
 pub const COLOURS: usize = 9;
-/// Height of a line of text, width of a letter, and distance between a mark and its name.
+/// Height of a line of text, width of a letter, and distance between a mark and its name, all in
+/// units of the drawing.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.6;
 const BESIDE: f64 = 14.0;

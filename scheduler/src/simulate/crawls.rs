@@ -1,9 +1,11 @@
-//! Simulates repeated crawls of the same sites, which show how much strategies learn from crawls.
+//! Simulates repeated crawls of the same sites, which show how much the strategies' choices improve
+//! by learning from crawls.
 //!
 //! Each strategy that uses distances has its own history of crawls. In every crawl, the strategy
 //! chooses an agent for each site, using the residuals of all earlier crawls
-//! ([`crate::strategy::learned`]). Some strategies sometimes explore another agent. A crawl
-//! observes the true round trip between its agent and its site.
+//! ([`crate::strategy::learned`]). Some strategies sometimes explore: they choose an agent that may
+//! be nearer than the best known agent. A crawl observes the true round trip between its agent and
+//! its site.
 
 use std::collections::HashMap;
 use std::time::Duration;

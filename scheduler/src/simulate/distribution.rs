@@ -4,7 +4,8 @@ use super::score::{nearest, relative_error};
 use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
-/// Number of quantiles of a distribution. More quantiles would not be visible, and would make the page larger.
+/// Number of steps between the quantiles of a distribution. More steps would not be visible, and
+/// would make the page larger.
 const STEPS: usize = 200;
 
 /// Distributions over the sites of all seeds. Each is a list of quantiles in steps of 0.5 %, from
@@ -40,7 +41,8 @@ impl Distributions {
     }
 }
 
-/// Weighted quantiles. Each quantile is one of the values.
+/// Computes weighted quantiles from pairs of a value and its weight. Each quantile is one of the
+/// values.
 fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
     weighted.sort_by(|one, other| one.0.total_cmp(&other.0));
     let Some((greatest, _)) = weighted.last().copied() else { return Vec::new() };

@@ -81,7 +81,8 @@ impl DrawContext<'_> {
         }
     }
 
-    /// The choice of a strategy. `probes` is the number of measurements made for the choice.
+    /// A strategy's choice for a site; `None` if there are no candidates. `probes` is the number of
+    /// measurements made for the choice.
     fn taken(
         &self,
         strategy: Strategy,
@@ -96,9 +97,9 @@ impl DrawContext<'_> {
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // If agents are drawn with equal probability, the choice is judged by the mean over all
-        // agents that could be drawn, so that chance has no influence. But the fallback to `random`
-        // is judged by the drawn agent.
+        // If agents are drawn with equal probability, the choice is judged by the mean round trip
+        // over all agents that could be drawn, so that chance has no influence. But the fallback to
+        // `random` is judged by the drawn agent.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop(_) | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),

@@ -52,7 +52,7 @@ pub struct ContenderChoice {
     /// The chosen agent's row number in the matrix, from 0.
     pub node: usize,
     /// The true round trip to the chosen agent, in milliseconds. If agents are drawn with equal
-    /// probability, the mean over all agents that could be drawn.
+    /// probability, it is the mean over all agents that could be drawn.
     pub truth: f64,
     /// Number of measurements made for the choice, by landmarks and by confirmers.
     pub probes: usize,

@@ -43,9 +43,9 @@ pub(super) fn landmarks(
     Ok(farthest(mesh, eligible, count))
 }
 
-/// Chooses the agent with the greatest distance to any agent, then repeatedly the agent with the
-/// greatest distance to its nearest chosen agent. Unmeasured distances are ignored. An agent
-/// without a measured distance counts as near.
+/// Chooses first the agent with the greatest distance to any other agent, then repeatedly the agent
+/// with the greatest distance to its nearest chosen agent. Unmeasured distances are ignored. An
+/// agent without a measured distance counts as near.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();

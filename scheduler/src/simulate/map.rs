@@ -4,7 +4,8 @@ use super::Settings;
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace, Tier};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-/// Minimum number of landmarks to which a landmark must have a distance, as in the scheduler.
+/// A landmark is used in a fit only if it has a measured distance to at least this many other
+/// landmarks, as in the scheduler.
 const FEWEST_PARTNERS: usize = 2;
 
 #[derive(Debug)]

@@ -85,8 +85,8 @@ fn why(left: &LeftOut) -> String {
     left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
-/// Draws a sorted list of quantiles as a curve. The height at a value is the percentage of the
-/// values that do not exceed it. Returns `None` if there are no data.
+/// Draws a sorted list of quantiles as a curve. The curve's height at a value is the percentage of
+/// all values that do not exceed this value. Returns `None` if there are no data.
 fn curve(name: &str, class: &str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();

@@ -46,8 +46,9 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order. After a seed fails, no further seed begins, but running seeds continue.
-    // So the returned error is always the error of the lowest failed seed.
+    // The simulations of the seeds begin in order. After one fails, no further simulation begins,
+    // but all lower seeds have begun and run to their end. So the returned error is always the
+    // error of the lowest seed that fails.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;

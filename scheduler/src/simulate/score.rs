@@ -1,7 +1,8 @@
 //! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]).
 //!
-//! All figures can be recomputed from the rows of [`super::dump`], with two exceptions: the results
-//! of `gnp-confirmed`, because the dump has no confirmers, and `load_cv` of strategies that draw.
+//! The fields of [`Estimate`], and the mean round trips of `random` and `gnp-topK`, can be
+//! recomputed from the rows of [`super::dump`]. Other figures cannot, because the dump has no
+//! choices, confirmers or crawls.
 
 use std::collections::BTreeMap;
 
@@ -76,10 +77,10 @@ pub struct Estimate {
     pub acc70: Option<f64>,
     /// One minus the mean of the smallest 80 % of the relative errors.
     pub acc80: Option<f64>,
-    /// The share of sites whose agent of rank 1 is truly the nearest agent, or as near.
+    /// The share of sites whose agent of rank 1 is as near as the truly nearest agent.
     pub top1_hit: Option<f64>,
-    /// The share of sites for which an agent of rank 1, 2 or 3 is truly the nearest agent, or as
-    /// near.
+    /// The share of sites for which an agent of rank 1, 2 or 3 is as near as the truly nearest
+    /// agent.
     pub top3_hit: Option<f64>,
 }
 
@@ -91,7 +92,7 @@ pub struct ContenderScore {
     pub mean_rtt_ms: Option<f64>,
     /// `mean_rtt_ms` divided by [`Report::oracle_rtt_ms`].
     pub stretch: Option<f64>,
-    /// Number of measurements by landmarks and confirmers, as a mean over sites.
+    /// The mean number of measurements per site, by landmarks and confirmers.
     pub probes_per_site: Option<f64>,
     /// For each crawl, the true round trip to the chosen agent minus the true round trip to the
     /// nearest agent, in milliseconds: the mean over sites, then the median over seeds. Empty if

@@ -175,7 +175,7 @@ words!(
         Improved = "improved",
         /// K-medoids without the improvement.
         KMedoids = "kmedoids",
-        /// Agents drawn by the seed.
+        /// Agents drawn at random with the seed.
         Random = "random",
         /// Repeatedly the agent farthest from the chosen agents. This method is bad, and is used
         /// only for comparison.

@@ -16,8 +16,8 @@ use crate::model::{Strategy, stats};
 const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
 const PAPER_SITES: usize = 203;
 
-/// Nodes in a square of 200 ms, each with an access delay of some milliseconds. `hole` returns
-/// whether a pair was not measured.
+/// Nodes in a square with sides of 200 ms, each with an access delay of some milliseconds. `hole`
+/// returns whether a pair was not measured.
 fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let places: Vec<(f64, f64, f64)> = (0..nodes)
@@ -298,8 +298,8 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
     let geographic = score_of(&report, Strategy::Geographic);
-    // In this matrix, agents near on the globe are near on the network. Nine of ten sites have a
-    // position.
+    // In this matrix, an agent that is near a site on the globe is also near it in the network.
+    // Nine of ten sites have a position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
     let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
@@ -439,8 +439,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // The result is compared with the three truly nearest agents, not with a random agent. How much
-    // farther a random agent is depends on the layout, not on the map.
+    // The result is compared with the three truly nearest agents, not with a random agent, because
+    // the distance of a random agent depends on the layout and not on the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -1,10 +1,10 @@
 //! The distribution of a batch's crawl durations, estimated from ended and running crawls.
 //!
-//! The crawls that end first are the short ones, so the mean of the ended crawls is too short.
-//! Durations are therefore modelled by a Weibull distribution, whose shape and scale are estimated
-//! by maximum likelihood. A running crawl is a censored sample (Cohen, "Maximum likelihood
-//! estimation in the Weibull distribution based on complete and on censored samples", Technometrics
-//! 7, 1965).
+//! While crawls run, the crawls that have ended are mostly short ones, so their mean duration is
+//! too short. Durations are therefore modelled by a Weibull distribution, whose shape and scale are
+//! estimated by maximum likelihood. A running crawl is a censored sample (Cohen, "Maximum
+//! likelihood estimation in the Weibull distribution based on complete and on censored samples",
+//! Technometrics 7, 1965).
 
 use std::time::Duration;
 

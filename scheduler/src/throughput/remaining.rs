@@ -46,7 +46,7 @@ pub struct Remaining {
     pub crawling: u64,
     /// Stalled crawls by agent. The agent with the most crawls comes first.
     pub stalled: Vec<StalledCrawls>,
-    /// The longest remaining pause among the pauses that sites requested.
+    /// The longest time until a requested pause of a site ends.
     pub paused_for: Duration,
     /// The time limit of a crawl.
     pub at_most: Duration,
