@@ -78,8 +78,8 @@ pub enum ElectError {
 }
 
 /// Elects `count` landmarks among the nominees, in the order of the greedy choice. An agent that
-/// was swapped in has the position of the agent that it replaced. Equal arguments give equal
-/// results, and the order of the nominees does not matter.
+/// was swapped in has the index of the agent that it replaced. Equal arguments give equal results,
+/// and the order of the nominees does not matter.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
     let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();

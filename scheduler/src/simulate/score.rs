@@ -1,8 +1,8 @@
 //! Computes the figures of a simulation from the results of its seeds ([`SeedResult`]).
 //!
 //! The fields of [`Estimate`], and the mean round trips of `random` and `gnp-topK`, can be
-//! recomputed from the rows of [`super::dump`]. Other figures cannot, because the dump has no
-//! choices, confirmers or crawls.
+//! recomputed from the rows of [`super::dump`]. The figures of other strategies cannot, because the
+//! dump has no choices, confirmers or crawls.
 
 use std::collections::BTreeMap;
 
