@@ -364,7 +364,7 @@ impl Walk<'_> {
                 Ok(None) => return Ok(Body::Whole),
                 Err(error) => return Ok(Body::Broken(error)),
             };
-            self.ledger.receive(length(&piece));
+            self.ledger.receive(u64::try_from(piece.len()).unwrap_or(u64::MAX));
             if self.ledger.overdrawn(&self.policy) {
                 return Err(WalkEnd::Cut(Budget::Bytes));
             }
@@ -396,8 +396,4 @@ impl Walk<'_> {
         let origin = self.site.origin();
         self.ledger.fail(trouble, || format!("{origin}{}: {reason}", path.as_str()));
     }
-}
-
-fn length(piece: &[u8]) -> u64 {
-    u64::try_from(piece.len()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use reqwest::Url;
 
 use super::super::fetch::CrawlResponse;
-use super::{MAX_REDIRECTS, Walk, WalkEnd, length};
+use super::{MAX_REDIRECTS, Walk, WalkEnd};
 use crate::crawl::budget::Budget;
 use crate::crawl::fetch::trouble::Trouble;
 use crate::crawl::html::site_path::SitePath;
@@ -87,7 +87,7 @@ impl Walk<'_> {
                     return Ok(Sitemap { cut: true, ..reader.finish() });
                 }
             };
-            self.ledger.receive_unwanted(length(&piece));
+            self.ledger.receive_unwanted(u64::try_from(piece.len()).unwrap_or(u64::MAX));
             if self.ledger.overdrawn(&self.policy) {
                 return Err(WalkEnd::Cut(Budget::Bytes));
             }

@@ -310,7 +310,8 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
 
 /// Stores the other sites to which the crawled sites link. A site's later rounds add only new ones.
 async fn insert_hosts(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
-    let links = reported.iter().flat_map(|(_, report)| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
+    let links =
+        reported.iter().flat_map(|(_, report)| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
     let (tasks, hosts): (Vec<i64>, Vec<&str>) = links.unzip();
     if hosts.is_empty() {
         return Ok(());

@@ -71,7 +71,8 @@ async fn an_outcomes_hosts_are_reported_if_they_name_other_sites(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let mut operator = Operator::of(&running).await;
     let mut agent = running.agent("a").await;
-    for (site, hosts) in [("a.cn", ["new.cn", "a.cn", "b.cn", "not a host"]), ("b.cn", ["New.cn.", "", "http://", "x"])] {
+    for (site, hosts) in [("a.cn", ["new.cn", "a.cn", "b.cn", "not a host"]), ("b.cn", ["New.cn.", "", "http://", "x"])]
+    {
         operator.submit("first", site, v1::CrawlPolicy::default()).await;
         let order = agent.crawl_order().await;
         assert_eq!(order.policy.as_ref().and_then(|policy| policy.max_hosts), Some(50));
