@@ -514,8 +514,8 @@ create table discovered_hosts (
     site_id bigint not null references sites (id),
     -- When the outcome that named it first was accepted.
     found_at timestamptz not null default now(),
-    -- The report reads a batch's hosts in order of name.
-    primary key (batch_id, host, site_id)
+    -- The report reads a batch's hosts in order of name, and from this index alone.
+    primary key (batch_id, host, site_id) include (found_at)
 );
 
 -- The progress of batches, kept up to date by what changes, because a batch may have a million tasks.

@@ -59,7 +59,7 @@ impl HostPages {
         sqlx::query!(
             r#"
             select set_config('enable_sort', 'off', true) as sort, set_config('enable_hashagg', 'off', true) as hashagg,
-                   set_config('jit', 'off', true) as jit
+                   set_config('max_parallel_workers_per_gather', '0', true) as workers, set_config('jit', 'off', true) as jit
             "#
         )
         .one(&mut *tx)
@@ -69,7 +69,7 @@ impl HostPages {
             select h.host, h.sites as "sites!: Unsigned<u64>", s.name as example, h.found_at as "found_at!",
                    exists (select from sites where name = h.host) or exists (
                        select from sites
-                       where origin in (h.host, 'https://' || h.host, 'http://' || h.host) and alias_of is null
+                       where origin = any(array[h.host, 'https://' || h.host, 'http://' || h.host] collate "default") and alias_of is null
                    ) as "listed!"
             from (
                 select host, count(*) as sites, min(site_id) as site_id, min(found_at) as found_at
@@ -79,7 +79,7 @@ impl HostPages {
                 group by host
                 having count(*) >= $5 and (
                     not $6 or not exists (select from sites where name = host) and not exists (
-                        select from sites where origin in (host, 'https://' || host, 'http://' || host) and alias_of is null
+                        select from sites where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
                     )
                 )
                 order by host
@@ -126,7 +126,7 @@ impl HostPages {
                 group by host
                 having count(*) >= $5 and (
                     not $6 or not exists (select from sites where name = host) and not exists (
-                        select from sites where origin in (host, 'https://' || host, 'http://' || host) and alias_of is null
+                        select from sites where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
                     )
                 )
             ) h
