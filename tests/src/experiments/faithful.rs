@@ -51,8 +51,8 @@ pub struct FaithfulArgs {
     /// rates beside those of the simulation
     #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = SIMULATED)]
     alone: Option<u16>,
-    /// Instead run two cells in the lab with real agents for this number of minutes, and print their growth beside that of the
-    /// simulation
+    /// Instead run the cells around the centre in the lab with real agents, each for this number of minutes, and print their
+    /// growth beside that of the simulation
     #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u16).range(1..=60))]
     #[arg(conflicts_with = "alone", conflicts_with_all = SIMULATED)]
     in_lab: Option<u16>,

@@ -185,7 +185,9 @@ impl SiteServer {
             let (server, connection) = (self.clone(), Arc::clone(&connection));
             async move { Ok::<_, Infallible>(server.respond(&request, connection, arrived).await) }
         });
-        let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        let keep_alive = !self.wan.scenario().web.closes_connections;
+        let mut http = hyper::server::conn::http1::Builder::new();
+        let served = http.keep_alive(keep_alive).serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
             // An error is normal, because agents often close a connection in the middle of a body.
             tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");

@@ -1,6 +1,6 @@
 //! The experiment in the lab: the crawler of the real agent crawls emulated sites. The results are
-//! compared with a simulation of the same crawls. Connections are kept, because the real crawler
-//! keeps them.
+//! compared with a simulation of the same crawls. The real crawler keeps a connection unless the
+//! site closes it, so for a connection per request the sites close theirs after each response.
 //!
 //! No scheduler runs: the code of the simulation draws the agent that crawls each site.
 
@@ -31,11 +31,8 @@ fn first(settings: &Settings) -> anyhow::Result<(&LayoutForm, u64)> {
 fn scenario_at(network: &Network, point: Point) -> Scenario {
     let mut scenario = network.at(point);
     (scenario.web.slow_share, scenario.web.slow_ms) = (1.0, point.server_ms);
+    scenario.web.closes_connections = point.connection == Connection::PerRequest;
     scenario
-}
-
-fn kept(point: Point) -> Point {
-    Point { connection: Connection::Kept, ..point }
 }
 
 /// The requests of a crawl of each site in the lab.

@@ -274,6 +274,7 @@ impl Settings {
             slow_share,
             slow_ms,
             robots_share,
+            closes_connections: false,
         };
         rules.validate()?;
         Ok(rules)

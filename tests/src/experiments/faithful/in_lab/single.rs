@@ -14,12 +14,12 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::process::Command;
 
-use super::{Crawlers, first, kept, requests, scenario_at};
+use super::{Crawlers, first, requests, scenario_at};
 use crate::evidence::float;
 use crate::experiments::faithful::alone::{self, SiteRates, with_nearest};
 use crate::experiments::faithful::batch;
 use crate::experiments::faithful::network::Network;
-use crate::experiments::faithful::settings::{Contender, LayoutForm, Point, Settings};
+use crate::experiments::faithful::settings::{Connection, Contender, LayoutForm, Point, Settings};
 use crate::experiments::sweep::batch::Batch;
 use crate::experiments::sweep::crawls;
 use crate::world::World;
@@ -30,7 +30,10 @@ pub(in crate::experiments::faithful) async fn figure3(settings: &Settings, sites
     let (form, seed) = first(settings)?;
     let network = Network::new(settings, form, seed)?;
     for point in [settings.centre, settings.where_distance_counts()] {
-        print!("{}", compare(settings, &network, (form, seed), kept(point), sites).await?);
+        print!(
+            "{}",
+            compare(settings, &network, (form, seed), Point { connection: Connection::Kept, ..point }, sites).await?
+        );
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use landfall_scheduler::model::seed::spread;
 use landfall_scheduler::strategy::{Site, choose};
 
-use super::{Crawlers, first, kept, requests, scenario_at};
+use super::{Crawlers, first, requests, scenario_at};
 use crate::evidence::float;
 use crate::experiments::faithful::network::Network;
 use crate::experiments::faithful::settings::{Contender, Point, Settings};
@@ -22,16 +22,21 @@ use crate::world::World;
 /// Time for the crawls to start, before bytes are counted.
 const START: Duration = Duration::from_secs(15);
 
-/// Runs the published strategies for `minutes` at two points: the centre, and the point where
-/// random's growth is about random's growth in the paper. Prints the growth beside that of the
-/// simulation.
+/// Runs the published strategies for `minutes` with the first layout: at the centre with every
+/// seed, and with the first seed at the points around the centre and at the point where random's
+/// growth is about random's growth in the paper. Prints the growth beside that of the simulation.
 pub(in crate::experiments::faithful) async fn cells(settings: &Settings, minutes: u16) -> anyhow::Result<()> {
     let settings = Settings { window_min: minutes.into(), ..settings.clone() };
-    let (form, seed) = first(&settings)?;
-    let network = Network::new(&settings, form, seed)?;
-    println!("growth over {minutes} minutes in MB a minute, layout {}, seed {seed}, connections kept", form.name);
-    for point in [settings.centre, settings.slowest_servers()] {
-        cell(&settings, &network, kept(point), seed).await?;
+    let (form, first_seed) = first(&settings)?;
+    println!("growth over {minutes} minutes in MB a minute, layout {}", form.name);
+    let others = settings.around_the_centre().into_iter().filter(|point| *point != settings.centre);
+    let others: Vec<Point> = others.chain([settings.slowest_servers()]).collect();
+    for &seed in &settings.seeds {
+        let network = Network::new(&settings, form, seed)?;
+        cell(&settings, &network, settings.centre, seed).await?;
+        for &point in others.iter().filter(|_| seed == first_seed) {
+            cell(&settings, &network, point, seed).await?;
+        }
     }
     Ok(())
 }
@@ -44,8 +49,8 @@ async fn cell(settings: &Settings, network: &Network, point: Point, seed: u64) -
     scenario.web.max_pages = usize::try_from(pages)?;
     scenario.web.mean_pages = float(scenario.web.max_pages);
     let requests = requests(&scenario);
-    let Point { access_mbit, page_kb, server_ms, .. } = point;
-    println!("{access_mbit} Mbit/s, {page_kb} KB, server {server_ms} ms");
+    let Point { access_mbit, page_kb, server_ms, connection } = point;
+    println!("{access_mbit} Mbit/s, {page_kb} KB, server {server_ms} ms, connection {connection:?}, seed {seed}");
     let mut randoms: Option<(f64, f64)> = None;
     for strategy in &settings.published {
         let batch = batch(settings, network, point, Contender::Published(*strategy), seed);
