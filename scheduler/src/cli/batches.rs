@@ -44,7 +44,7 @@ pub(super) enum BatchesCommand {
         #[command(flatten)]
         watch: WatchFlag,
     },
-    /// Remove a batch with its results, events and alarms; its sites and their measurements stay
+    /// Remove a batch with its results, events and discovered hosts; its sites and their measurements stay
     #[command(after_help = "\
 Examples:
   landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
