@@ -228,6 +228,9 @@ impl PrivatePostgres {
     }
 }
 
+/// The SQLSTATE of a full disk. Each line of the server's log contains a SQLSTATE.
+const DISK_FULL: &str = "53100";
+
 /// The error for a server that ended or never answered. The usual cause is a full disk.
 fn down(log: &Path, what: &str) -> anyhow::Error {
     let cluster = log.with_file_name(CLUSTER);
@@ -236,7 +239,7 @@ fn down(log: &Path, what: &str) -> anyhow::Error {
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
     // The log is checked too, because the disk may have room again: when the server ends, the space
     // of its temporary files becomes free.
-    if room.is_some_and(|room| room < LEAST_ROOM) || last.contains("No space left on device") {
+    if room.is_some_and(|room| room < LEAST_ROOM) || last.split_whitespace().any(|word| word == DISK_FULL) {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
         );
@@ -300,15 +303,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join(CLUSTER)).unwrap();
         let log = folder.path().join("postgres.log");
-        std::fs::write(&log, "PANIC:  could not write to file \"pg_wal/xlogtemp.7\": No space left on device\n")
-            .unwrap();
+        let line = |sqlstate: &str| format!("2026-11-24 10:00:00.123 UTC [7] {sqlstate} PANIC:  what happened\n");
+        std::fs::write(&log, line("53100")).unwrap();
         let said = down(&log, "ended (signal 6)").to_string();
         assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
-        std::fs::write(&log, "PANIC:  something else\n").unwrap();
+        std::fs::write(&log, line("XX000")).unwrap();
         // If this machine's disk is nearly full, the error would name the full disk instead.
         if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
             let said = down(&log, "ended (signal 6)").to_string();
-            assert!(said.ends_with("ends with: PANIC:  something else"), "{said}");
+            assert!(said.ends_with("XX000 PANIC:  what happened"), "{said}");
         }
     }
 }

@@ -132,9 +132,9 @@ fn opened(pid: i32, file: &Path) -> bool {
     open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
-/// Finds the process in the text of `/proc/locks`. For some file systems, that list shows another
-/// device than the files' metadata. Then the process with the PID in the lock file (`written`) is
-/// returned.
+/// Finds the process that locks a file in the text of `/proc/locks`. For some file systems, that
+/// list shows another device than the file's metadata. For these the result is the process whose
+/// PID is in the lock file (`written`).
 fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
     locks.lines().find_map(|line| {
         let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

@@ -261,6 +261,8 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // them.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
+        // The default prefix and the SQLSTATE, by which a full disk is recognised.
+        "log_line_prefix=%m [%p] %e ".to_owned(),
     ]
 }
 
