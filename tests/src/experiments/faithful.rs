@@ -34,7 +34,7 @@ mod verdict;
 const STEP_S: f64 = 10.0;
 
 /// The options that only a simulation uses.
-const SIMULATED: [&str; 6] = ["resume", "fresh", "format", "quick", "our_slots", "threads"];
+const SIMULATED: [&str; 7] = ["resume", "fresh", "format", "quick", "only", "our_slots", "threads"];
 
 /// Arguments of `lab faithful`.
 #[derive(Debug, Clone, Args)]
@@ -44,6 +44,9 @@ pub struct FaithfulArgs {
     /// Only the centre and the cells in which one factor differs from it, with one seed
     #[arg(long)]
     quick: bool,
+    /// Simulate only these strategies, by name; print also those of former runs
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     /// Slots of every agent for our strategies, instead of the settings' value
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     our_slots: Option<u32>,
@@ -111,6 +114,10 @@ pub async fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
 
 fn simulate(args: &FaithfulArgs, mut settings: Settings) -> anyhow::Result<()> {
     let began = Instant::now();
+    let known: Vec<String> = settings.contenders().map(|contender| contender.to_string()).collect();
+    if let Some(unknown) = args.only.iter().find(|name| !known.contains(name)) {
+        anyhow::bail!("--only: no strategy is called '{unknown}': give one of {}", known.join(", "));
+    }
     let mut key = FAITHFUL.to_owned();
     if let Some(slots) = args.our_slots {
         eprintln!("{slots} slots per agent for our strategies, instead of {}", settings.slots);
@@ -126,7 +133,7 @@ fn simulate(args: &FaithfulArgs, mut settings: Settings) -> anyhow::Result<()> {
     in_threads(args.threads, &networks, |&(form, seed)| {
         let said = || format!("simulate the layout {} with seed {seed}", form.name);
         let network = Network::new(&settings, form, seed).with_context(said)?;
-        run_network(&settings, &network, (form, seed), &points, &store).with_context(said)?;
+        run_network(&settings, &network, (form, seed), &points, (args.only.as_slice(), &store)).with_context(said)?;
         for point in [settings.centre, settings.where_distance_counts()] {
             let rates = alone::rates(&settings, &network, point, seed);
             figure3.lock().unwrap_or_else(PoisonError::into_inner).push((form.name.clone(), point, rates));
@@ -152,13 +159,14 @@ fn run_network(
     network: &Network,
     (form, seed): (&LayoutForm, u64),
     points: &[Point],
-    store: &Mutex<CellStore<CellResult, Cell>>,
+    (only, store): (&[String], &Mutex<CellStore<CellResult, Cell>>),
 ) -> anyhow::Result<()> {
+    let wanted = |contender: &Contender| only.is_empty() || only.contains(&contender.to_string());
     let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
     for &point in points {
         let scenario = network.at(point);
         let requests = requests(&scenario, Duration::from_millis(point.server_ms));
-        for contender in settings.contenders() {
+        for contender in settings.contenders().filter(wanted) {
             let cell = Cell { layout: form.name.clone(), point, strategy: contender.to_string(), seed };
             if store().find(&cell).is_some() {
                 continue;

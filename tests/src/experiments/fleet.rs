@@ -30,9 +30,6 @@ mod sample;
 const JOINING: usize = 2;
 /// Number of sites that an agent crawls at the same time.
 const SLOTS: u32 = 4;
-/// Time between two requests of a crawl. With this interval an agent sends at most 16 requests a
-/// second, and 30 agents send at most 480, which two processors can serve.
-const REQUEST_INTERVAL: &str = "250ms";
 /// Number of sites. In a run with default arguments, 30 agents crawl fewer sites than this.
 const SITES: usize = 5000;
 const BATCH: &str = "fleet";
@@ -55,6 +52,10 @@ pub struct FleetArgs {
     /// How agents are chosen
     #[arg(long, default_value = "random")]
     strategy: Strategy,
+    /// Milliseconds between two requests of a crawl. By default an agent sends at most 16 requests a second, and 30 agents 480,
+    /// which two processors can serve. With a shorter time the machine limits the throughput
+    #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u16).range(10..=10_000))]
+    request_interval: u16,
     /// Crawl nothing, to measure what an idle fleet costs
     #[arg(long)]
     idle: bool,
@@ -107,9 +108,9 @@ async fn run(args: &FleetArgs, cluster: &mut Cluster) -> anyhow::Result<Report> 
     if !args.idle {
         let list = cluster.write_site_list()?;
         let list = list.to_str().context("the site list's path is text")?;
-        let strategy = args.strategy.to_string();
+        let (strategy, interval) = (args.strategy.to_string(), format!("{}ms", args.request_interval));
         let mut submit = vec!["sites", "submit", list, "--batch", BATCH, "--strategy", &strategy];
-        submit.extend(["--request-interval", REQUEST_INTERVAL, "--max-depth", "8"]);
+        submit.extend(["--request-interval", &interval, "--max-depth", "8"]);
         cluster.operate(&submit).await?;
     }
     let period = Duration::from_secs(u64::from(args.period.get()));
