@@ -91,8 +91,7 @@ impl Frontier {
         Self { known, queue, log_points, out: VecDeque::new(), found, written, recorder: None }
     }
 
-    /// From now on, the frame of a visit is written to the log only after the visit's pages are
-    /// stored.
+    /// From now on, a visited path is recorded in the log only after its pages are stored.
     pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
     }

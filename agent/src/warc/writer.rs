@@ -192,7 +192,7 @@ impl Writer {
                 }
             };
             // Free the exchanges here instead of on the blocking thread. If a thread frees memory
-            // that another thread allocated, the two threads may wait for each other.
+            // that another thread allocated, both threads need the allocator's lock.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = series.folder.display();

@@ -100,7 +100,7 @@ impl ReportCommand {
     }
 }
 
-/// Selects crawls, or failed sites by the agent that was chosen last.
+/// Selects crawls by their agent, or failed sites by the agent that was chosen last for them.
 #[derive(Debug, Args)]
 struct CrawlArgs {
     /// Only this batch

@@ -78,7 +78,7 @@ impl Locate {
         Ok(())
     }
 
-    /// Decides on each site and stores all decisions in one transaction. Returns the number of
+    /// Decides whether each site is located, and stores all decisions in one transaction. Returns the number of
     /// tasks that became located.
     async fn settle(
         &self,

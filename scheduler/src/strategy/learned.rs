@@ -8,11 +8,11 @@
 //! al., "Bayesian data analysis", 2013, section 2.5).
 //!
 //! If the map errs for an agent's crawled sites, it probably errs in the same way for the agent's
-//! other sites. So two corrections are made. The mean crawl residual of an agent, shrunk towards
-//! zero by `PRIOR_RESIDUALS` residuals of zero, corrects all predictions for the agent. Then the
-//! crawl residuals of similar sites correct these predictions further (`alike`). Pages take longer
-//! than probes, by about the same factor for all agents and sites. This factor is removed from the
-//! crawls' round trips first.
+//! other sites. So two corrections are made. First, all predictions for the agent are corrected by
+//! the agent's mean crawl residual. The mean includes `PRIOR_RESIDUALS` residuals of zero, which
+//! keep it small while there are few crawls. Then the crawl residuals of similar sites correct
+//! these predictions further (`alike`). Pages take longer than probes, by about the same factor for
+//! all agents and sites. This factor is removed from the crawls' round trips first.
 
 pub(super) mod alike;
 pub mod confidence;

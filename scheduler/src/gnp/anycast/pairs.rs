@@ -18,8 +18,9 @@ const SOFTENING_MS: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShortPairs {
-    /// The total of `ln(distance / sum)` over the matched pairs. Only pairs whose sum is below
-    /// their distance are matched, so no term is negative.
+    /// The total of `ln(distance / sum)` over the matched pairs of landmarks, where `sum` is the sum
+    /// of the two landmarks' round trips to the site. Only pairs whose sum is below their distance
+    /// are matched, so no term is negative.
     pub(super) total: f64,
     pub(super) far_below: usize,
     /// The pair with the smallest ratio of sum to distance: its landmarks, the sum of their round

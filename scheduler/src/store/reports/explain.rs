@@ -42,8 +42,8 @@ pub struct TaskChoice {
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
 
-/// The site's tasks of one batch or of all batches, newest first. With `at`, only the task for
-/// which the choice `at` was made.
+/// The site's tasks of one batch or of all batches, newest first. With the assignment `at`, only
+/// the task of this assignment.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,

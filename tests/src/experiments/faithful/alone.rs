@@ -42,7 +42,8 @@ pub(super) struct SingleSites {
     sites: usize,
     random: BTreeMap<&'static str, f64>,
     top3: BTreeMap<&'static str, f64>,
-    /// Quantiles of the ratio of Top-3's rate to random's rate, over all draws of both strategies.
+    /// Quantiles of the ratio of the crawl's rate with Top-3 to its rate with random, over all pairs
+    /// of an agent that Top-3 can draw and an agent that random can draw.
     ratio: BTreeMap<&'static str, f64>,
     /// The fraction of draws whose ratio is below the ratio in the paper.
     below_the_papers: f64,
