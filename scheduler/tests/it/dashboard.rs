@@ -197,6 +197,8 @@ async fn only_forms_of_the_dashboard_change_something(pool: PgPool) {
     let large = format!("{form}&x={}", "x".repeat(20_000));
     assert_eq!(dashboard.post(&drain, &[cookie], &large).status, 413);
 
+    let ended = dashboard.get("/batches/autumn", &[cookie]).body;
+    assert!(ended.contains("/batches/autumn/retry") && !ended.contains("/batches/autumn/cancel"), "{ended}");
     let retry = dashboard.post("/batches/autumn/retry", &[cookie], &form);
     assert_eq!(retry.status, 303, "{retry:?}");
     let rounds: i64 = sqlx::query_scalar("select count(*) from tasks").fetch_one(&dashboard.pool).await.unwrap();

@@ -106,13 +106,13 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
             @else { (table("Epochs", &newest, |epoch| Some(format!("/map?epoch={}", epoch.epoch)))) }
         }))
     };
-    Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
+    Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, useless: &[], live })
 }
 
 /// Draws a chart of the epochs: for each map, its median error over the round trips between agents.
 fn accuracy(epochs: &[Epoch]) -> Markup {
     let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
-    let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index, per_cent(epoch)?)));
+    let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index + 1, per_cent(epoch)?)));
     let points: Vec<(f64, f64)> = points.map(|(index, error)| (crate::model::stats::count(index), error)).collect();
     match points[..] {
         [] => return html! { p { "No map with measured round trips has been fitted yet." } },
@@ -122,14 +122,13 @@ fn accuracy(epochs: &[Epoch]) -> Markup {
         _ => {}
     }
     let most = points.iter().map(|(_, error)| *error).fold(1.0, f64::max);
-    let last = points.last().map_or(1.0, |(index, _)| index.max(1.0));
     let curve = Curve {
         name: "median error of predicted round trips, %".to_owned(),
         class: "c1".to_owned(),
         marked: points.len() < 50,
         points,
     };
-    let across = Axis::linear("fits of the map, the newest at the right", last);
+    let across = Axis::counted("fits of the map, the newest at the right", epochs.len());
     let drawn = lines("Median error of the map by epoch", &across, &Axis::linear("median error, %", most), &[curve]);
     layout::chart("Median error of the map by epoch", &drawn)
 }

@@ -51,6 +51,11 @@ impl Group<'_> {
         median(seeds.filter_map(|seed| Some(growth(&one, seed)? / growth(&other, seed)?)).collect())
     }
 
+    fn has(&self, strategy: &impl ToString) -> bool {
+        let name = strategy.to_string();
+        self.rows.iter().any(|row| row.cell.strategy == name)
+    }
+
     fn saturated(&self, strategy: &impl ToString) -> bool {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
@@ -176,7 +181,8 @@ fn costs(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
             100.0 * mean(|result| result.between_carriers)
         )
     };
-    settings.contenders().map(of).collect()
+    let ran = |strategy: &Contender| groups.iter().any(|group| group.has(strategy));
+    settings.contenders().filter(ran).map(of).collect()
 }
 
 /// Compares the strategies that use Landfall's map with the published strategies.
@@ -201,7 +207,8 @@ fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
             said(least >= NEVER_BELOW)
         )
     };
-    settings.ours.iter().map(|strategy| line(*strategy)).collect()
+    let ran = |strategy: &&Strategy| groups.iter().any(|group| group.has(strategy));
+    settings.ours.iter().filter(ran).map(|strategy| line(*strategy)).collect()
 }
 
 fn said(met: bool) -> &'static str {
