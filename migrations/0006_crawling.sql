@@ -29,6 +29,8 @@ create table batches (
     max_pages integer not null generated always as ((policy->>'max_pages')::integer) stored,
     max_bytes bigint not null generated always as ((policy->>'max_bytes')::bigint) stored, -- a budget, too
     max_duration_ms bigint not null generated always as ((policy->>'max_duration_ms')::bigint) stored, -- a budget, too
+    -- the number of discovered hosts that are stored of a site,
+    max_hosts integer not null generated always as ((policy->>'max_hosts')::integer) stored,
     -- the least time between two requests to a small site,
     request_interval_ms bigint not null generated always as ((policy->>'request_interval_ms')::bigint) stored,
     -- and from the end of a site's crawl to its next round; null: there is none.
@@ -407,7 +409,7 @@ create table leases (
     -- Whether it may crawl, or how it ended.
     state lease_state not null default 'active',
     -- The address, or the network of one, that the crawl sends requests to; null until its agent
-    -- has claimed it.
+    -- has a permit for it.
     address inet,
     -- When it was granted.
     granted_at timestamptz not null default now(),
@@ -504,7 +506,8 @@ create table outcomes (
 -- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
--- The other sites to which pages of a batch's sites link, at most the policy's `max_hosts` a site.
+-- The other sites to which pages of a batch's sites link, by each site's newest crawl that fetched a
+-- page; at most the policy's `max_hosts` of a site.
 create table discovered_hosts (
     -- The batch.
     batch_id bigint not null references batches (id),
@@ -512,11 +515,13 @@ create table discovered_hosts (
     host text collate "C" not null,
     -- The site whose pages link to it.
     site_id bigint not null references sites (id),
-    -- When the outcome that named it first was accepted.
+    -- When the first outcome that named it was accepted.
     found_at timestamptz not null default now(),
     -- The report reads a batch's hosts in order of name, and from this index alone.
     primary key (batch_id, host, site_id) include (found_at)
 );
+-- A site's later round replaces its hosts, and a batch is removed site by site.
+create index discovered_hosts_by_site on discovered_hosts (site_id, batch_id);
 
 -- The progress of batches, kept up to date by what changes, because a batch may have a million tasks.
 -- Each statement that changes tasks adds a row of differences; a job adds these rows up. Readers use the

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-pub use budget::{Budget, Policy};
+pub use budget::{Budget, MAX_HOSTS, Policy};
 pub use external::{ExternalCrawl, ExternalCrawler};
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 pub use fetch::trouble::Trouble;

@@ -33,7 +33,6 @@ use outgoing::OutgoingQueue;
 use work::Work;
 
 pub(crate) mod backoff;
-mod claims;
 pub(crate) mod clock;
 mod crawler;
 mod crawling;
@@ -42,6 +41,7 @@ pub(crate) mod enrol;
 mod event;
 mod opening;
 mod outgoing;
+mod permits;
 pub(crate) mod schedulers;
 pub(crate) mod unreached;
 pub mod wire;
@@ -122,7 +122,7 @@ pub async fn run(
             SessionEnd::Superseded(_) => {
                 yields = true;
                 // The other process that runs as this agent will start these crawls again, so this
-                // process must not claim their leases.
+                // process must not report their leases as held.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
@@ -134,7 +134,7 @@ pub async fn run(
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
         // The events during this wait need no report. Outcomes are in the outbox, and the next
-        // session does not claim the leases of crawls that ended without an outcome.
+        // session does not report the leases of crawls that ended without an outcome.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }
@@ -181,7 +181,7 @@ async fn one_session(
     tracing::info!(agent.name = name, incarnation, "connected to the scheduler");
     schedulers.learn(&welcome.other_scheduler_urls);
     let mut serving = ActiveSession::new(outbound, &welcome, registered, work, rng);
-    serving.report_claimed(meanwhile_ended, &welcome);
+    serving.report_ended(meanwhile_ended, &welcome);
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,
         Err(ended) => ended,
@@ -212,14 +212,14 @@ impl ActiveSession {
         work.welcome(welcome, registered.after(life));
         let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
-        pending.extend(work.claims.unanswered().map(|(key, address)| wire::claim(key, address)));
+        pending.extend(work.permits.unanswered().map(|(key, address)| wire::permit_request(key, address)));
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
 
-    /// Reports crawls that ended after the session had claimed their leases. Without these reports
+    /// Reports crawls that ended after the session had reported their leases. Without these reports
     /// the scheduler would keep the leases forever.
-    fn report_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
+    fn report_ended(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
         for event in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
@@ -286,7 +286,7 @@ impl ActiveSession {
                 tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
                 work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
-            Some(Down::Address(answer)) => work.claims.answered(answer),
+            Some(Down::Permit(answer)) => work.permits.answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             Some(Down::Preempt(order)) => {
                 work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
@@ -302,7 +302,7 @@ impl ActiveSession {
             WorkEvent::Outcome(report) => self.pending.push(Up::Outcome(report)),
             WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
             WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, wire::paused(key, pause)),
-            WorkEvent::PermitWanted(key, address) => self.pending.push(wire::claim(key, address)),
+            WorkEvent::PermitWanted(key, address) => self.pending.push(wire::permit_request(key, address)),
             WorkEvent::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
             WorkEvent::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
             WorkEvent::Measured(report) => self.pending.push(Up::Measurement(report)),

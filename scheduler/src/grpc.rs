@@ -39,9 +39,9 @@ pub(crate) mod plan;
 mod status;
 pub(crate) mod wrong_tokens;
 
-/// Maximum size in bytes of a message from an agent. A crawl's checkpoint takes up to 1 MiB, a
-/// registration with ten thousand held leases takes less than 256 KiB, and any other message takes
-/// less than 4 KiB.
+/// Maximum size in bytes of a message from an agent. A crawl's checkpoint takes up to 1 MiB, an
+/// outcome with a thousand hosts takes less than 300 KiB, a registration with ten thousand held
+/// leases takes less than 256 KiB, and any other message takes less than 4 KiB.
 const MAX_AGENT_MESSAGE: usize = 2 << 20;
 /// A connection is considered dead if it gives no answer for the interval plus the time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);

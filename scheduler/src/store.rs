@@ -102,7 +102,7 @@ impl Error {
 }
 
 /// The SQLSTATE of an error caused by a full disk.
-const DISK_FULL: &str = "53100";
+pub(crate) const DISK_FULL: &str = "53100";
 
 /// Where the database's disk is, as text for the error message "make room ...". Only the database
 /// knows this, and the code that formats an error has no connection to the database. So the text is

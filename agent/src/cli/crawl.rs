@@ -60,7 +60,7 @@ pub(super) struct CrawlArgs {
     #[arg(long)]
     max_depth: Option<u32>,
     /// Print the names of at most this many other sites to which pages link [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_HOSTS)))]
     max_hosts: Option<u32>,
     /// Maximum duration of the crawl [default: 10m]
     #[arg(long, value_parser = duration)]

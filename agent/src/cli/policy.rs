@@ -12,7 +12,7 @@ use toml::{Spanned, Value};
 use super::request::duration;
 use crate::cli::exit::usage;
 use crate::config::one_line;
-use crate::crawl::Policy;
+use crate::crawl::{MAX_HOSTS, Policy};
 use crate::net::user_agent::{BadProduct, Product};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ fn set(settings: &mut CrawlSettings, name: &str, value: &Value) -> Result<(), St
         "max_pages" => policy.max_pages = number(value, &(1..=10_000_000))?,
         "max_bytes" => policy.max_bytes = number(value, &(1..=1 << 50))?,
         "max_depth" => policy.max_depth = number(value, &(0..=10_000))?,
-        "max_hosts" => policy.max_hosts = number(value, &(0..=1_000))?,
+        "max_hosts" => policy.max_hosts = number(value, &(0..=MAX_HOSTS))?,
         "max_duration" => policy.max_duration = time(value, &(SECOND..=YEAR))?,
         "request_interval" => policy.request_interval = time(value, &(Duration::ZERO..=DAY))?,
         "shortest_interval" => policy.shortest_interval = time(value, &(Duration::ZERO..=DAY))?,

@@ -10,6 +10,9 @@ use super::fetch::trouble::Trouble;
 use super::frontier::CrawlTotals;
 use super::politeness::path_filter::PathFilter;
 
+/// The largest value of [`Policy::max_hosts`].
+pub const MAX_HOSTS: u32 = 1_000;
+
 /// The limits of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

@@ -112,7 +112,7 @@ impl Frontier {
         self.known.visited() == 0 && self.known.waiting() == 0
     }
 
-    /// Whether the path was neither queued nor passed to [`Frontier::claim`].
+    /// Whether the path was neither queued nor passed to [`Frontier::mark_known`].
     pub(super) fn is_unseen(&self, path: &SitePath) -> bool {
         !self.known.is_seen(path)
     }
@@ -142,8 +142,8 @@ impl Frontier {
 
     /// Marks a path as known without queueing it, because it is fetched immediately (a redirect's
     /// target). Returns `false` if it was already known.
-    pub(super) fn claim(&mut self, path: &SitePath) -> bool {
-        let new = self.known.claim(path);
+    pub(super) fn mark_known(&mut self, path: &SitePath) -> bool {
+        let new = self.known.mark_known(path);
         if new {
             note(path, &mut self.found.known);
         }

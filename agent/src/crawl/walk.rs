@@ -317,7 +317,7 @@ impl Walk<'_> {
         if depth > 0 && !self.policy.paths.allow(&next) {
             return Ok(None);
         }
-        if !self.frontier.claim(&next) {
+        if !self.frontier.mark_known(&next) {
             return Ok(None);
         }
         hops.push(next.fingerprint());

@@ -1,8 +1,8 @@
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    AddressClaim, BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave,
-    MeasureOrder, OutcomeAck, OutcomeKind, OutcomeReport, PreemptOrder, SiteTarget, measure_order, outcome_ack,
+    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave, MeasureOrder,
+    OutcomeAck, OutcomeKind, OutcomeReport, PermitRequest, PreemptOrder, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -366,7 +366,7 @@ async fn a_replaced_agent_stops() {
 }
 
 #[tokio::test]
-async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
+async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_reported() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = silent_server().await;

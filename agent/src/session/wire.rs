@@ -7,8 +7,8 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    AddressClaim, BlockedBy, Budget, CrawlCheckpoint, CrawlOrder, CrawlRateState, DistanceMetric, LeaseRelease,
-    MeasureOrder, Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed,
+    BlockedBy, Budget, CrawlCheckpoint, CrawlOrder, CrawlRateState, DistanceMetric, LeaseRelease, MeasureOrder,
+    Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, PermitRequest, Postponed,
     SiteTarget, Trouble, Welcome, measure_order,
 };
 
@@ -196,8 +196,8 @@ pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
 }
 
-pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
-    Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
+pub(super) fn permit_request(key: LeaseKey, address: IpAddr) -> Up {
+    Up::Permit(PermitRequest { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
 
 /// A lease whose order was validated.
@@ -235,7 +235,7 @@ pub(super) fn granted(order: CrawlOrder) -> Option<GrantedLease> {
             max_duration: duration(policy.max_duration)?,
             request_interval,
             shortest_interval,
-            max_hosts: policy.max_hosts.unwrap_or(0),
+            max_hosts: policy.max_hosts.unwrap_or(0).min(crawl::MAX_HOSTS),
             sitemaps: policy.sitemaps.unwrap_or(true),
             paths,
         },

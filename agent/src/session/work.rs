@@ -17,11 +17,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::claims::{self, AddressClaims};
 use super::crawler::{Crawler, LeasedCrawl, OwnCrawler};
 use super::crawling::{LeaseCrawl, panic_message};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
+use super::permits::{self, PermitRequests};
 use super::wire;
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
@@ -84,7 +84,7 @@ pub struct Work {
     external: Option<ExternalCrawler>,
     traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
-    pub(super) claims: AddressClaims,
+    pub(super) permits: PermitRequests,
     /// Why the agent takes no lease, by the last check of the disk; `None` if it takes leases.
     paused: Option<String>,
     /// The disk of the external crawler's output.
@@ -118,7 +118,7 @@ impl Work {
             external: None,
             traces: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
-            claims: AddressClaims::default(),
+            permits: PermitRequests::default(),
             paused: None,
             output_disk: None,
             closing: CancellationToken::new(),
@@ -177,7 +177,7 @@ impl Work {
                     }
                 }
                 Some(checkpoint) = self.checkpoints.1.recv() => return WorkEvent::Checkpoint(checkpoint),
-                (key, address) = self.claims.next() => return WorkEvent::PermitWanted(key, address),
+                (key, address) = self.permits.next() => return WorkEvent::PermitWanted(key, address),
                 () = self.outbox.space_checked() => {
                     if self.note_space() {
                         return WorkEvent::SpaceChecked;
@@ -216,7 +216,7 @@ impl Work {
         let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
         let key = self.running.iter().find(|(_, crawl)| crawl.task == id).map(|(key, _)| *key)?;
         self.running.remove(&key);
-        self.claims.forget(key);
+        self.permits.forget(key);
         match joined {
             Ok((_, event)) => {
                 if let Some(WorkEvent::Outcome(report)) = &event {
@@ -234,7 +234,7 @@ impl Work {
         }
     }
 
-    /// The leases that this agent claims: those of running crawls and of unacknowledged outcomes.
+    /// The leases that this agent holds: those of running crawls and of unacknowledged outcomes.
     pub(super) fn held(&self) -> Vec<HeldLease> {
         let going_on = self.running.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key);
         going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
@@ -387,7 +387,7 @@ impl Work {
             return Some(wire::release(key));
         }
         let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
-        let permits = claims::permits(key, self.claims.sender(), self.deadline.silence().clone());
+        let permits = permits::of_lease(key, self.permits.sender(), self.deadline.silence().clone());
         let (stores_pages, preempted) = (store, preempt.clone());
         let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
         let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
@@ -447,8 +447,8 @@ mod tests {
             });
             work.running.insert(key, RunningCrawl { task: crawling.id(), stop, preempt: CancellationToken::new() });
         }
-        let claimed = work.held();
-        assert_eq!(claimed.len(), 2);
+        let held = work.held();
+        assert_eq!(held.len(), 2);
         // Stop the crawls, as the agent does if the deadline passes while the scheduler responds
         // slowly.
         work.stop_crawls();
@@ -466,7 +466,7 @@ mod tests {
         let (outbound, _) = mpsc::channel(1);
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut serving = ActiveSession::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
-        serving.report_claimed(ended, &welcome);
+        serving.report_ended(ended, &welcome);
         let told = std::iter::from_fn(|| serving.pending.pop()).filter_map(|request| request.message);
         assert_eq!(told.collect::<Vec<_>>(), [wire::release(keys[0])]);
     }

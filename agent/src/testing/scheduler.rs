@@ -8,7 +8,7 @@ use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer}
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{
-    AddressAnswer, AddressClaim, BeaconFailure, CheckRequest, CheckResponse, EnrolRequest, EnrolResponse, HeldLease,
+    BeaconFailure, CheckRequest, CheckResponse, EnrolRequest, EnrolResponse, HeldLease, PermitAnswer, PermitRequest,
     Register, SessionRequest, SessionResponse, Welcome, session_request,
 };
 use tokio::net::TcpListener;
@@ -63,36 +63,36 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// Waits for the next message that is not a claim of an address, and grants the claims that
-    /// come before this message. A claim is a crawl's request for a permit. Returns `None` if the
+    /// Waits for the next message that is not a request for a permit, and grants the requests that
+    /// come before this message. Returns `None` if the
     /// agent closed the stream.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
-            match self.next_or_claim().await {
-                Some(Up::Address(claim)) => self.answer(claim, true).await,
+            match self.next_or_permit_request().await {
+                Some(Up::Permit(request)) => self.answer(request, true).await,
                 other => return other,
             }
         }
     }
 
-    /// Waits for a claim of an address, and grants it.
+    /// Waits for a request for a permit, and grants it.
     pub(crate) async fn permit(&mut self) {
         loop {
-            match self.next_or_claim().await {
-                Some(Up::Address(claim)) => return self.answer(claim, true).await,
+            match self.next_or_permit_request().await {
+                Some(Up::Permit(request)) => return self.answer(request, true).await,
                 Some(_) => {}
                 None => panic!("the agent disconnected"),
             }
         }
     }
 
-    pub(crate) async fn answer(&self, claim: AddressClaim, granted: bool) {
-        let AddressClaim { task_id, token, address } = claim;
+    pub(crate) async fn answer(&self, request: PermitRequest, granted: bool) {
+        let PermitRequest { task_id, token, address } = request;
         let reason = if granted { String::new() } else { "others are crawled there".to_owned() };
-        self.send(Down::Address(AddressAnswer { task_id, token, address, granted, reason })).await;
+        self.send(Down::Permit(PermitAnswer { task_id, token, address, granted, reason })).await;
     }
 
-    pub(crate) async fn next_or_claim(&mut self) -> Option<session_request::Message> {
+    pub(crate) async fn next_or_permit_request(&mut self) -> Option<session_request::Message> {
         let message = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("the agent said nothing");
         message.ok().flatten().and_then(|request| request.message)
     }

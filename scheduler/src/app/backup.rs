@@ -146,14 +146,14 @@ impl Database {
             up::reach(&options).await?;
             return Ok(Self { options, started: None });
         }
-        let claimed = DataDir::claim(data_dir)?;
-        let postgres = PrivatePostgres::start(claimed.path()).await?;
-        Ok(Self { options: postgres.options(), started: Some((postgres, claimed)) })
+        let locked = DataDir::lock(data_dir)?;
+        let postgres = PrivatePostgres::start(locked.path()).await?;
+        Ok(Self { options: postgres.options(), started: Some((postgres, locked)) })
     }
 
     async fn close(self) -> anyhow::Result<()> {
         match self.started {
-            Some((postgres, _claimed)) => postgres.stop().await,
+            Some((postgres, _locked)) => postgres.stop().await,
             None => Ok(()),
         }
     }

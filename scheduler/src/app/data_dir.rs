@@ -83,8 +83,8 @@ impl DataDir {
         Err(DataDirError::Others { path, owner })
     }
 
-    /// Creates the directory if it is missing, and claims it for this process.
-    pub fn claim(path: &Path) -> Result<Self, DataDirError> {
+    /// Creates the directory if it is missing, and locks it for this process.
+    pub fn lock(path: &Path) -> Result<Self, DataDirError> {
         let path = std::path::absolute(path).map_err(failed("find", path))?;
         // If root starts Landfall, Postgres runs as another user, which must be able to enter this
         // directory. Files with secrets have stricter modes.
@@ -188,23 +188,23 @@ mod tests {
     fn a_directory_in_use_names_its_user() {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join("data");
-        let held = DataDir::claim(&dir).unwrap();
-        let refused = DataDir::claim(&dir).unwrap_err().to_string();
+        let held = DataDir::lock(&dir).unwrap();
+        let refused = DataDir::lock(&dir).unwrap_err().to_string();
         assert!(refused.contains(&format!("is in use by process {}:", std::process::id())), "{refused}");
         drop(held);
-        DataDir::claim(&dir).unwrap();
+        DataDir::lock(&dir).unwrap();
     }
 
     #[test]
     fn a_strangers_directory_is_left_alone() {
         let base = tempfile::tempdir().unwrap();
         fs::write(base.path().join("thesis.tex"), "x").unwrap();
-        assert!(matches!(DataDir::claim(base.path()), Err(DataDirError::Foreign(_))));
+        assert!(matches!(DataDir::lock(base.path()), Err(DataDirError::Foreign(_))));
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
         fs::remove_file(base.path().join("thesis.tex")).unwrap();
         fs::write(base.path().join("operator-token"), "x").unwrap();
         fs::create_dir(base.path().join("tls")).unwrap();
-        DataDir::claim(base.path()).expect("the secrets of another scheduler are no stranger's");
+        DataDir::lock(base.path()).expect("the secrets of another scheduler are no stranger's");
     }
 
     #[test]

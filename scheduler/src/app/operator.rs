@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn the_client_file_is_read_as_written() {
         let base = tempfile::tempdir().unwrap();
-        let dir = DataDir::claim(&base.path().join("d")).unwrap();
+        let dir = DataDir::lock(&base.path().join("d")).unwrap();
         assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
         for ca in [None, Some(PathBuf::from("/x/ca.pem")), Some(dir.path().join("tls/ca.pem"))] {
             let scheduler = vec!["https://127.0.0.1:7171".to_owned()];
@@ -405,8 +405,8 @@ mod tests {
     async fn a_second_scheduler_must_be_given_the_secrets_of_the_first(pool: PgPool) {
         use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
-        let first = DataDir::claim(&base.path().join("first")).unwrap();
-        let second = DataDir::claim(&base.path().join("second")).unwrap();
+        let first = DataDir::lock(&base.path().join("first")).unwrap();
+        let second = DataDir::lock(&base.path().join("second")).unwrap();
         let made = token(&pool, &first, Shared).await.unwrap();
         assert_eq!(made.len(), 64);
         let refused = token(&pool, &second, Shared).await.unwrap_err().to_string();
@@ -432,7 +432,7 @@ mod tests {
     async fn a_token_that_was_replaced_is_not_put_in_force_again_by_a_start(pool: PgPool) {
         use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
-        let dir = DataDir::claim(&base.path().join("d")).unwrap();
+        let dir = DataDir::lock(&base.path().join("d")).unwrap();
         let old = token(&pool, &dir, Own).await.unwrap();
         let scheduler = vec!["http://127.0.0.1:1".to_owned()];
         let client = ClientFile { scheduler, ca: None, token: old.clone(), defaults: Defaults::default() };

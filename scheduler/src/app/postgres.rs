@@ -228,18 +228,15 @@ impl PrivatePostgres {
     }
 }
 
-/// The SQLSTATE of a full disk. Each line of the server's log contains a SQLSTATE.
-const DISK_FULL: &str = "53100";
-
 /// The error for a server that ended or never answered. The usual cause is a full disk.
 fn down(log: &Path, what: &str) -> anyhow::Error {
     let cluster = log.with_file_name(CLUSTER);
     let room = disk::space(&cluster).map(|disk| disk.free);
     let (last, cluster) = (server::last_lines(log), cluster.display());
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
-    // The log is checked too, because the disk may have room again: when the server ends, the space
+    // In the log, an error's SQLSTATE follows the process id. The log is checked too, because the disk may have room again: when the server ends, the space
     // of its temporary files becomes free.
-    if room.is_some_and(|room| room < LEAST_ROOM) || last.split_whitespace().any(|word| word == DISK_FULL) {
+    if room.is_some_and(|room| room < LEAST_ROOM) || last.contains(&format!("] {} ", crate::store::DISK_FULL)) {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
         );

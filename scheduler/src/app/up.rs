@@ -75,7 +75,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
         Some(path) => path.clone(),
         None => DataDir::default_to_run()?,
     };
-    let data_dir = DataDir::claim(&data_dir)?;
+    let data_dir = DataDir::lock(&data_dir)?;
     let listener = bind(config.listen).await?;
     let (connect, postgres) = match &config.database_url {
         Some(url) => (database_options(url)?, None),

@@ -187,7 +187,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.answers.add("batches show", batch_with_every_setting());
     printed.shown("status", |status: v1::ShowStatusResponse| status);
     printed.rows("sites list", tasks::SiteRow);
-    printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
+    printed.rows("sites circuits", |circuit: v1::OpenCircuit| circuit);
     printed.shown("sites show", |site: v1::ShowSiteResponse| site);
     printed.shown("explain", |explained: v1::ExplainResponse| explained);
     printed.shown("events", |event: v1::Event| event);
@@ -305,7 +305,7 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row: v1::AgentRefusal| row);
     long.table(|row| v1::AgentRow { assigned: 1_234_567, complete: 1_234_567, pages: MANY, ..row });
     long.table(|row| v1::AgentThroughput { sites: MANY, pages: MANY, ..row });
-    long.table(|row: v1::Alarm| row);
+    long.table(|row: v1::OpenCircuit| row);
     long.table(|row| v1::Batch { open: MANY, done: MANY, failed: MANY, cancelled: MANY, ..row });
     long.table(|row: v1::Candidate| row);
     long.table(|row: v1::Enrolment| row);

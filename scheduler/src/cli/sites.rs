@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use landfall_proto::v1::{
-    Alarm, ListAlarmsRequest, ListAlarmsResponse, ReopenSitesRequest, ReopenSitesResponse, ShowSiteRequest,
-    SiteMeasurement,
+    ListOpenCircuitsRequest, ListOpenCircuitsResponse, OpenCircuit, ReopenSitesRequest, ReopenSitesResponse,
+    ShowSiteRequest, SiteMeasurement,
 };
 
 use self::tasks::ListArgs;
@@ -62,8 +62,8 @@ Examples:
   landfall sites retry --failed --batch autumn")]
     Retry(RetryArgs),
     /// List sites whose circuit is open because requests to them kept failing
-    #[command(after_help = "Example:\n  landfall sites alarms --batch autumn --since 2h")]
-    Alarms(AlarmsArgs),
+    #[command(after_help = "Example:\n  landfall sites circuits --batch autumn --since 2h")]
+    Circuits(CircuitsArgs),
     /// Close the open circuits of sites, so that they are crawled again
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
     Reopen(ReopenArgs),
@@ -112,7 +112,7 @@ impl SitesCommand {
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
             Self::List(args) => args.run(connection).await,
-            Self::Alarms(args) => args.run(connection).await,
+            Self::Circuits(args) => args.run(connection).await,
             Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format } => {
                 let client = Client::connect(connection).await?;
@@ -122,9 +122,9 @@ impl SitesCommand {
     }
 }
 
-/// Which alarms are listed: those that meet every flag.
+/// Which circuits are listed: those that meet every flag.
 #[derive(Debug, Args)]
-pub(super) struct AlarmsArgs {
+pub(super) struct CircuitsArgs {
     /// Only sites of this batch
     #[arg(long, value_name = "NAME")]
     batch: Option<String>,
@@ -139,17 +139,17 @@ pub(super) struct AlarmsArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
     #[command(flatten)]
-    format: FormatArgs<Alarm>,
+    format: FormatArgs<OpenCircuit>,
     #[command(flatten)]
     watch: WatchFlag,
 }
 
-impl AlarmsArgs {
+impl CircuitsArgs {
     async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { batch, agent, places, time, limit, format, watch } = self;
         let all = batch.is_none() && agent.is_none() && places.are_any() && time.are_any();
         let none = if all { "no site has an open circuit\n" } else { "no site with an open circuit matches\n" };
-        let request = ListAlarmsRequest {
+        let request = ListOpenCircuitsRequest {
             limit,
             agent: agent.unwrap_or_default(),
             batch: batch.unwrap_or_default(),
@@ -159,8 +159,8 @@ impl AlarmsArgs {
             since: time.since.map(timestamp),
             until: time.until.map(timestamp),
         };
-        let ask = async |client: &Client| client.answer(client.sites().list_alarms(request.clone()).await);
-        watch.print(connection, &format, ask, |listed, view| alarms(listed, none, &format, view)).await
+        let ask = async |client: &Client| client.answer(client.sites().list_open_circuits(request.clone()).await);
+        watch.print(connection, &format, ask, |listed, view| circuits(listed, none, &format, view)).await
     }
 }
 
@@ -183,9 +183,14 @@ impl ReopenArgs {
     }
 }
 
-fn alarms(listed: &ListAlarmsResponse, none: &str, format: &FormatArgs<Alarm>, view: &View) -> anyhow::Result<String> {
-    let text = format.text(&listed.alarms, none, 0, view)?;
-    Ok(match listed.total.saturating_sub(listed.alarms.len() as u64) {
+fn circuits(
+    listed: &ListOpenCircuitsResponse,
+    none: &str,
+    format: &FormatArgs<OpenCircuit>,
+    view: &View,
+) -> anyhow::Result<String> {
+    let text = format.text(&listed.circuits, none, 0, view)?;
+    Ok(match listed.total.saturating_sub(listed.circuits.len() as u64) {
         more @ 1.. if format.format() == Format::Table => format!("{text}and {} more\n", number(more)),
         _ => text,
     })
@@ -204,7 +209,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
     }
 }
 
-impl Row for Alarm {
+impl Row for OpenCircuit {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.site.clone()),
         ("circuit open", |row, view| view.when(row.since)),

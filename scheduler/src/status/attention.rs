@@ -226,7 +226,7 @@ fn sites(status: &Status) -> Vec<Attention> {
         let open = status.open_circuits;
         let sites = if open == 1 { "site is" } else { "sites are" };
         let message = format!("{open} {sites} not crawled until you reopen them: too many requests failed");
-        found.push(Attention::new(AttentionKind::OpenCircuits, count(open), message, "landfall sites alarms"));
+        found.push(Attention::new(AttentionKind::OpenCircuits, count(open), message, "landfall sites circuits"));
     }
     for batch in status.batches.iter().filter(|batch| batch.unmet > 0) {
         let at_least = if batch.unmet >= UNMET_COUNTED { "at least " } else { "" };
@@ -521,7 +521,7 @@ mod tests {
             "open-circuits",
             |status| status.open_circuits = 2,
             "2 sites are not crawled until you reopen them",
-            "landfall sites alarms",
+            "landfall sites circuits",
         ),
         (
             "no-eligible-agent",

@@ -14,7 +14,7 @@ use super::agents::sessions::{self, Registration, SessionTerms};
 use super::assignments::{self, Pool};
 use super::leases;
 use super::leases::outcomes::{self, CrawlEnding, OutcomeAnswer, Report};
-use super::sites::addresses::AddressClaim;
+use super::sites::addresses::PermitRequest;
 
 pub(crate) type Conn = PoolConnection<Postgres>;
 
@@ -178,6 +178,12 @@ pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, 
 /// Makes a task in the state that it has right after an agent was chosen for it.
 pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
     let task = task(conn, batch, site, "located").await;
+    assign(conn, task, agent).await;
+    task
+}
+
+/// Assigns a located task to an agent.
+pub(crate) async fn assign(conn: &mut PgConnection, task: TaskId, agent: AgentId) {
     sqlx::query(
         "with made as (
              insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
@@ -190,7 +196,6 @@ pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: Site
     .execute(conn)
     .await
     .expect("assign a task");
-    task
 }
 
 /// Makes tasks of sites with these names, assigned to an agent.
@@ -224,9 +229,9 @@ pub(crate) struct LeasedTask {
 }
 
 impl LeasedTask {
-    pub(crate) fn claim(&self, address: &str) -> AddressClaim {
+    pub(crate) fn permit_request(&self, address: &str) -> PermitRequest {
         let Self { agent, session, task, .. } = *self;
-        AddressClaim { agent, session, task, token: TOKEN, address: address.parse().expect("an address") }
+        PermitRequest { agent, session, task, token: TOKEN, address: address.parse().expect("an address") }
     }
 }
 

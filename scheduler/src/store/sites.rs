@@ -1,7 +1,7 @@
 //! Sites: reads the stored facts about a site. `sites::origin` settles a site's origin.
 
 pub mod addresses;
-pub(crate) mod alarms;
+pub(crate) mod open_circuits;
 pub(crate) mod origin;
 pub(crate) mod positions;
 pub(crate) mod verdicts;

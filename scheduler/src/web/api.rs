@@ -13,8 +13,8 @@ use landfall_proto::v1::fleet_service_server::FleetService as _;
 use landfall_proto::v1::site_service_server::SiteService as _;
 use landfall_proto::v1::status_service_server::StatusService as _;
 use landfall_proto::v1::{
-    ExplainRequest, ListAgentsRequest, ListAlarmsRequest, ListBatchesRequest, ListEpochsRequest, ListLandmarksRequest,
-    ShowEmbeddingRequest, ShowStatusRequest,
+    ExplainRequest, ListAgentsRequest, ListBatchesRequest, ListEpochsRequest, ListLandmarksRequest,
+    ListOpenCircuitsRequest, ShowEmbeddingRequest, ShowStatusRequest,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub(super) fn router() -> Router<Web> {
         .route("/landmarks", get(landmarks))
         .route("/batches", get(batches))
         .route("/batches/{name}/throughput", get(throughput))
-        .route("/alarms", get(alarms))
+        .route("/circuits", get(circuits))
         .route("/explanation", get(explanation))
         .route("/embedding", get(embedding))
         .route("/epochs", get(epochs))
@@ -115,8 +115,10 @@ async fn throughput(State(web): State<Web>, Path(name): Path<String>) -> ApiAnsw
     json(&super::pages::trends::minutes(&web, Some(&name)).await?)
 }
 
-async fn alarms(State(web): State<Web>) -> ApiAnswer {
-    json(&web.desks.sites.list_alarms(Request::new(ListAlarmsRequest::default())).await?.get_ref().alarms)
+async fn circuits(State(web): State<Web>) -> ApiAnswer {
+    json(
+        &web.desks.sites.list_open_circuits(Request::new(ListOpenCircuitsRequest::default())).await?.get_ref().circuits,
+    )
 }
 
 async fn explanation(State(web): State<Web>, uri: Uri) -> ApiAnswer {

@@ -102,10 +102,8 @@ mod tests {
     fn the_number_of_pages_is_limited_and_unknown_ones_displace_none() {
         let kept = KeptPages::default();
         let fleet = kept.place(&PageName::Fleet).unwrap();
-        let (page, now) = (
-            Page { title: String::new(), section: "", actions: html! {}, useless: &[], live: html! {} },
-            Instant::now(),
-        );
+        let (page, now) =
+            (Page { title: String::new(), section: "", actions: html! {}, live: html! {} }, Instant::now());
         *fleet.try_lock().unwrap() = Some(KeptPage { page, begun: now, until: now + LONGEST });
         // Pages that do not exist are never drawn, so their cache entries stay `None`.
         for number in 0..3 * MOST_PAGES {

@@ -34,8 +34,6 @@ pub(super) struct Page {
     pub(super) section: &'static str,
     /// The buttons, which only operators see.
     pub(super) actions: Markup,
-    /// The actions whose buttons are omitted, because they would change nothing.
-    pub(super) useless: &'static [&'static str],
     /// The part that is updated while the page is open.
     pub(super) live: Markup,
 }

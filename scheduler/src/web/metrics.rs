@@ -194,10 +194,10 @@ mod tests {
         for used in metrics(&rules).union(&metrics(&grafana)) {
             assert!(known.contains(used), "{used} is not exported");
         }
-        let alarms = std::fs::read_to_string(format!("{ops}/../docs/operate/alarms.md")).unwrap();
+        let page = std::fs::read_to_string(format!("{ops}/../docs/operate/monitoring.md")).unwrap();
         for (_, kind) in words::<AttentionKind>() {
             assert!(rules.contains(&format!("landfall_attention{{kind=\"{kind}\"}}")), "{kind} has no alert");
-            assert!(alarms.contains(&format!("| `{kind}` |")), "{kind} has no entry in alarms.md");
+            assert!(page.contains(&format!("| `{kind}` |")), "{kind} has no entry in monitoring.md");
         }
         let dashboard: serde_json::Value = serde_json::from_str(&grafana).unwrap();
         assert!(dashboard["panels"].as_array().unwrap().len() >= 8);

@@ -71,7 +71,7 @@ pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<V
     match drawn::page(&web, &name).await {
         Ok(mut page) => {
             if let Visitor::Operator(form) = &visitor {
-                page.actions = actions::of(&name, form, Form::of_query(&uri).field("done"), page.useless);
+                page.actions = actions::of(&name, form, Form::of_query(&uri).field("done"));
             }
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             page.document(&visitor, path).into_response()

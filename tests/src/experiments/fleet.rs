@@ -139,7 +139,10 @@ async fn window(args: &FleetArgs, cluster: &Cluster, period: Duration) -> anyhow
     let open = "select count(*) from tasks where state not in ('done', 'failed')";
     let open: i64 = sqlx::query_scalar(open).fetch_one(&cluster.pool).await.context("count the open sites")?;
     let slots = i64::from(SLOTS) * i64::from(args.agents);
-    ensure!(args.idle || open >= slots, "the sites ran out: shorten --period or --steady");
+    ensure!(
+        args.idle || open >= slots,
+        "the sites ran out: shorten --period or --steady, or lengthen --request-interval"
+    );
     Ok([first, last])
 }
 

@@ -21,7 +21,7 @@ use prost::{Message as _, decode_length_delimiter};
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{LogFrame, LogReader};
 use super::log_points::{LogMark, LogPoint, LogPoints, MAX_QUEUED, SIZES};
-use crate::crawl::html::links::MAX_HOSTS;
+use crate::crawl::budget::MAX_HOSTS;
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -30,8 +30,8 @@ const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
 const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
 /// Bytes reserved for the encoding around the fingerprints.
 const SLACK: usize = 4 << 10;
-/// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding, and
-/// the fingerprints.
+/// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding, the
+/// fingerprints and the hosts.
 const MOST_INFLATED: usize = 16 << 20;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
 /// agent sends at most a tenth of the fingerprints that it may store, plus those found on one page.
@@ -95,17 +95,21 @@ impl CheckpointState {
         if body.len() > MOST_INFLATED {
             return Err(bad("it is too long"));
         }
-        // Check the number of queued paths before allocating memory for them. Another agent made
-        // the checkpoint, and that agent may be malicious.
-        if queued_in(&body).ok_or_else(|| bad("its fields are invalid"))? > MAX_QUEUED {
+        // Check the numbers of queued paths and hosts before allocating memory for them. Another
+        // agent made the checkpoint, and that agent may be malicious.
+        let (queued, hosts) = counted(&body).ok_or_else(|| bad("its fields are invalid"))?;
+        if queued > MAX_QUEUED {
             return Err(bad("it has too many queued paths"));
+        }
+        if hosts > u64::from(MAX_HOSTS) {
+            return Err(bad("it has too many host names"));
         }
         let frame = LogFrame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
         if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
             return Err(bad("it has too many fingerprints"));
         }
-        if frame.hosts.len() > MAX_HOSTS || frame.hosts.iter().any(|host| host.len() > MAX_SITE_NAME_BYTES) {
-            return Err(bad("it has too many or too long host names"));
+        if frame.hosts.iter().any(|host| host.len() > MAX_SITE_NAME_BYTES) {
+            return Err(bad("it has too long a host name"));
         }
         if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
             return Err(bad("it has an invalid path"));
@@ -118,9 +122,9 @@ impl CheckpointState {
     }
 }
 
-/// The number of queued paths in an encoded frame; `None` if the frame is invalid.
-fn queued_in(mut frame: &[u8]) -> Option<u64> {
-    let mut queued = 0;
+/// The numbers of queued paths and of hosts in an encoded frame; `None` if the frame is invalid.
+fn counted(mut frame: &[u8]) -> Option<(u64, u64)> {
+    let (mut queued, mut hosts) = (0, 0);
     while !frame.is_empty() {
         let key = decode_length_delimiter(&mut frame).ok()?;
         let skipped = match key & 7 {
@@ -135,8 +139,9 @@ fn queued_in(mut frame: &[u8]) -> Option<u64> {
         };
         frame = frame.get(skipped..)?;
         queued += u64::from(key >> 3 == LogFrame::QUEUED);
+        hosts += u64::from(key >> 3 == LogFrame::HOSTS);
     }
-    Some(queued)
+    Some((queued, hosts))
 }
 
 /// Compression level, 1 to 9. Fingerprints are random bytes, which level 1 makes a twentieth
@@ -246,15 +251,17 @@ mod tests {
     #[test]
     fn a_checkpoints_host_names_are_bounded() {
         let frame = |hosts: Vec<String>| of(&LogFrame { hosts, ..LogFrame::default() }.encode_to_vec());
-        assert!(CheckpointState::read(&frame(vec!["a.cn".to_owned(); MAX_HOSTS])).is_ok());
-        for hosts in [vec!["a.cn".to_owned(); MAX_HOSTS + 1], vec!["a".repeat(MAX_SITE_NAME_BYTES + 1)]] {
-            let error = CheckpointState::read(&frame(hosts)).unwrap_err().to_string();
-            assert_eq!(error, "not a checkpoint: it has too many or too long host names");
-        }
+        let most = usize::try_from(MAX_HOSTS).unwrap();
+        assert!(CheckpointState::read(&frame(vec!["a.cn".to_owned(); most])).is_ok());
+        let error = |hosts| CheckpointState::read(&frame(hosts)).unwrap_err().to_string();
+        assert_eq!(error(vec!["a".repeat(MAX_SITE_NAME_BYTES + 1)]), "not a checkpoint: it has too long a host name");
+        assert_eq!(error(vec![String::new(); most + 1]), "not a checkpoint: it has too many host names");
+        // Two bytes for each empty name.
+        assert_eq!(refused(&[6 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: it has too many host names");
     }
 
     #[test]
-    fn the_count_of_queued_paths_is_exact() {
+    fn the_counts_of_queued_paths_and_hosts_are_exact() {
         let queued = |path: &str| QueuedPath { path: path.to_owned(), depth: u32::MAX };
         let frame = LogFrame {
             visited: true,
@@ -262,13 +269,13 @@ mod tests {
             known: vec![9; 64],
             beyond: vec![8; 32],
             totals: CrawlTotals { pages: u32::MAX, bytes: u64::MAX, ..CrawlTotals::default() },
-            hosts: vec!["a.cn".to_owned(); 3],
+            hosts: vec!["a.cn".to_owned(); 2],
         };
         let body = frame.encode_to_vec();
-        assert_eq!(queued_in(&body), Some(3));
-        assert_eq!(queued_in(&[]), Some(0));
+        assert_eq!(counted(&body), Some((3, 2)));
+        assert_eq!(counted(&[]), Some((0, 0)));
         for wrong in [&body[..body.len() - 1], &[2 << 3 | 2, 5, 0], &[0xff], &[3], &[1 << 3 | 1, 0]] {
-            assert_eq!(queued_in(wrong), None, "{wrong:?}");
+            assert_eq!(counted(wrong), None, "{wrong:?}");
         }
     }
 }

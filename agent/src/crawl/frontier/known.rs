@@ -125,7 +125,7 @@ impl KnownPaths {
     }
 
     /// Stores a path without queueing it. Returns `false` if it was seen before.
-    pub(super) fn claim(&mut self, path: &SitePath) -> bool {
+    pub(super) fn mark_known(&mut self, path: &SitePath) -> bool {
         self.mark_seen(path.fingerprint())
     }
 

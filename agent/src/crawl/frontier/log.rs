@@ -107,6 +107,7 @@ pub(super) struct LogFrame {
 
 impl LogFrame {
     pub(super) const QUEUED: usize = 2;
+    pub(super) const HOSTS: usize = 6;
 }
 
 #[derive(Debug)]

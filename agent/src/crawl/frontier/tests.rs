@@ -27,8 +27,8 @@ async fn a_path_comes_out_once() {
     let mut frontier = Frontier::temporary(3, 10).unwrap();
     frontier.offer(&path("/a"), 1);
     frontier.offer(&path("/a"), 2);
-    assert!(!frontier.claim(&path("/a")));
-    assert!(frontier.claim(&path("/b")));
+    assert!(!frontier.mark_known(&path("/a")));
+    assert!(frontier.mark_known(&path("/b")));
     frontier.offer(&path("/b"), 1);
     frontier.end_step();
     assert_eq!(frontier.next().await.unwrap(), Some(entry("/a", 1)));
@@ -44,7 +44,7 @@ fn only_unreached_paths_count_as_beyond_the_depth() {
     assert!(!frontier.has_beyond());
     frontier.offer(&path("/far"), 2);
     assert!(frontier.has_beyond());
-    assert!(frontier.claim(&path("/far")));
+    assert!(frontier.mark_known(&path("/far")));
     assert!(!frontier.has_beyond());
 }
 

@@ -6,7 +6,7 @@
 //! parsing stops; the links found so far are returned and marked as incomplete.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use encoding_rs::Encoding;
@@ -19,7 +19,7 @@ use crate::crawl::politeness::robots::directives;
 
 const MAX_LINKS: usize = 10_000;
 /// Maximum number of other sites in a page's links that are returned.
-pub(in crate::crawl) const MAX_HOSTS: usize = 1_000;
+const MAX_PAGE_HOSTS: usize = 1_000;
 /// Initial capacity for distinct links. Most pages have no more, and the capacity takes only a few
 /// hundred bytes.
 const FEW_LINKS: usize = 28;
@@ -32,8 +32,9 @@ const MAX_PARSER_BYTES: usize = 2 << 20;
 pub(in crate::crawl) struct Links {
     /// Paths inside the site, without duplicates, in the order in which the page has them.
     pub(in crate::crawl) paths: Vec<SitePath>,
-    /// The names of other sites, at most [`MAX_HOSTS`].
-    pub(in crate::crawl) hosts: BTreeSet<String>,
+    /// The names of other sites, without duplicates, in the order in which the page has them; at
+    /// most [`MAX_PAGE_HOSTS`].
+    pub(in crate::crawl) hosts: Vec<String>,
     pub(in crate::crawl) cut: bool,
 }
 
@@ -57,6 +58,7 @@ impl LinkExtractor {
             based: false,
             encoding: None,
             known: Fingerprints::with_capacity_and_hasher(FEW_LINKS, Default::default()),
+            known_hosts: HashSet::new(),
             links: Links::default(),
             nofollow: false,
         };
@@ -138,6 +140,7 @@ struct Page {
     /// The page's encoding, in which queries are percent-encoded, as in browsers.
     encoding: Option<&'static Encoding>,
     known: Fingerprints,
+    known_hosts: HashSet<String>,
     links: Links,
     nofollow: bool,
 }
@@ -197,10 +200,11 @@ impl Page {
         let url = self.resolve(href)?;
         let path = self.site.path(&url);
         if path.is_none()
-            && self.links.hosts.len() < MAX_HOSTS
+            && self.links.hosts.len() < MAX_PAGE_HOSTS
             && let Some(other) = self.site.other_site(&url)
+            && self.known_hosts.insert(other.clone())
         {
-            self.links.hosts.insert(other);
+            self.links.hosts.push(other);
         }
         path
     }
@@ -293,12 +297,11 @@ pub(in crate::crawl) mod tests {
             <a href="https://example.cn/"><a href="/inside"><a rel=nofollow href="https://unwanted.cn/">
             <a href="mailto:a@b.cn"><a href="ftp://files.cn/"><img src="https://pictures.cn/"><a href="http://[2001:db8::1]/">"#;
         let links = extract(html.as_bytes(), None, 7);
-        let found: Vec<&str> = links.hosts.iter().map(String::as_str).collect();
-        assert_eq!(found, ["[2001:db8::1]", "example.cn", "http://third.cn:8080", "www.other.cn"]);
+        assert_eq!(links.hosts, ["www.other.cn", "http://third.cn:8080", "[2001:db8::1]"]);
         assert!(extract(b"<meta name=robots content=nofollow><a href=//other.cn>", None, 9).hosts.is_empty());
-        let many: String = (0..=MAX_HOSTS).map(|number| format!("<a href=//h{number}.cn/></a>")).collect();
+        let many: String = (0..=MAX_PAGE_HOSTS).map(|number| format!("<a href=//h{number}.cn/></a>")).collect();
         let links = extract(many.as_bytes(), None, 4096);
-        assert_eq!((links.hosts.len(), links.cut), (MAX_HOSTS, false));
+        assert_eq!((links.hosts.len(), links.cut), (MAX_PAGE_HOSTS, false));
     }
 
     #[test]

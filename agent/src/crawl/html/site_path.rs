@@ -103,6 +103,8 @@ impl Fingerprint {
 #[derive(Debug, Clone)]
 pub(in crate::crawl) struct Site {
     origin: Origin,
+    /// The site's name in the canonical spelling of site lists.
+    name: String,
     root: Url,
 }
 
@@ -112,7 +114,7 @@ impl Site {
         let root = Url::parse(&format!("{origin}/")).ok()?;
         // Parse the origin again: its fields are public, so they may not be in normal form.
         let origin = Origin::of(&root).ok()?;
-        Some(Self { origin, root })
+        Some(Self { name: origin.site_name(), origin, root })
     }
 
     pub(in crate::crawl) const fn origin(&self) -> &Origin {
@@ -136,10 +138,12 @@ impl Site {
     }
 
     /// The name of another site at a URL, in the canonical spelling of site lists. `None` if the
-    /// URL is inside this site, or neither http nor https.
+    /// URL is inside this site, or neither http nor https. The site's host with the other scheme is
+    /// no other site, because a bare host is the name of both.
     pub(in crate::crawl) fn other_site(&self, url: &Url) -> Option<String> {
-        let origin = Origin::of(url).ok().filter(|origin| *origin != self.origin)?;
-        (origin.host.len() <= MAX_HOST_BYTES).then(|| origin.site_name())
+        let origin = Origin::of(url).ok().filter(|origin| origin.host.len() <= MAX_HOST_BYTES)?;
+        let name = origin.site_name();
+        (name != self.name).then_some(name)
     }
 
     /// The URL of a path; `None` only if the URL parser would change the path.

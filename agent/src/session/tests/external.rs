@@ -56,10 +56,10 @@ async fn an_external_crawler_gets_its_permit_and_its_outcome_is_reported() {
     let server = page_server().await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let Some(Up::Address(claim)) = session.next_or_claim().await else { panic!("no claim") };
-    assert_eq!((claim.task_id, claim.token, claim.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
+    let Some(Up::Permit(request)) = session.next_or_permit_request().await else { panic!("no request") };
+    assert_eq!((request.task_id, request.token, request.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
     assert!(!agent.file("started").exists() && server.requests().is_empty(), "nothing happens before the permit");
-    session.answer(claim, true).await;
+    session.answer(request, true).await;
     let outcome = outcome(&mut session).await;
     assert_eq!((outcome.kind(), outcome.pages, outcome.bytes), (OutcomeKind::Complete, 3, 99));
     assert_eq!(outcome.origin, format!("http://{}", server.addr));

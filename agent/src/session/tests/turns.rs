@@ -1,13 +1,13 @@
-//! Tests that a crawl claims an address (requests a permit for it) before it sends requests to it.
+//! Tests that a crawl requests a permit for an address before it connects to the address.
 //! Also tests that the agent returns a lease whose site requires a pause.
 
 use super::*;
 
-/// Waits for the next claim of an address. Only heartbeats may come before it.
-async fn claimed(session: &mut TestSession) -> AddressClaim {
+/// Waits for the next request for a permit. Only heartbeats may come before it.
+async fn asked(session: &mut TestSession) -> PermitRequest {
     loop {
-        match session.next_or_claim().await {
-            Some(Up::Address(claim)) => return claim,
+        match session.next_or_permit_request().await {
+            Some(Up::Permit(request)) => return request,
             Some(Up::Heartbeat(_)) => {}
             other => panic!("{other:?}"),
         }
@@ -19,16 +19,16 @@ async fn no_request_is_sent_before_the_permit_even_if_the_session_breaks() {
     let (mut scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let first = claimed(&mut session).await;
+    let first = asked(&mut session).await;
     assert_eq!((first.task_id, first.token, first.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
     session.fail(Status::unavailable("a restart")).await;
     let (mut session, register) = welcomed(&mut scheduler, vec![LEASE]).await;
     assert_eq!(register.held, [LEASE], "the crawl waits");
-    let again = claimed(&mut session).await;
+    let again = asked(&mut session).await;
     assert_eq!(again, first, "it is asked for once more");
     assert_eq!(server.requests().len(), 0);
     // A reply that concerns another address has no effect.
-    session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
+    session.answer(PermitRequest { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
     session.answer(again, true).await;
     assert_eq!(outcome(&mut session).await.kind(), OutcomeKind::Complete);
 }
@@ -41,8 +41,8 @@ async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
     let (mut session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(30), LONG, Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let claim = claimed(&mut session).await;
-    session.answer(claim, false).await;
+    let request = asked(&mut session).await;
+    session.answer(request, false).await;
     loop {
         match session.next().await {
             Some(Up::Heartbeat(beat)) if beat.active_crawls == 0 => break,

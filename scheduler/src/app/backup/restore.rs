@@ -152,7 +152,7 @@ impl RestoreInput {
         }
         self.ensure_fit(&mut conn).await?;
         // No other process may use the directory while secrets are written into it.
-        let _claimed = if self.secrets.files().next().is_some() { Some(DataDir::claim(&self.data_dir)?) } else { None };
+        let _locked = if self.secrets.files().next().is_some() { Some(DataDir::lock(&self.data_dir)?) } else { None };
         restores::begin(&mut conn).await.context("make a table in the database")?;
         let loaded = tokio::select! {
             loaded = self.load(options) => loaded,
@@ -172,14 +172,14 @@ impl RestoreInput {
 
     async fn into_private(self, interrupted: &Interrupted) -> anyhow::Result<(Self, RestoreResult)> {
         let cluster = PrivatePostgres::cluster(&self.data_dir);
-        let claimed = DataDir::claim(&self.data_dir)?;
+        let locked = DataDir::lock(&self.data_dir)?;
         ensure!(
             !cluster.exists(),
             "{} already contains a database: remove it, or choose an empty directory with --data-dir",
-            claimed.path().display()
+            locked.path().display()
         );
         let restored = async {
-            let postgres = PrivatePostgres::start(claimed.path()).await?;
+            let postgres = PrivatePostgres::start(locked.path()).await?;
             let options = postgres.options();
             let load = async {
                 let mut conn = options.connect().await.context("reach the database")?;
@@ -201,7 +201,7 @@ impl RestoreInput {
         restored.await.inspect_err(|_| {
             // This restore made both folders, so removing them loses no other data. If they cannot
             // be removed, the mark in the database still shows that the restore is incomplete.
-            for made in [&cluster, &claimed.path().join("run")] {
+            for made in [&cluster, &locked.path().join("run")] {
                 drop(fs::remove_dir_all(made));
             }
         })

@@ -13,15 +13,15 @@ fn directory() -> TempDir {
     builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir().unwrap()
 }
 
-/// Starts a private Postgres as a scheduler does. Returns it with the claimed data directory.
+/// Starts a private Postgres as a scheduler does. Returns it with the locked data directory.
 async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
-    let claimed = DataDir::claim(&base.join("one")).unwrap();
-    let postgres = PrivatePostgres::start(claimed.path()).await.unwrap();
+    let locked = DataDir::lock(&base.join("one")).unwrap();
+    let postgres = PrivatePostgres::start(locked.path()).await.unwrap();
     let pool = store::open(postgres.options()).await.unwrap();
-    operator::token(&pool, &claimed, Precedence::DataDir).await.unwrap();
+    operator::token(&pool, &locked, Precedence::DataDir).await.unwrap();
     pool.execute("insert into sites (name) select 's' || n || '.test' from generate_series(1, 500) n").await.unwrap();
     pool.close().await;
-    (postgres, claimed)
+    (postgres, locked)
 }
 
 fn wanted(base: &Path, file: &str) -> Backup {
@@ -67,7 +67,7 @@ fn with_manifest(from: &Path, to: &Path, change: impl FnOnce(&mut serde_json::Va
 async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does() {
     let base = directory();
     let base = base.path();
-    let (postgres, claimed) = scheduler(base).await;
+    let (postgres, locked) = scheduler(base).await;
     let said = backup(wanted(base, "b.tar")).await.unwrap();
     assert!(said.contains("backed up 500 sites and 0 agents") && said.contains("operator's token"), "{said}");
     assert_eq!(fs::metadata(base.join("b.tar")).unwrap().mode() & 0o777, 0o600);
@@ -81,7 +81,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     let told = refused(into(base, "one", "b.tar")).await;
     assert!(told.contains("is in use by process"), "{told}");
     postgres.stop().await.unwrap();
-    drop(claimed);
+    drop(locked);
     let told = refused(into(base, "one", "b.tar")).await;
     assert!(told.contains("already contains a database"), "{told}");
     // A database can also be backed up while no scheduler runs.
@@ -165,7 +165,7 @@ async fn bad_places_change_nothing(base: &Path) {
 async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     let base = directory();
     let base = base.path();
-    let (postgres, _claimed) = scheduler(base).await;
+    let (postgres, _locked) = scheduler(base).await;
     let mut conn = postgres.options().connect().await.unwrap();
     for name in ["empty", "used", "cut"] {
         let make = sqlx::AssertSqlSafe(format!("create database {name}"));

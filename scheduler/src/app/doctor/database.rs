@@ -352,7 +352,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_database_is_judged_by_its_schema_and_by_whose_token_it_has(pool: PgPool) {
         let base = tempfile::tempdir().unwrap();
-        let first = DataDir::claim(&base.path().join("first")).unwrap();
+        let first = DataDir::lock(&base.path().join("first")).unwrap();
         let second = base.path().join("second");
         let results = opened(&pool, first.path()).await;
         assert_eq!((about(&results, DATABASE).state, about(&results, SCHEMA).state), (State::Ok, State::Ok));

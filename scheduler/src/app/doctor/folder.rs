@@ -242,14 +242,14 @@ mod tests {
     fn the_process_that_uses_a_directory_is_found_without_touching_its_lock() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("data");
-        let claimed = DataDir::claim(&path).unwrap();
+        let locked = DataDir::lock(&path).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         let (content, states) = state(&path);
         let Content::Ours(Some(holder)) = content else { panic!("{content:?}") };
         assert_eq!(holder.pid, own);
         assert!(opened(own, &path.join(LOCK_FILE)));
         assert!(states.contains(&(CHECK, State::Ok)), "{states:?}");
-        drop(claimed);
+        drop(locked);
         let before = fs::read(path.join(LOCK_FILE)).unwrap();
         assert!(!opened(own, &path.join(LOCK_FILE)));
         assert_eq!(state(&path).0, Content::Ours(None));
@@ -284,7 +284,7 @@ mod tests {
     fn secrets_that_others_may_read_are_named() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("data");
-        drop(DataDir::claim(&path).unwrap());
+        drop(DataDir::lock(&path).unwrap());
         fs::create_dir(path.join("tls")).unwrap();
         for file in [CLIENT_FILE, "operator-token", "tls/ca.key", "tls/ca.pem"] {
             fs::write(path.join(file), "x").unwrap();

@@ -24,7 +24,7 @@ pub(in crate::cli) struct HostsArgs {
     /// Only hosts to which at least this many sites link
     #[arg(long, value_name = "N", default_value_t = 1)]
     min_sites: u32,
-    /// Only hosts that are in no site list yet
+    /// Only hosts that are no site yet, by name or origin
     #[arg(long)]
     unlisted: bool,
     #[command(flatten)]

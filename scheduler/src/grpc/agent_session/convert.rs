@@ -29,7 +29,7 @@ use crate::grpc::operator::convert::{duration, moment, plain};
 
 mod crawls;
 
-pub(in crate::grpc) use crawls::{Released, address_answer, checkpoint, claim, release};
+pub(in crate::grpc) use crawls::{Released, checkpoint, permit_answer, permit_request, release};
 
 /// Maximum number of slots of one agent; the schema has the same bound.
 const MAX_CAPACITY: u32 = 10_000;

@@ -11,7 +11,7 @@ use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, checkpoints, preemptions};
 use crate::store::schema::restores;
-use crate::store::sites::addresses::{self, ClaimResult};
+use crate::store::sites::addresses::{self, PermitResult};
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
@@ -67,25 +67,25 @@ impl Session {
 
     /// Answers whether a crawl may send requests to an address. If the agent no longer has the
     /// lease, no answer is sent, because another message tells the agent that the lease has ended.
-    pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
-        let claim = convert::claim(&asked, self.agent, self.session)?;
+    pub(super) async fn permit(&mut self, asked: v1::PermitRequest) -> Result<(), Status> {
+        let request = convert::permit_request(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;
-        addresses::note_address(&mut *self.connection().await?, &claim).await?;
+        addresses::note_address(&mut *self.connection().await?, &request).await?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let claimed = addresses::claim(&mut tx, &claim, cap).await?;
+        let answer = addresses::permit(&mut tx, &request, cap).await?;
         store::commit(tx).await?;
-        let reason = match claimed {
-            ClaimResult::NotHeld => {
-                tracing::debug!(agent.name = self.name, task.id = %claim.task, "an address for a lease that is not held");
+        let reason = match answer {
+            PermitResult::NotHeld => {
+                tracing::debug!(agent.name = self.name, task.id = %request.task, "an address for a lease that is not held");
                 return Ok(());
             }
-            ClaimResult::Granted => None,
-            ClaimResult::Full { crawls } => {
+            PermitResult::Granted => None,
+            PermitResult::Full { crawls } => {
                 self.free = self.free.saturating_add(1);
                 self.wake.notify_one();
-                Some(format!("{crawls} crawled at {}", claim.address))
+                Some(format!("{crawls} crawled at {}", request.address))
             }
         };
-        self.send(convert::address_answer(asked, reason)).await
+        self.send(convert::permit_answer(asked, reason)).await
     }
 }

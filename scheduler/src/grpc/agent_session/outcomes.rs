@@ -22,6 +22,8 @@ use crate::store::sites::origin;
 /// Maximum number of outcomes from one stream that are recorded at once. It is high enough to share
 /// the cost of the commit, and low enough for a transaction of some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
+/// Storing so many discovered hosts takes about as long as recording one outcome.
+const HOSTS_PER_ROW: usize = 10;
 
 /// Adds the outcomes that have already arrived to `reports`, beginning with `request`. Returns the
 /// next message if it is of another kind, or the error that broke the stream.
@@ -30,13 +32,16 @@ pub(super) fn gather(
     inbound: &mut Streaming<v1::SessionRequest>,
     reports: &mut Vec<v1::OutcomeReport>,
 ) -> Option<Result<v1::SessionRequest, Status>> {
-    let mut next = Some(Ok(request));
+    let (mut next, mut rows) = (Some(Ok(request)), 0);
     loop {
         match next {
-            Some(Ok(v1::SessionRequest { message: Some(Message::Outcome(report)) })) => reports.push(report),
+            Some(Ok(v1::SessionRequest { message: Some(Message::Outcome(report)) })) => {
+                rows += 1 + report.hosts.len() / HOSTS_PER_ROW;
+                reports.push(report);
+            }
             other => return other,
         }
-        if reports.len() == MOST_AT_ONCE {
+        if rows >= MOST_AT_ONCE {
             return None;
         }
         // Stops if no message has arrived or the stream has ended. The end of the stream is not
@@ -109,7 +114,8 @@ impl Request for OutcomeBatch {
     type Answer = RecordedOutcome;
 
     fn rows(&self) -> usize {
-        self.reports.len()
+        let hosts: usize = self.reports.iter().map(|(report, _)| report.hosts.len()).sum();
+        self.reports.len() + hosts / HOSTS_PER_ROW
     }
 
     async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<RecordedOutcome>, store::Error> {

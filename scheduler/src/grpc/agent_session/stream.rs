@@ -164,7 +164,7 @@ impl Session {
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
-            Some(Message::Address(claim)) => self.claim(claim).await,
+            Some(Message::Permit(request)) => self.permit(request).await,
             Some(Message::Leave(_)) => {
                 self.leaving = true;
                 Ok(())

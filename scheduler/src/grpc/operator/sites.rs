@@ -22,7 +22,7 @@ use crate::store::batches::submissions::{self, Submission, SubmitError};
 use crate::store::batches::{self, BatchFilter, Progress, constraints, removal};
 use crate::store::measurements::{of_sites, orders};
 use crate::store::reports::explain;
-use crate::store::sites::alarms::{self, AlarmFilter};
+use crate::store::sites::open_circuits::{self, CircuitFilter};
 use crate::store::sites::positions::{self, Source};
 use crate::store::sites::{self, Site, verdicts};
 use crate::store::{self, agents};
@@ -39,7 +39,7 @@ const MAX_MESSAGE: usize = 4 << 20;
 /// Maximum time to wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
 /// Maximum number of sites with an open circuit that are listed.
-const ALARMS_AT_MOST: u64 = 1000;
+const CIRCUITS_AT_MOST: u64 = 1000;
 /// Interval between two messages of `watch_batch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Time that `watch_batch` waits for a new estimate of the remaining time before it sends the
@@ -137,21 +137,24 @@ impl SiteService for SiteDesk {
         Ok(Response::new(retried.into()))
     }
 
-    async fn list_alarms(
+    async fn list_open_circuits(
         &self,
-        request: Request<v1::ListAlarmsRequest>,
-    ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
-        let v1::ListAlarmsRequest { limit, agent, batch, cities, carriers, countries, since, until } =
+        request: Request<v1::ListOpenCircuitsRequest>,
+    ) -> Result<Response<v1::ListOpenCircuitsResponse>, Status> {
+        let v1::ListOpenCircuitsRequest { limit, agent, batch, cities, carriers, countries, since, until } =
             request.into_inner();
-        let limit = if limit == 0 { ALARMS_AT_MOST } else { limit.min(ALARMS_AT_MOST) };
+        let limit = if limit == 0 { CIRCUITS_AT_MOST } else { limit.min(CIRCUITS_AT_MOST) };
         let places = Places::new(&cities, &carriers, &countries);
         let TimeRange { since, until } = TimeRange::new(since, until)?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
         let agents = named::agents_at(&mut conn, &agent, &places).await?;
-        let filter = AlarmFilter { batch, agents, since, until };
-        let (alarms, total) = alarms::open(&mut conn, &filter, limit.cast_signed()).await?;
-        Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
+        let filter = CircuitFilter { batch, agents, since, until };
+        let (circuits, total) = open_circuits::list(&mut conn, &filter, limit.cast_signed()).await?;
+        Ok(Response::new(v1::ListOpenCircuitsResponse {
+            circuits: circuits.into_iter().map(Into::into).collect(),
+            total,
+        }))
     }
 
     async fn reopen_sites(
@@ -165,7 +168,7 @@ impl SiteService for SiteDesk {
             ChangeScope::All => None,
             ChangeScope::Sites(names) => Some(known_sites(&mut tx, &names).await?),
         };
-        let (sites, tasks) = alarms::reopen(&mut tx, meant.as_deref()).await?;
+        let (sites, tasks) = open_circuits::reopen(&mut tx, meant.as_deref()).await?;
         store::commit(tx).await?;
         tracing::info!(sites, tasks, "sites were reopened");
         self.scheduler.wakes.assign.notify_one();
@@ -228,7 +231,7 @@ impl SiteService for SiteDesk {
         let tasks = sites::tasks(&mut conn, &site).await?;
         let verdict = verdicts::of_site(&mut conn, &site).await?;
         let resolved_addresses = of_sites::resolved_addresses(&mut conn, &site).await?;
-        let circuit_open = alarms::of_site(&mut conn, site.id).await?;
+        let circuit_open = open_circuits::of_site(&mut conn, site.id).await?;
         let position = position_of(&mut conn, &site).await?;
         let awaited = orders::awaited(&mut conn, &site).await?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);

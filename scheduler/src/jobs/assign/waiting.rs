@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::config::Config;
 use crate::model::{SiteId, Strategy, TaskId};
 use crate::store::assignments::WaitingTask;
-use crate::store::sites::{addresses, alarms};
+use crate::store::sites::{addresses, open_circuits};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
 
 /// Waiting tasks, except those that wait for a confirmation.
@@ -62,7 +62,7 @@ pub(super) async fn hold_broken(
     waiting: Vec<WaitingTask>,
 ) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    let held = open_circuits::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
     Ok(without(waiting, &held.into_iter().collect()))
 }
 

@@ -8,7 +8,7 @@
 
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, TaskId};
+use crate::model::{BatchId, SiteId, TaskId};
 
 use super::changes::{self, ChangeError, ChangeScope};
 use crate::store::Error;
@@ -110,6 +110,10 @@ pub async fn step(
     let place = TaskPosition { site: last.site_id.get(), round: last.round.0 };
     let tasks: Vec<TaskId> = going.iter().map(|task| task.id).collect();
     remove_tasks(conn, &tasks).await?;
+    let sites: Vec<SiteId> = going.iter().map(|task| task.site_id).collect();
+    sqlx::query!("delete from discovered_hosts where site_id = any($1) and batch_id = $2", &sites as _, batch.get())
+        .run(conn)
+        .await?;
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
@@ -145,17 +149,23 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
+    // The hosts of sites whose tasks retention has deleted.
     let hosts = sqlx::query!(
         r#"
         delete from discovered_hosts
-        where (batch_id, host, site_id) in (select batch_id, host, site_id from discovered_hosts where batch_id = $1 limit $2)
+        where (batch_id, host, site_id) in (
+            select batch_id, host, site_id from discovered_hosts where batch_id = $1 limit $2 for update skip locked
+        )
         "#,
         batch.get(),
         HOST_STEP,
-    )
-    .affected(conn)
-    .await?;
-    if hosts > 0 {
+    );
+    hosts.run(conn).await?;
+    let left = sqlx::query_scalar!(
+        r#"select exists (select from discovered_hosts where batch_id = $1) as "left!""#,
+        batch.get()
+    );
+    if left.one(conn).await? {
         return Ok(RemovalStep::Removed(0, TaskPosition::default()));
     }
     sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).run(conn).await?;
@@ -202,6 +212,11 @@ mod tests {
         }
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         fixtures::task(&mut conn, winter, shared, "submitted").await;
+        fixtures::site(&mut conn, "without-task.cn").await;
+        let link = "insert into discovered_hosts (batch_id, host, site_id) select $1, 'x.cn', id from sites";
+        for batch in [autumn, winter] {
+            fixtures::execute_for(&mut conn, link, batch.get()).await;
+        }
 
         let mut tx = pool.begin().await.expect("begin");
         let refused = begin(&mut tx, autumn, "autumn").await.expect_err("it is under way").to_string();
@@ -224,7 +239,7 @@ mod tests {
         assert_eq!(steps(&pool, autumn).await, (2, RemovalStep::Waits));
         assert_eq!(steps(&pool, autumn).await, (1, RemovalStep::Done));
         assert!(batches::by_name(&mut conn, "autumn").await.expect("look").is_none());
-        for (what, left) in [("tasks", 1), ("assignments", 0), ("leases", 0), ("sites", 2)] {
+        for (what, left) in [("tasks", 1), ("assignments", 0), ("leases", 0), ("sites", 3), ("discovered_hosts", 3)] {
             let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select count(*) from {what}")))
                 .fetch_one(&mut *conn)
                 .await

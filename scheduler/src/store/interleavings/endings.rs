@@ -12,8 +12,8 @@ use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, preemptions};
-use crate::store::sites::addresses::{self, ClaimResult};
-use crate::store::sites::alarms;
+use crate::store::sites::addresses::{self, PermitResult};
+use crate::store::sites::open_circuits;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::holds::{self, HoldFilter};
 
@@ -64,8 +64,8 @@ async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEn
         LeaseEnding::HandBack => fixtures::hand_back(conn, agent, task).await,
         LeaseEnding::Pause => leases::pause(conn, agent, task, fixtures::TOKEN, DAY).await.expect("pause"),
         LeaseEnding::AddressFull => {
-            let claimed = addresses::claim(conn, &lease.claim(ADDRESS), 1).await.expect("claim");
-            claimed == ClaimResult::Full { crawls: 1 }
+            let answer = addresses::permit(conn, &lease.permit_request(ADDRESS), 1).await.expect("permit");
+            answer == PermitResult::Full { crawls: 1 }
         }
         LeaseEnding::Preempt => preemptions::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
         LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
@@ -119,8 +119,8 @@ fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
-    let occupant = fixtures::leased(&mut conn, "occupant").await.claim(ADDRESS);
-    assert_eq!(addresses::claim(&mut conn, &occupant, 1).await.expect("claim"), ClaimResult::Granted);
+    let occupant = fixtures::leased(&mut conn, "occupant").await.permit_request(ADDRESS);
+    assert_eq!(addresses::permit(&mut conn, &occupant, 1).await.expect("permit"), PermitResult::Granted);
     let pairs = ALL.iter().flat_map(|first| ALL.iter().map(move |second| (*first, *second)));
     for (number, (first, second)) in pairs.enumerate() {
         let name = format!("a{number}");
@@ -215,21 +215,25 @@ async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let (ConfirmationRequest { task, site, .. }, _) = confirmed(&mut conn).await;
     let agent = fixtures::agent(&mut conn, "a").await;
-    alarms::raise(&mut conn, &[(site, agent, "no answer")]).await.expect("raise");
+    open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut holding = fixtures::begin(&pool).await;
-    assert_eq!(alarms::hold(&mut holding, &[task]).await.expect("hold"), [task]);
+    assert_eq!(open_circuits::hold(&mut holding, &[task]).await.expect("hold"), [task]);
     let reopen = async |conn: &mut PgConnection| {
         let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-        assert_eq!(alarms::reopen(&mut tx, None).await.expect("reopen"), (1, 1));
+        assert_eq!(open_circuits::reopen(&mut tx, None).await.expect("reopen"), (1, 1));
         tx.commit().await.expect("commit");
     };
     fixtures::behind(&pool, holding, reopen).await;
     assert_eq!(held(&mut conn).await, 0);
 
-    alarms::raise(&mut conn, &[(site, agent, "no answer")]).await.expect("raise");
+    open_circuits::open(&mut conn, &[(site, agent, "no answer")]).await.expect("open");
     let mut reopening = fixtures::begin(&pool).await;
-    assert_eq!(alarms::reopen(&mut reopening, None).await.expect("reopen"), (1, 0));
-    assert_eq!(alarms::hold(&mut conn, &[task]).await.expect("hold"), [], "it counts as closed, and is not waited for");
+    assert_eq!(open_circuits::reopen(&mut reopening, None).await.expect("reopen"), (1, 0));
+    assert_eq!(
+        open_circuits::hold(&mut conn, &[task]).await.expect("hold"),
+        [],
+        "it counts as closed, and is not waited for"
+    );
     reopening.commit().await.expect("commit");
     assert_eq!(held(&mut conn).await, 0);
 }

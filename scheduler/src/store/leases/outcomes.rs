@@ -19,7 +19,7 @@ use crate::store::agents::refusals::{self, Refusal};
 use crate::store::batches::constraints;
 use crate::store::rows::{Rows, Statement};
 use crate::store::schema::restores;
-use crate::store::sites::alarms;
+use crate::store::sites::open_circuits;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 use crate::store::{Error, leases};
@@ -59,7 +59,7 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held because the address that the lease claimed permits no
+        /// Whether other tasks are held because the address for which the lease has a permit permits no
         /// further crawl.
         waited_for: bool,
     },
@@ -94,6 +94,7 @@ struct LockedTask {
     open: bool,
     /// Whether the task's batch has a quota.
     limited: bool,
+    round: u32,
 }
 
 /// Locks the tasks' rows in the order of their identifiers, like every transaction that ends
@@ -102,7 +103,7 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!",
+        select id, site_id, round, token, state in ('assigned', 'leased', 'located') as "open!",
                batch_id in (select c.batch_id from batch_constraints c where c.constraints ->> 'bytes_per_day' is not null) as "limited!"
         from tasks where id = any($1)
         order by id
@@ -114,7 +115,7 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     .await?;
     let locked = rows.into_iter().map(|row| {
         let (site, token) = (row.site_id, row.token);
-        (row.id, LockedTask { site, token, open: row.open, limited: row.limited })
+        (row.id, LockedTask { site, token, open: row.open, limited: row.limited, round: row.round.0 })
     });
     Ok(locked.collect())
 }
@@ -134,12 +135,12 @@ async fn record_distinct(
         .collect();
     if !accepted.is_empty() {
         insert(conn, &accepted).await?;
-        insert_hosts(conn, &accepted).await?;
+        replace_hosts(conn, locked, &accepted).await?;
         if !on_hold.is_empty() {
             holds::end(conn, &on_hold).await?;
         }
         end_tasks(conn, &accepted).await?;
-        raise_alarms(conn, locked, &accepted).await?;
+        break_circuits(conn, locked, &accepted).await?;
         let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
         let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
         if !fetched.is_empty() {
@@ -161,7 +162,7 @@ async fn record_distinct(
 }
 
 /// Opens the circuits of sites whose crawls were ended by the breaker.
-async fn raise_alarms(
+async fn break_circuits(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
     accepted: &[(AgentId, &Report)],
@@ -172,11 +173,11 @@ async fn raise_alarms(
         Some((task.site, *agent, report.message.as_str()))
     });
     let ended: Vec<(SiteId, AgentId, &str)> = ended.collect();
-    if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
+    if ended.is_empty() { Ok(()) } else { open_circuits::open(conn, &ended).await }
 }
 
 /// Judges reports on different tasks. Also returns the tasks that end now but still have a hold.
-/// The lease of such a task was released, or never claimed the address for which the task was
+/// The lease of such a task was released, or never requested a permit for the address for which the task was
 /// admitted.
 async fn judge(
     conn: &mut PgConnection,
@@ -308,11 +309,36 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     .await
 }
 
-/// Stores the other sites to which the crawled sites link. A site's later rounds add only new ones.
-async fn insert_hosts(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
-    let links =
-        reported.iter().flat_map(|(_, report)| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
+/// Stores the other sites to which the crawled sites link, at most as many of each site as the
+/// batch's policy permits. A site's hosts of earlier rounds are removed unless this crawl found
+/// them again. A crawl that fetched no page changes nothing.
+async fn replace_hosts(
+    conn: &mut PgConnection,
+    locked: &HashMap<TaskId, LockedTask>,
+    reported: &[(AgentId, &Report)],
+) -> Result<(), Error> {
+    let fetched = || reported.iter().map(|(_, report)| *report).filter(|report| report.pages > 0);
+    let links = fetched().flat_map(|report| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
     let (tasks, hosts): (Vec<i64>, Vec<&str>) = links.unzip();
+    let again = |report: &&Report| locked.get(&report.task).is_some_and(|task| task.round > 1);
+    let again: Vec<TaskId> = fetched().filter(again).map(|report| report.task).collect();
+    if !again.is_empty() {
+        sqlx::query!(
+            r#"
+            delete from discovered_hosts d using tasks t
+            where t.id = any($1) and d.site_id = t.site_id and d.batch_id = t.batch_id
+              and not exists (
+                  select from unnest($2::bigint[], $3::text[]) as found (task_id, host)
+                  where found.task_id = t.id and found.host = d.host
+              )
+            "#,
+            &again as _,
+            &tasks,
+            &hosts as _,
+        )
+        .run(conn)
+        .await?;
+    }
     if hosts.is_empty() {
         return Ok(());
     }
@@ -320,10 +346,14 @@ async fn insert_hosts(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) 
         r#"
         insert into discovered_hosts (batch_id, host, site_id)
         select t.batch_id, found.host, t.site_id
-        from unnest($1::bigint[], $2::text[]) as found (task_id, host)
+        from (
+            select task_id, host, row_number() over (partition by task_id order by number) as place
+            from unnest($1::bigint[], $2::text[]) with ordinality as reported (task_id, host, number)
+        ) found
         join tasks t on t.id = found.task_id
+        join batches b on b.id = t.batch_id
         join sites s on s.id = t.site_id
-        where found.host <> s.name
+        where found.host <> s.name and found.place <= b.max_hosts
         on conflict do nothing
         "#,
         &tasks,
@@ -406,6 +436,38 @@ mod tests {
         assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
         let kind: String = fixtures::scalar(&mut conn, "select kind::text from outcomes").await;
         assert_eq!(kind, "truncated");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_sites_newest_crawl_that_fetched_a_page_names_its_hosts(mut conn: Conn) {
+        let (agent, session, task) = leased(&mut conn).await;
+        fixtures::execute(&mut conn, "update batches set policy = policy || '{\"max_hosts\": 2}'").await;
+        let hosts = |names: &[&str]| names.iter().map(|name| name.parse().expect("a name")).collect::<Vec<SiteName>>();
+        let first = Report { hosts: hosts(&["b.cn", "a.cn", "c.cn"]), ..report(task, 1, CrawlEnding::Complete) };
+        let known = "select string_agg(host, ' ' order by host) from discovered_hosts";
+        fixtures::record(&mut conn, agent, &first).await;
+        assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, "a.cn b.cn", "the first two");
+        fixtures::execute(&mut conn, "update discovered_hosts set found_at = now() - interval '9 days'").await;
+
+        for (pages, names, expected) in [(0, &["z.cn"][..], "a.cn b.cn"), (1, &["b.cn", "d.cn"], "b.cn d.cn")] {
+            // A new round of the same site.
+            fixtures::execute(&mut conn, "update tasks set retried_at = now() where retried_at is null").await;
+            fixtures::execute(
+                &mut conn,
+                "insert into tasks (batch_id, site_id, round, state) select batch_id, site_id, max(round) + 1, 'located' \
+                 from tasks group by batch_id, site_id",
+            )
+            .await;
+            let task: i64 = fixtures::scalar(&mut conn, "select max(id) from tasks").await;
+            fixtures::assign(&mut conn, TaskId::new(task), agent).await;
+            assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
+            let again = report(TaskId::new(task), 1, CrawlEnding::Complete);
+            let again = Report { pages, hosts: hosts(names), ..again };
+            assert!(matches!(fixtures::record(&mut conn, agent, &again).await, OutcomeAnswer::Accepted { .. }));
+            assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, expected);
+        }
+        let old = "select host from discovered_hosts where found_at < now() - interval '8 days'";
+        assert_eq!(fixtures::scalar::<String>(&mut conn, old).await, "b.cn", "it keeps its first time");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -34,7 +34,7 @@ pub struct HostRow {
     pub example: String,
     /// When the first of these links was found.
     pub found_at: DateTime<Utc>,
-    /// Whether the host is the name or the origin of a site.
+    /// Whether the host is the name or the origin of a site, in any spelling.
     pub listed: bool,
 }
 
@@ -66,27 +66,30 @@ impl HostPages {
         .await?;
         let rows = sqlx::query!(
             r#"
-            select h.host, h.sites as "sites!: Unsigned<u64>", s.name as example, h.found_at as "found_at!",
-                   exists (select from sites where name = h.host) or exists (
-                       select from sites
-                       where origin = any(array[h.host, 'https://' || h.host, 'http://' || h.host] collate "default") and alias_of is null
-                   ) as "listed!"
+            select h.host as "host!", h.sites as "sites!: Unsigned<u64>", s.name as example, h.found_at as "found_at!",
+                   h.listed as "listed!"
             from (
-                select host, count(*) as sites, min(site_id) as site_id, min(found_at) as found_at
-                from discovered_hosts
-                where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
-                  and ($4::timestamptz is null or found_at < $4)
-                group by host
-                having count(*) >= $5 and (
-                    not $6 or not exists (select from sites where name = host) and not exists (
-                        select from sites where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
-                    )
-                )
-                order by host
-                limit $7
+                select linked.*, exists (
+                           select from sites where name = any(array[host, 'https://' || host, 'http://' || host])
+                       ) or exists (
+                           select from sites
+                           where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default")
+                             and alias_of is null
+                       ) as listed
+                from (
+                    select host, count(*) as sites, min(site_id) as site_id, min(found_at) as found_at
+                    from discovered_hosts
+                    where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
+                      and ($4::timestamptz is null or found_at < $4)
+                    group by host
+                    having count(*) >= $5
+                    order by host
+                ) linked
             ) h
             join sites s on s.id = h.site_id
+            where not ($6 and h.listed)
             order by h.host
+            limit $7
             "#,
             wanted.batch.get(),
             after,
@@ -120,16 +123,18 @@ impl HostPages {
             r#"
             select count(*) as "count!: Unsigned<u64>"
             from (
-                select from discovered_hosts
+                select host from discovered_hosts
                 where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
                   and ($4::timestamptz is null or found_at < $4)
                 group by host
-                having count(*) >= $5 and (
-                    not $6 or not exists (select from sites where name = host) and not exists (
-                        select from sites where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
-                    )
-                )
+                having count(*) >= $5
             ) h
+            where not $6 or not exists (
+                select from sites where name = any(array[host, 'https://' || host, 'http://' || host])
+            ) and not exists (
+                select from sites
+                where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
+            )
             "#,
             wanted.batch.get(),
             after,
@@ -167,7 +172,7 @@ mod tests {
     async fn hosts_are_read_by_name_with_the_sites_that_link_to_them(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "autumn", "gnp-top3").await;
         let other = fixtures::batch(&mut conn, "winter", "gnp-top3").await;
-        for name in ["a.cn", "b.cn", "c.cn"] {
+        for name in ["a.cn", "b.cn", "c.cn", "http://d.cn"] {
             fixtures::site(&mut conn, name).await;
         }
         fixtures::execute(&mut conn, "update sites set origin = 'https://www.c.cn' where name = 'c.cn'").await;
@@ -175,7 +180,7 @@ mod tests {
             &mut conn,
             "insert into discovered_hosts (batch_id, host, site_id, found_at)
              select $1, host, id, case when host = 'old.cn' then now() - interval '2 days' else now() end
-             from sites, unnest(array['b.cn', 'new.cn', 'old.cn', 'www.c.cn', 'http://new.cn:81']) host
+             from sites, unnest(array['b.cn', 'd.cn', 'new.cn', 'old.cn', 'www.c.cn', 'http://new.cn:81']) host
              where name = 'a.cn' or name = 'b.cn' and host in ('new.cn', 'old.cn')",
             batch.get(),
         )
@@ -190,6 +195,7 @@ mod tests {
         let row = |host: &str, sites, listed| (host.to_owned(), sites, "a.cn".to_owned(), listed);
         let expected = [
             row("b.cn", 1, true),
+            row("d.cn", 1, true),
             row("http://new.cn:81", 1, false),
             row("new.cn", 2, false),
             row("old.cn", 2, false),
@@ -199,13 +205,13 @@ mod tests {
             assert_eq!(read(&mut conn, &all, limit).await, expected);
         }
         let unlisted = HostFilter { unlisted: true, ..all.clone() };
-        assert_eq!(read(&mut conn, &unlisted, 2).await, expected[1..4]);
+        assert_eq!(read(&mut conn, &unlisted, 2).await, expected[2..5]);
         let linked = HostFilter { min_sites: 2, ..all.clone() };
-        assert_eq!(read(&mut conn, &linked, 1).await, expected[2..4]);
+        assert_eq!(read(&mut conn, &linked, 1).await, expected[3..5]);
         let yesterday = Utc::now() - chrono::TimeDelta::days(1);
         let new = HostFilter { since: Some(yesterday), min_sites: 2, ..all.clone() };
-        assert_eq!(read(&mut conn, &new, 1).await, expected[2..3]);
+        assert_eq!(read(&mut conn, &new, 1).await, expected[3..4]);
         let old = HostFilter { until: Some(yesterday), ..all };
-        assert_eq!(read(&mut conn, &old, 1).await, expected[3..4]);
+        assert_eq!(read(&mut conn, &old, 1).await, expected[4..5]);
     }
 }

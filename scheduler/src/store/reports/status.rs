@@ -13,7 +13,7 @@ use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::measurements::quarantines;
 use crate::store::rows::Rows;
 use crate::store::schedulers;
-use crate::store::sites::alarms;
+use crate::store::sites::open_circuits;
 use crate::store::types::Unsigned;
 use crate::store::{Error, settings};
 
@@ -46,7 +46,7 @@ pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error
         map_alarm: quarantines::alarm(conn).await?,
         batches,
         more_batches,
-        open_circuits: alarms::count(conn).await?,
+        open_circuits: open_circuits::count(conn).await?,
         has_contact: settings::contact_url(conn).await?.is_some(),
     })
 }

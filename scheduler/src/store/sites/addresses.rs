@@ -1,14 +1,15 @@
 //! Addresses: how many crawls each address permits, which crawls use it, and which task is admitted
 //! next.
 //!
-//! An agent claims the address of a leased site before it sends any request there. Each address
-//! permits a maximum number of active leases that have claimed it, over all agents. This maximum
-//! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
-//! crawl limits its own request rate, so the rate at an address is at most this maximum times the
-//! rate of one crawl. If an address already has the maximum number of leases, a further lease that
-//! claims the address ends, and its task is held (`crate::store::tasks::holds`). When a crawl at
-//! the address ends, the task that has been held longest is admitted. If an earlier crawl found the
-//! site's address, the address is also checked before an agent is chosen ([`ahead`]).
+//! An agent requests a permit for the address of a leased site before it sends any request there.
+//! Each address permits a maximum number of active leases with a permit for it, over all agents.
+//! This maximum grows with the number of known sites at the address, up to a cap
+//! ([`permitted_crawls`]). Each crawl limits its own request rate, so the rate at an address is at
+//! most this maximum times the rate of one crawl. If an address already has the maximum number of
+//! leases, a further lease that gets no permit ends, and its task is held
+//! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
+//! longest is admitted. If an earlier crawl found the site's address, the address is also checked
+//! before an agent is chosen ([`ahead`]).
 //!
 //! Invariant: the number of active crawls at an address plus the number of tasks admitted to it
 //! never exceeds the permitted number.
@@ -30,12 +31,12 @@ use crate::store::types::Unsigned;
 pub mod ahead;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClaimResult {
+pub enum PermitResult {
     /// The lease may use the address until it ends.
     Granted,
     /// The address permits no further crawl, so the lease has ended and its task is held.
     Full {
-        /// Number of leases that have claimed the address.
+        /// Number of leases with a permit for the address.
         crawls: u32,
     },
     /// The lease is not active, or belongs to another session.
@@ -43,7 +44,7 @@ pub enum ClaimResult {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct AddressClaim {
+pub struct PermitRequest {
     pub agent: AgentId,
     pub session: SessionId,
     pub task: TaskId,
@@ -57,8 +58,8 @@ pub struct AddressClaim {
 const LOOKED_AT: i32 = 500;
 
 /// Claims an address for a lease. Run in a transaction.
-pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> Result<ClaimResult, Error> {
-    let AddressClaim { agent, session, task, token, address } = *claim;
+pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) -> Result<PermitResult, Error> {
+    let PermitRequest { agent, session, task, token, address } = *request;
     let address = shared_network(address);
     // Locks the task before its lease, like every transaction that ends a lease.
     let site = sqlx::query_scalar!(
@@ -75,8 +76,8 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     )
     .optional(conn)
     .await?;
-    let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
-    // This lock serialises the claims of one address. Otherwise two claims could be granted
+    let Some(site) = site else { return Ok(PermitResult::NotHeld) };
+    // This lock serialises the requests for one address. Otherwise two requests could be granted
     // although the address permits only one more crawl.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
@@ -101,7 +102,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
         let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
         let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;
-        return Ok(ClaimResult::Full { crawls });
+        return Ok(PermitResult::Full { crawls });
     }
     holds::end(conn, &[task]).await?;
     sqlx::query!(
@@ -112,14 +113,14 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     )
     .run(conn)
     .await?;
-    Ok(ClaimResult::Granted)
+    Ok(PermitResult::Granted)
 }
 
 /// Stores the address at which a crawl found a site. Stores it only if the session has the lease,
 /// so that no other agent changes the number of sites at an address. Do not call this function in
-/// the transaction of the [claim], which locks a task first. Other transactions lock a site's row
+/// the transaction of the [permit], which locks a task first. Other transactions lock a site's row
 /// before tasks, so the transactions could dead-lock.
-pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Result<(), Error> {
+pub async fn note_address(conn: &mut PgConnection, request: &PermitRequest) -> Result<(), Error> {
     sqlx::query!(
         r#"
         update sites s set crawled_address = $3
@@ -127,11 +128,11 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
         where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
           and s.id = l.site_id and s.crawled_address is distinct from $3
         "#,
-        claim.task.get(),
-        claim.token.get(),
-        shared_network(claim.address) as IpNet,
-        claim.agent.get(),
-        claim.session.get(),
+        request.task.get(),
+        request.token.get(),
+        shared_network(request.address) as IpNet,
+        request.agent.get(),
+        request.session.get(),
     )
     .run(conn)
     .await
@@ -192,60 +193,60 @@ mod tests {
         assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
     }
 
-    /// Makes claims of one address, each for a different agent's lease.
-    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<AddressClaim> {
-        let mut claims = Vec::new();
+    /// Makes requests for one address, each for a different agent's lease.
+    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<PermitRequest> {
+        let mut requests = Vec::new();
         for number in 0..sites {
-            claims.push(fixtures::leased(conn, &format!("s{number}")).await.claim("192.0.2.7"));
+            requests.push(fixtures::leased(conn, &format!("s{number}")).await.permit_request("192.0.2.7"));
         }
-        claims
+        requests
     }
 
-    /// Stores the address and claims it, as sessions do.
-    async fn claimed(pool: &PgPool, one: &AddressClaim) -> ClaimResult {
+    /// Stores the address and requests a permit for it, as sessions do.
+    async fn answered(pool: &PgPool, one: &PermitRequest) -> PermitResult {
         note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
         let mut tx = fixtures::begin(pool).await;
-        let claimed = claim(&mut tx, one, 8).await.expect("claim");
+        let answer = permit(&mut tx, one, 8).await.expect("permit");
         tx.commit().await.expect("commit");
-        claimed
+        answer
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_address_is_given_to_as_many_as_it_bears_and_the_others_come_in_turn(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        let claims = crowd(&mut conn, 5).await;
+        let requests = crowd(&mut conn, 5).await;
         let mut answers = Vec::new();
-        for claim in &claims {
-            answers.push(claimed(&pool, claim).await);
+        for request in &requests {
+            answers.push(answered(&pool, request).await);
         }
         // An address with one known site permits one crawl. With two to four sites it permits two
         // crawls, and with five sites three.
-        let full = ClaimResult::Full { crawls: 2 };
-        assert_eq!(answers, [ClaimResult::Granted, ClaimResult::Granted, full, full, ClaimResult::Granted]);
-        assert_eq!(claimed(&pool, &claims[0]).await, ClaimResult::Granted, "it has it");
-        assert_eq!(claimed(&pool, &claims[2]).await, ClaimResult::NotHeld, "its lease has ended");
-        let foreign = AddressClaim { agent: claims[1].agent, session: claims[1].session, ..claims[0] };
+        let full = PermitResult::Full { crawls: 2 };
+        assert_eq!(answers, [PermitResult::Granted, PermitResult::Granted, full, full, PermitResult::Granted]);
+        assert_eq!(answered(&pool, &requests[0]).await, PermitResult::Granted, "it has it");
+        assert_eq!(answered(&pool, &requests[2]).await, PermitResult::NotHeld, "its lease has ended");
+        let foreign = PermitRequest { agent: requests[1].agent, session: requests[1].session, ..requests[0] };
         let elsewhere = "192.0.2.9".parse().expect("an address");
-        for lie in [foreign, claims[2]] {
-            note_address(&mut conn, &AddressClaim { address: elsewhere, ..lie }).await.expect("note");
+        for lie in [foreign, requests[2]] {
+            note_address(&mut conn, &PermitRequest { address: elsewhere, ..lie }).await.expect("note");
         }
         let moved: i64 =
             fixtures::scalar(&mut conn, "select count(*) from sites where crawled_address = '192.0.2.9'").await;
         assert_eq!(moved, 0, "who does not hold a lease says nothing of its site");
         let admitted = async |conn: &mut PgConnection| admit(conn, 8, None, 10).await.expect("admit").0;
         assert_eq!((admitted(&mut conn).await, fixtures::chosen(&mut conn).await), (0, vec![]));
-        assert!(fixtures::hand_back(&mut conn, claims[0].agent, claims[0].task).await);
+        assert!(fixtures::hand_back(&mut conn, requests[0].agent, requests[0].task).await);
         assert_eq!(admitted(&mut conn).await, 1);
         assert_eq!(admitted(&mut conn).await, 0, "the place is kept for the one on its way");
-        assert_eq!(fixtures::chosen(&mut conn).await, [claims[2].task]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [requests[2].task]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
-        let claims = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
+    async fn two_requests_for_the_last_permit_are_answered_one_after_the_other(pool: PgPool) {
+        let requests = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
         let mut first = fixtures::begin(&pool).await;
-        assert_eq!(claim(&mut first, &claims[0], 1).await.expect("claim"), ClaimResult::Granted);
-        let second = async |conn: &mut PgConnection| claim(conn, &claims[1], 1).await.expect("claim");
-        assert_eq!(fixtures::behind(&pool, first, second).await, ClaimResult::Full { crawls: 1 });
+        assert_eq!(permit(&mut first, &requests[0], 1).await.expect("permit"), PermitResult::Granted);
+        let second = async |conn: &mut PgConnection| permit(conn, &requests[1], 1).await.expect("permit");
+        assert_eq!(fixtures::behind(&pool, first, second).await, PermitResult::Full { crawls: 1 });
     }
 }

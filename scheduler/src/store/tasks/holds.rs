@@ -190,7 +190,7 @@ pub async fn release(
 
 /// Admits the tasks that have waited longest at each address. `places` gives the number of further
 /// crawls that each address permits. Admits at most `limit` tasks in all. An admitted task counts
-/// as a crawl at the address until its crawl claims the address. Returns the number of admitted
+/// as a crawl at the address until its crawl requests a permit for it. Returns the number of admitted
 /// tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,

@@ -16,9 +16,8 @@ use crate::web::{Web, layout};
 
 use super::PageName;
 
-/// The buttons of a page, without the `useless` ones. `done` is the action that led to this page, if
-/// any.
-pub(super) fn of(name: &PageName, form: &FormCode, done: &str, useless: &[&str]) -> Markup {
+/// The buttons of a page. `done` is the action that led to this page, if any.
+pub(super) fn of(name: &PageName, form: &FormCode, done: &str) -> Markup {
     let actions: (&str, &str, &[(&str, &str, &str)]) = match name {
         PageName::Agent(name) => (
             "/agents/",
@@ -45,7 +44,7 @@ pub(super) fn of(name: &PageName, form: &FormCode, done: &str, useless: &[&str])
         @if let Some((_, title, _)) = actions.iter().find(|(action, ..)| *action == done) {
             p.done role="status" { "Done: " (title.to_lowercase()) "." }
         }
-        div.actions { @for (action, title, detail) in actions.iter().filter(|(action, ..)| !useless.contains(action)) {
+        div.actions { @for (action, title, detail) in actions {
             form method="post" action={ (path) "/" (action) } data-confirm={ (title) ": " (name) "? " (detail) } {
                 (form.field())
                 button type="submit" title=(detail) class=[(*action == "cancel").then_some("danger")] { (title) }

@@ -27,7 +27,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
             @if listed.more > 0 { p { "And " (number(listed.more)) " more: " code { "landfall batches list" } } }
         },
     );
-    Ok(Page { title: "Batches".to_owned(), section: "/batches", actions: html! {}, useless: &[], live })
+    Ok(Page { title: "Batches".to_owned(), section: "/batches", actions: html! {}, live })
 }
 
 pub(super) async fn batch(web: &Web, name: &str) -> Result<Page, PageError> {
@@ -40,20 +40,7 @@ pub(super) async fn batch(web: &Web, name: &str) -> Result<Page, PageError> {
         (section("Throughput", &trends::chart("Throughput of this batch", &minutes)))
         (section("Why sites failed or were cancelled", &endings(&shown.endings)))
     };
-    let useless = useless(&progress);
-    Ok(Page { title: shown.name, section: "/batches", actions: html! {}, useless, live })
-}
-
-/// The actions that would change nothing in a batch.
-fn useless(progress: &BatchProgress) -> &'static [&'static str] {
-    let BatchProgress { submitted, measuring, located, assigned, leased, failed, .. } = progress;
-    let open = submitted + measuring + located + assigned + leased;
-    match (open, *failed) {
-        (0, 0) => &["retry", "cancel"],
-        (0, _) => &["cancel"],
-        (_, 0) => &["retry"],
-        _ => &[],
-    }
+    Ok(Page { title: shown.name, section: "/batches", actions: html! {}, live })
 }
 
 fn states(progress: &BatchProgress, strategy: &str) -> Markup {

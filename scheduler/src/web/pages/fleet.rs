@@ -25,7 +25,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
             @if listed.more > 0 { p { "And " (number(listed.more)) " more: " code { "landfall agents list" } } }
         }))
     };
-    Ok(Page { title: "Fleet".to_owned(), section: "/fleet", actions: html! {}, useless: &[], live })
+    Ok(Page { title: "Fleet".to_owned(), section: "/fleet", actions: html! {}, live })
 }
 
 /// A bar that shows how many of an agent's slots are used.
@@ -51,7 +51,7 @@ pub(super) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
         @if !shown.refusals.is_empty() { (section("Refused messages", &table("Refused messages", &shown.refusals, |_| None))) }
         (section("Newest events", &super::site::events(&shown.events)))
     };
-    Ok(Page { title: agent.name, section: "/fleet", actions: html! {}, useless: &[], live })
+    Ok(Page { title: agent.name, section: "/fleet", actions: html! {}, live })
 }
 
 /// The facts about an agent that the list of agents leaves out.

@@ -225,5 +225,5 @@ pub(super) async fn page(web: &Web, epoch: &str, globe: bool) -> Result<Page, Pa
             }
         }
     };
-    Ok(Page { title: "Map".to_owned(), section: "/map", actions: html! {}, useless: &[], live })
+    Ok(Page { title: "Map".to_owned(), section: "/map", actions: html! {}, live })
 }

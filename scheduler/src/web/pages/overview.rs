@@ -19,7 +19,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
         (section("Batches with open sites", &batches(&status)))
         (section("System", &system(&status, &layout::view())))
     };
-    Ok(Page { title: "Overview".to_owned(), section: "/", actions: html! {}, useless: &[], live })
+    Ok(Page { title: "Overview".to_owned(), section: "/", actions: html! {}, live })
 }
 
 fn tiles(status: &ShowStatusResponse) -> Markup {

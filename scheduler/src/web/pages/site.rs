@@ -37,7 +37,7 @@ pub(super) async fn page(web: &Web, name: &str) -> Result<Page, PageError> {
             @else { (table("Measurements", &site.measurements, |row| Some(layout::path("/agents/", &row.prober)))) }
         }))
     };
-    Ok(Page { title: site.name, section: "/batches", actions: html! {}, useless: &[], live })
+    Ok(Page { title: site.name, section: "/batches", actions: html! {}, live })
 }
 
 fn explanation(explained: &ExplainResponse) -> Markup {

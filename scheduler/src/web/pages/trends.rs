@@ -106,7 +106,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
             @else { (table("Epochs", &newest, |epoch| Some(format!("/map?epoch={}", epoch.epoch)))) }
         }))
     };
-    Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, useless: &[], live })
+    Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
 }
 
 /// Draws a chart of the epochs: for each map, its median error over the round trips between agents.
@@ -128,7 +128,7 @@ fn accuracy(epochs: &[Epoch]) -> Markup {
         marked: points.len() < 50,
         points,
     };
-    let across = Axis::counted("fits of the map, the newest at the right", epochs.len());
+    let across = Axis::counted("fits of the map, from the oldest shown", epochs.len());
     let drawn = lines("Median error of the map by epoch", &across, &Axis::linear("median error, %", most), &[curve]);
     layout::chart("Median error of the map by epoch", &drawn)
 }

@@ -36,8 +36,8 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     let began = Instant::now();
     for number in 1..=SITES {
         let address = "192.0.2.7".to_owned();
-        let claim = v1::AddressClaim { task_id: order.task_id, token: order.token, address };
-        agent.say(Up::Address(claim)).await;
+        let request = v1::PermitRequest { task_id: order.task_id, token: order.token, address };
+        agent.say(Up::Permit(request)).await;
         let answer = heard!(agent, Address);
         assert!(answer.granted, "{answer:?}");
         agent.end(&order).await;

@@ -17,6 +17,9 @@ use crate::world::World;
 use crate::world::scenario::Scenario;
 use crate::world::web::{SiteRequest, SiteWeb};
 
+/// Maximum number of pages of a crawl; no crawl reaches it.
+const MAX_PAGES: u32 = 100_000;
+
 pub(super) mod single;
 pub(super) mod window;
 
@@ -84,7 +87,8 @@ impl Crawlers {
     /// The command that crawls all pages of a site, without pauses between requests.
     fn command(&self, agent: usize, site: &str) -> Command {
         let mut command = Command::new(&self.binary);
-        command.args(["--log", "warn", "crawl", site, "--max-pages", "100000", "--max-bytes", "10000000000"]);
+        command.args(["--log", "warn", "crawl", site, "--max-bytes", "10000000000"]);
+        command.args(["--max-pages", &MAX_PAGES.to_string()]);
         command.args(["--max-depth", "10000", "--max-duration", "60m", "--request-interval", "0s", "--dir"]);
         command.arg(self.folder(agent)).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         command

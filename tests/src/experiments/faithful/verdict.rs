@@ -136,6 +136,9 @@ fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let above = |one, other| move |group: &Group<'_>| group.ratio(&one, &other).is_some_and(|ratio| ratio > 1.0);
     let falls_behind = |group: &Group<'_>| group.ratio(&top1, &top3).is_some_and(|ratio| ratio < 1.0);
     let full = |group: &Group<'_>| group.saturated(&top1);
+    if !settings.published.iter().all(|strategy| groups.iter().any(|group| group.has(strategy))) {
+        return costs(settings, groups);
+    }
     let mut lines = vec![
         format!(
             "Top-3 grows faster than random in {} of {all} cells, Top-1 in {}",
@@ -192,11 +195,14 @@ fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
     let growth = |group: &Group<'_>, strategy| group.median(&strategy, |result| result.whole);
     let line = |strategy: Strategy| {
         let ratio = median(free().filter_map(|group| group.ratio(&strategy, &top3)).collect());
-        let best =
-            |group: &Group<'_>| settings.published.iter().filter_map(|one| growth(group, *one)).fold(0.0, f64::max);
+        // `None` unless all published strategies ran.
+        let best = |group: &Group<'_>| {
+            let growths: Option<Vec<f64>> = settings.published.iter().map(|one| growth(group, *one)).collect();
+            growths.map(|growths| growths.into_iter().fold(0.0, f64::max))
+        };
         let least = groups
             .iter()
-            .filter_map(|group| Some(growth(group, strategy)? / best(group)))
+            .filter_map(|group| Some(growth(group, strategy)? / best(group)?))
             .fold(f64::INFINITY, f64::min);
         let ratio_said = ratio.map_or("none".to_owned(), |ratio| format!("{ratio:.3}"));
         format!(
@@ -204,7 +210,7 @@ fn ours(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {
              least ratio to the best published strategy in a cell: {least:.3}, target {NEVER_BELOW}: {}",
             free().count(),
             said(ratio.is_some_and(|ratio| ratio >= OURS)),
-            said(least >= NEVER_BELOW)
+            said(least.is_finite() && least >= NEVER_BELOW)
         )
     };
     let ran = |strategy: &&Strategy| groups.iter().any(|group| group.has(strategy));

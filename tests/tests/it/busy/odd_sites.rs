@@ -58,14 +58,14 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
+async fn an_open_circuit_is_listed_until_a_person_reopens_the_site() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
     // With 600 successful pages, fifty failures are less than a tenth of the requests in a minute.
     // With a larger fraction, the agent would pause the crawl.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
-    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");
+    assert_eq!(cluster.operate(&["sites", "circuits"]).await.unwrap(), "no site has an open circuit\n");
     submit_list(&cluster, &name, "first", &quick).await;
     cluster.await_count("the breaker to open", ENDED, 1, PATIENCE).await.unwrap();
     let broken = "select count(*) from outcomes o join tasks t on t.id = o.task_id
@@ -81,10 +81,14 @@ async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
     submit_list(&cluster, &name, "second", &quick).await;
     await_said(&cluster, &name, "its circuit is open because requests kept failing: `landfall sites reopen` closes it")
         .await;
-    let alarms = cluster.operate(&["sites", "alarms", "--format", "json"]).await.unwrap();
-    let alarm: serde_json::Value = serde_json::from_str(&alarms).unwrap();
-    assert_eq!((alarm[0]["site"].as_str(), alarm[0]["waiting"].as_u64()), (Some(name.as_str()), Some(1)), "{alarms}");
-    println!("{}", cluster.operate(&["sites", "alarms"]).await.unwrap());
+    let circuits = cluster.operate(&["sites", "circuits", "--format", "json"]).await.unwrap();
+    let circuit: serde_json::Value = serde_json::from_str(&circuits).unwrap();
+    assert_eq!(
+        (circuit[0]["site"].as_str(), circuit[0]["waiting"].as_u64()),
+        (Some(name.as_str()), Some(1)),
+        "{circuits}"
+    );
+    println!("{}", cluster.operate(&["sites", "circuits"]).await.unwrap());
     assert_eq!(site.asked().len(), asked, "nobody asks it anything");
 
     let refused = cluster.landfall().args(["sites", "reopen", "www.nowhere.test"]).output().await.unwrap();
@@ -101,7 +105,7 @@ async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
         "{}",
         cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
     );
-    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");
+    assert_eq!(cluster.operate(&["sites", "circuits"]).await.unwrap(), "no site has an open circuit\n");
     let said = cluster.operate(&["sites", "reopen", &name]).await.unwrap();
     assert_eq!(said, "nothing changed: none of them has an open circuit\n");
     cluster.stop().await.unwrap();

@@ -8,7 +8,7 @@ use tonic::Status;
 use super::{clip, lease_key, plain, respond};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
-use crate::store::sites::addresses::AddressClaim;
+use crate::store::sites::addresses::PermitRequest;
 
 /// Maximum length of one pause that a site can request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -31,23 +31,23 @@ pub(in crate::grpc) fn release(release: v1::LeaseRelease) -> Released {
     Released { task, token, crash, pause }
 }
 
-pub(in crate::grpc) fn claim(
-    asked: &v1::AddressClaim,
+pub(in crate::grpc) fn permit_request(
+    asked: &v1::PermitRequest,
     agent: AgentId,
     session: SessionId,
-) -> Result<AddressClaim, Status> {
+) -> Result<PermitRequest, Status> {
     let (task, token) = lease_key(asked.task_id, asked.token);
     let address = asked.address.parse().map_err(|_| {
         Status::invalid_argument(format!("address: '{}' is not an IP address", clip(asked.address.clone())))
     })?;
-    Ok(AddressClaim { agent, session, task, token, address })
+    Ok(PermitRequest { agent, session, task, token, address })
 }
 
 /// The answer to a crawl that asks whether it may use an address. `reason` says why the address is
 /// refused; `None` if it is permitted.
-pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
-    let v1::AddressClaim { task_id, token, address } = asked;
-    respond(v1::session_response::Message::Address(v1::AddressAnswer {
+pub(in crate::grpc) fn permit_answer(asked: v1::PermitRequest, reason: Option<String>) -> v1::SessionResponse {
+    let v1::PermitRequest { task_id, token, address } = asked;
+    respond(v1::session_response::Message::Permit(v1::PermitAnswer {
         task_id,
         token,
         address,

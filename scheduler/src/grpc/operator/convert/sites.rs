@@ -13,7 +13,7 @@ use crate::store::batches::submissions::{Submission, SubmissionResult};
 use crate::store::batches::{Batch, BatchSummary, EndReason, Progress};
 use crate::store::measurements::of_sites::ResolvedAddress;
 use crate::store::measurements::orders::OpenOrder;
-use crate::store::sites::alarms::Alarm;
+use crate::store::sites::open_circuits::OpenCircuit;
 use crate::store::sites::positions::Source;
 use crate::store::sites::verdicts::SuspectedSite;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SiteTask};
@@ -120,9 +120,9 @@ pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
     site.parse().map_err(InvalidField::of("site"))
 }
 
-impl From<Alarm> for v1::Alarm {
-    fn from(alarm: Alarm) -> Self {
-        let Alarm { site, since, agent, message, waiting } = alarm;
+impl From<OpenCircuit> for v1::OpenCircuit {
+    fn from(circuit: OpenCircuit) -> Self {
+        let OpenCircuit { site, since, agent, message, waiting } = circuit;
         Self { site, since: Some(timestamp(since)), agent, message, waiting }
     }
 }

@@ -212,7 +212,7 @@ async fn sites_and_events_are_listed_by_place_and_time(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn batches_alarms_tokens_and_reports_are_listed_by_what_is_asked(pool: PgPool) {
+async fn batches_circuits_tokens_and_reports_are_listed_by_what_is_asked(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
     for batch in ["autumn", "winter", "spring"] {
         desk.submit(batch, &["a.cn", "b.cn"]).await.expect("submitted");
@@ -248,23 +248,23 @@ async fn batches_alarms_tokens_and_reports_are_listed_by_what_is_asked(pool: PgP
          from sites s join agents a on a.name = 'agent' || ascii(s.name) % 2",
     )
     .await;
-    let alarms = async |request: v1::ListAlarmsRequest| {
-        let listed = desk.sites().list_alarms(request).await.expect("listed").into_inner();
-        let sites: String = listed.alarms.iter().map(|alarm| alarm.site.trim_end_matches(".cn")).collect();
+    let circuits = async |request: v1::ListOpenCircuitsRequest| {
+        let listed = desk.sites().list_open_circuits(request).await.expect("listed").into_inner();
+        let sites: String = listed.circuits.iter().map(|circuit| circuit.site.trim_end_matches(".cn")).collect();
         (sites, listed.total)
     };
     let text = |text: &str| vec![text.to_owned()];
-    let all = v1::ListAlarmsRequest::default;
+    let all = v1::ListOpenCircuitsRequest::default;
     for (request, sites, total) in [
         (all(), "cba", 3),
-        (v1::ListAlarmsRequest { batch: "autumn".into(), ..all() }, "ba", 2),
-        (v1::ListAlarmsRequest { batch: "aut".into(), limit: 1, ..all() }, "b", 2),
-        (v1::ListAlarmsRequest { agent: "agent1".into(), ..all() }, "ca", 2),
-        (v1::ListAlarmsRequest { cities: text("harbin"), ..all() }, "b", 1),
-        (v1::ListAlarmsRequest { countries: text("JP"), ..all() }, "", 0),
-        (v1::ListAlarmsRequest { since: at(2), until: at(3), ..all() }, "b", 1),
+        (v1::ListOpenCircuitsRequest { batch: "autumn".into(), ..all() }, "ba", 2),
+        (v1::ListOpenCircuitsRequest { batch: "aut".into(), limit: 1, ..all() }, "b", 2),
+        (v1::ListOpenCircuitsRequest { agent: "agent1".into(), ..all() }, "ca", 2),
+        (v1::ListOpenCircuitsRequest { cities: text("harbin"), ..all() }, "b", 1),
+        (v1::ListOpenCircuitsRequest { countries: text("JP"), ..all() }, "", 0),
+        (v1::ListOpenCircuitsRequest { since: at(2), until: at(3), ..all() }, "b", 1),
     ] {
-        assert_eq!(alarms(request.clone()).await, (sites.to_owned(), total), "{request:?}");
+        assert_eq!(circuits(request.clone()).await, (sites.to_owned(), total), "{request:?}");
     }
     let request = v1::AgentsReportRequest { cities: text("HARBIN"), ..Default::default() };
     let report = desk.reports().agents(request).await.expect("reported").into_inner().agents;

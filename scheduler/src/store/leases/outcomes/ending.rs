@@ -19,7 +19,7 @@ pub enum Blocker {
     Robots,
     Guard,
     /// Too many requests failed in a row. An operator has to reopen the site
-    /// (`crate::store::sites::alarms`).
+    /// (`crate::store::sites::open_circuits`).
     Breaker,
 }
 

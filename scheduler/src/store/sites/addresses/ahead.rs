@@ -1,13 +1,13 @@
 //! Holds a task before it is leased if the known address of its site permits no further crawl.
-//! Without this check the lease would end as soon as the agent claims the address.
+//! Without this check the lease would end as soon as the agent requests a permit.
 //!
 //! The address is checked when an agent is chosen, not when a lease is granted. Grants run more
 //! often than any other transaction, and each grant would check again all tasks that earlier grants
 //! skipped. If a former crawl found the site's address, an agent is chosen for the task only if
 //! this address permits a further crawl. The task is then *admitted*: it counts as a crawl at the
-//! address until its agent claims the address. Tasks released from a hold are admitted in the same
+//! address until its agent requests a permit. Tasks released from a hold are admitted in the same
 //! way. So no task overtakes waiting tasks, and an admitted task finds room at its address. The
-//! task's agent still has to claim the address, because the site's address may have changed.
+//! task's agent still has to request a permit, because the site's address may have changed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -174,8 +174,8 @@ mod tests {
         assert_eq!(grant.task, leased);
         // A crawl finds that a third site, whose address was unknown, is at this address too.
         let address = "192.0.2.7".parse().expect("an address");
-        let claim = addresses::AddressClaim { agent, session, task: leased, token: grant.token, address };
-        assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::ClaimResult::Granted);
+        let request = addresses::PermitRequest { agent, session, task: leased, token: grant.token, address };
+        assert_eq!(addresses::permit(&mut conn, &request, 1).await.expect("permit"), addresses::PermitResult::Granted);
         holds::end(&mut conn, &tasks).await.expect("forget");
         assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 2, "it is full");
         let waits = sqlx::query_scalar::<_, i64>("select count(*) from task_holds where not admitted");

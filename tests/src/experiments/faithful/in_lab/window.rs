@@ -8,7 +8,7 @@ use anyhow::Context;
 use landfall_scheduler::model::seed::spread;
 use landfall_scheduler::strategy::{Site, choose};
 
-use super::{Crawlers, first, requests, scenario_at};
+use super::{Crawlers, MAX_PAGES, first, requests, scenario_at};
 use crate::evidence::float;
 use crate::experiments::faithful::network::Network;
 use crate::experiments::faithful::settings::{Contender, Point, Settings};
@@ -46,6 +46,7 @@ async fn cell(settings: &Settings, network: &Network, point: Point, seed: u64) -
     let mut scenario = scenario_at(network, point);
     // The server delays each page, so no crawl reaches this number of pages.
     let pages = (window + 2 * START).as_millis() / u128::from(point.server_ms) + 1;
+    anyhow::ensure!(pages < MAX_PAGES.into(), "--in-lab: crawls would end within {} minutes", settings.window_min);
     scenario.web.max_pages = usize::try_from(pages)?;
     scenario.web.mean_pages = float(scenario.web.max_pages);
     let requests = requests(&scenario);

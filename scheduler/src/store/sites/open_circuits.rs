@@ -1,6 +1,5 @@
-//! Alarms about sites (not the alarm about the map): sites whose circuit is open because too many
-//! requests failed in a row. No agent crawls such a site until an operator reopens it. Its tasks
-//! are held when an agent is to be chosen for them.
+//! The sites whose circuit is open because too many requests failed in a row. No agent crawls such
+//! a site until an operator reopens it. Its tasks are held when an agent is to be chosen for them.
 //!
 //! Invariants: only an outcome opens a circuit, and only an operator who reopens the site closes
 //! the circuit. No task is held because of a closed circuit.
@@ -17,7 +16,7 @@ use crate::store::types::Unsigned;
 
 /// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alarm {
+pub struct OpenCircuit {
     pub site: String,
     pub since: DateTime<Utc>,
     /// The name of the agent whose outcome opened the circuit.
@@ -28,7 +27,7 @@ pub struct Alarm {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AlarmFilter {
+pub struct CircuitFilter {
     /// The batch contains the site.
     pub batch: Option<BatchId>,
     /// An outcome of one of these agents opened the circuit.
@@ -41,7 +40,11 @@ pub struct AlarmFilter {
 
 /// At most `limit` of the open circuits that the filter selects, newest first, and the number of
 /// all selected circuits.
-pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
+pub async fn list(
+    conn: &mut PgConnection,
+    filter: &CircuitFilter,
+    limit: i64,
+) -> Result<(Vec<OpenCircuit>, u64), Error> {
     let rows = sqlx::query!(
         r#"
         select s.name as site, c.since, a.name as agent, c.message,
@@ -66,10 +69,16 @@ pub async fn open(conn: &mut PgConnection, filter: &AlarmFilter, limit: i64) -> 
     .all(conn)
     .await?;
     let total = rows.first().map_or(0, |row| row.total.0);
-    let alarms = rows.into_iter().map(|row| {
-        Ok(Alarm { site: row.site, since: row.since, agent: row.agent, message: row.message, waiting: row.waiting.0 })
+    let circuits = rows.into_iter().map(|row| {
+        Ok(OpenCircuit {
+            site: row.site,
+            since: row.since,
+            agent: row.agent,
+            message: row.message,
+            waiting: row.waiting.0,
+        })
     });
-    Ok((alarms.collect::<Result<_, Error>>()?, total))
+    Ok((circuits.collect::<Result<_, Error>>()?, total))
 }
 
 pub async fn count(conn: &mut PgConnection) -> Result<u64, Error> {
@@ -85,7 +94,7 @@ pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<Dat
 
 /// Opens the circuits of sites whose crawls were ended by the breaker. Does not change a circuit
 /// that is already open.
-pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
+pub(in crate::store) async fn open(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
     let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
     let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
     let messages: Vec<&str> = ended.iter().map(|(.., message)| *message).collect();
@@ -160,8 +169,11 @@ mod tests {
         assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
         assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
-        let (alarms, total) = open(&mut conn, &AlarmFilter::default(), 10).await.expect("list");
-        assert_eq!((alarms[0].site.as_str(), alarms[0].agent.as_str(), alarms[0].waiting, total), ("a.cn", "a", 1, 1));
+        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), 10).await.expect("list");
+        assert_eq!(
+            (circuits[0].site.as_str(), circuits[0].agent.as_str(), circuits[0].waiting, total),
+            ("a.cn", "a", 1, 1)
+        );
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
         assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
         assert_eq!(reopen(&mut conn, Some(&[site])).await.expect("reopen"), (1, 1));
@@ -170,7 +182,7 @@ mod tests {
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
         assert_eq!(
             (
-                open(&mut conn, &AlarmFilter::default(), 10).await.expect("list").1,
+                list(&mut conn, &CircuitFilter::default(), 10).await.expect("list").1,
                 of_site(&mut conn, site).await.expect("look")
             ),
             (0, None)
@@ -182,9 +194,9 @@ mod tests {
         let agent = fixtures::agent(&mut conn, "a").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         for said in ["50 requests in a row failed", "once more"] {
-            raise(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("raise");
+            open(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("open");
         }
-        let (alarms, total) = open(&mut conn, &AlarmFilter::default(), 10).await.expect("list");
-        assert_eq!((alarms[0].message.as_str(), total), ("50 requests in a row failed", 1));
+        let (circuits, total) = list(&mut conn, &CircuitFilter::default(), 10).await.expect("list");
+        assert_eq!((circuits[0].message.as_str(), total), ("50 requests in a row failed", 1));
     }
 }
