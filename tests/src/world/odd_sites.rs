@@ -17,6 +17,9 @@ use crate::world::sites::listen;
 /// thirty seconds, their time limit for a response.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
+/// Number of links at the beginning of each page of a [`Oddity::TarPit`]. When an agent aborts a
+/// page, its crawl continues with another page, so the crawl takes ten minutes.
+const PIT_PAGES: usize = 20;
 
 /// How a site misbehaves. All odd sites respond normally to HEAD requests, and have no robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,8 +150,8 @@ async fn send(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> st
 
 /// Sends a page slowly until the client disconnects.
 async fn drip(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n";
-    stream.write_all(head.as_bytes()).await?;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n".to_owned();
+    stream.write_all((head + &links(PIT_PAGES)).as_bytes()).await?;
     loop {
         stream.write_all(&DROP).await?;
         stream.flush().await?;
