@@ -11,6 +11,7 @@ use chrono::DateTime;
 use landfall_lab::cluster::Binaries;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 use landfall_scheduler::app::tls;
+use tokio::net::TcpSocket;
 
 use crate::harness::beside;
 
@@ -89,13 +90,15 @@ async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() 
         logs: folder.path().to_owned(),
     };
     let scheduler = SchedulerNode::start("scheduler", options).await.unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // A socket that is bound but does not listen refuses connections, and keeps its port from others.
+    let deaf = TcpSocket::new_v4().unwrap();
+    deaf.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let web = answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let meant = [
         ("$D", folder.path().display().to_string()),
         ("$S", scheduler.address().port().to_string()),
         ("$W", web.to_string()),
-        ("$N", free.to_string()),
+        ("$N", deaf.local_addr().unwrap().port().to_string()),
         ("$T", answering(b"").to_string()),
     ];
     let program = |name: &str| {
