@@ -35,8 +35,9 @@ pub mod with_postgres;
 /// The contact URL in the user agent of all agents.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for a process to end after SIGTERM.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for a process to end after SIGTERM. It is longer than the time that an agent may take to
+/// return its leases.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Number of agents that are enrolled concurrently.
 const ENROLLED_AT_ONCE: usize = 6;
 

@@ -20,7 +20,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorial.md");
 const LOOPBACK: &str = "127.0.0.1";
 const ANY_PORT: &str = "127.0.0.1:0";
 /// Time limit of all commands in seconds.
-const LIMIT: &str = "180";
+const LIMIT: &str = "600";
 
 /// Commands, and their output in the tutorial; `None` if the tutorial shows no output.
 struct Block {
