@@ -1,8 +1,6 @@
 //! Tests several schedulers on one database: all serve agents, only one at a time has each
 //! role, and each scheduler can be killed.
 
-use landfall_scheduler::config::TermConfig;
-
 use super::*;
 
 /// Two schedulers on one database; the first has all roles.
@@ -34,11 +32,10 @@ impl Pair {
     }
 }
 
-/// Starts a scheduler with its own database connections and a short term.
+/// Starts a scheduler with its own database connections.
 async fn beside(pool: &PgPool) -> Running {
     let own = PgPoolOptions::new().max_connections(8).connect_with((*pool.connect_options()).clone());
-    let term = TermConfig { life: Duration::from_millis(800) };
-    Running::with(own.await.expect("connect"), Config { term, ..Config::default() }).await
+    Running::start(own.await.expect("connect")).await
 }
 
 async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
