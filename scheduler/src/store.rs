@@ -220,10 +220,10 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_transaction_outlives_its_idle_limit_only_while_work_keeps_it_open(pool: PgPool) {
-        let work = || tokio::time::sleep(Duration::from_millis(3500));
+        let work = || tokio::time::sleep(Duration::from_secs(5));
         for kept_open in [true, false] {
             let mut tx = begin(&pool).await.expect("begin");
-            sqlx::query("set local idle_in_transaction_session_timeout = '2s'").run(&mut tx).await.expect("set");
+            sqlx::query("set local idle_in_transaction_session_timeout = '4s'").run(&mut tx).await.expect("set");
             if kept_open {
                 keep_open(&mut tx, work()).await.expect("work");
             } else {

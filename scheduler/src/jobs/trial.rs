@@ -81,7 +81,6 @@ impl Trial {
 
     /// Like [`Trial::new`], with a given configuration.
     pub(super) async fn with(pool: PgPool, agents: usize, config: Config) -> Self {
-        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let mut trial = Self::beside(pool, config);
         trial.renew().await;
         for _ in 0..agents {
@@ -90,8 +89,10 @@ impl Trial {
         trial
     }
 
-    /// A scheduler that does not lead any role yet.
+    /// A scheduler that does not lead any role yet. A role that it takes lasts for longer than a
+    /// test takes.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
+        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..config };
         let scheduler = Scheduler::new(pool, config);
         let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms, agents: Vec::new() }

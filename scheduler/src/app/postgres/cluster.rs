@@ -284,7 +284,7 @@ mod tests {
     fn a_former_server_is_waited_for() {
         let base = tempfile::tempdir().unwrap();
         // A server is recognised by its PID and its working directory.
-        let mut former = std::process::Command::new("sleep").arg("0.3").current_dir(base.path()).spawn().unwrap();
+        let mut former = std::process::Command::new("sleep").arg("3").current_dir(base.path()).spawn().unwrap();
         fs::write(base.path().join("postmaster.pid"), format!("{}\n", former.id())).unwrap();
         assert!(former_server(base.path()).unwrap().is_some());
         await_former_server(base.path()).unwrap();

@@ -303,20 +303,21 @@ mod tests {
     }
 
     /// A line of agents and a site. The site's distances are certain if `sure`, and the agents are
-    /// busy for five seconds if `busy`. Two tasks have strategies that confirm sites with uncertain
-    /// distances. A confirmation takes less than a second.
+    /// busy for at least 20 seconds if `busy`. Two tasks have strategies that confirm sites with
+    /// uncertain distances. A confirmation is estimated to take 18 seconds.
     async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
         let mut line = Line::of(pool, 8).await;
         let config = Arc::make_mut(&mut line.trial.scheduler.config);
-        (config.confirm.samples, config.measure.site_interval) = (1, Duration::from_millis(100));
+        (config.confirm.samples, config.measure.site_interval) = (1, Duration::from_secs(3));
         line.trial.execute("update tasks set state = 'cancelled'").await;
         line.trial.execute("update agents set capacity = 1").await;
         if busy {
             let batch = line.trial.batch("busy", "random").await;
             for index in 0..line.trial.agents.len() {
-                line.trial.task_of(batch, &format!("busy{index}.cn"), "located").await;
+                for number in 0..20 {
+                    line.trial.assigned(batch, &format!("busy{index}-{number}.cn"), index).await;
+                }
             }
-            line.trial.assign().await;
             line.trial.execute("update assignments set crawl_ms = 5000").await;
         }
         if sure {
@@ -371,8 +372,8 @@ mod tests {
         for task in tasks {
             assert_eq!(line.chosen(task).await.0, None, "it is waited for");
         }
-        line.trial.execute("update confirmations set began_at = began_at - interval '1 hour 1 second'").await;
-        line.trial.execute("update task_holds set until = until - interval '1 hour 1 second'").await;
+        line.trial.execute("update confirmations set began_at = began_at - interval '1 hour 20 seconds'").await;
+        line.trial.execute("update task_holds set until = until - interval '1 hour 20 seconds'").await;
         line.pass().await;
         for task in tasks {
             assert!(line.chosen(task).await.0.is_some());
