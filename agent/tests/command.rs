@@ -289,7 +289,7 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
     let (site, asked, _) = site(PAGES);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
-    std::fs::write(&policy, "max_pages = 1000\nmax_depth = 20\nrequest_interval = '10ms'\n").unwrap();
+    std::fs::write(&policy, "max_pages = 1000\nmax_depth = 20\nrequest_interval = '100ms'\n").unwrap();
     let pages = folder.path().join("pages");
     for _ in 0..KILLS {
         let before = log_length(&pages);

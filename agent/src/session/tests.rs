@@ -371,7 +371,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_reported() {
     let _agent = TestAgent::start(&scheduler);
     let server = silent_server().await;
     let (mut session, _) = scheduler.session().await;
-    session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
+    session.welcome(Duration::from_millis(50), Duration::from_secs(5), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
     // No heartbeat is acknowledged, so the agent itself ends the session and opens a new session.
@@ -390,12 +390,14 @@ async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
     session.send(Down::Crawl(crawl_order(&server))).await;
     // The agent answers each order at once with a long message, until the transport is full. On a
     // slow machine the deadline may pass before the agent has all orders. The agent then does not
-    // read the remaining orders.
+    // read the remaining orders, and ends the session.
     let url = "x".repeat(450);
     let orders = async {
         for order_id in 0..6000 {
             let target = Some(measure_order::Target::Beacon(BeaconTarget { agent_id: 1, url: url.clone() }));
-            session.send(Down::Measure(MeasureOrder { order_id, target, ..measure_order(&server) })).await;
+            if !session.offer(Down::Measure(MeasureOrder { order_id, target, ..measure_order(&server) })).await {
+                break;
+            }
         }
         std::future::pending::<()>().await;
     };

@@ -19,7 +19,7 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Time limit for a session or message. It is longer than any wait in a test.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "good-token";
 pub(crate) const CREDENTIAL: &str = "the-credential";
 
@@ -108,7 +108,12 @@ impl TestSession {
     }
 
     pub(crate) async fn send(&self, message: Down) {
-        self.outbound.send(Ok(SessionResponse { message: Some(message) })).await.unwrap();
+        assert!(self.offer(message).await, "the agent disconnected");
+    }
+
+    /// Sends a message, unless the agent has disconnected. Returns whether it was sent.
+    pub(crate) async fn offer(&self, message: Down) -> bool {
+        self.outbound.send(Ok(SessionResponse { message: Some(message) })).await.is_ok()
     }
 
     /// Ends the session with this status.
