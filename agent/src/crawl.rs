@@ -53,7 +53,7 @@ mod walk;
 
 /// Maximum time for which a stopped crawl waits until its pages are stored. A stopping agent waits
 /// slightly longer than this for its crawls.
-const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// Maximum time for which a crawl keeps its slot after its last request, so that the site's next
 /// crawl does not start within the request interval. If the interval is longer than this, the first

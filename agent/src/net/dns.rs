@@ -315,7 +315,7 @@ mod tests {
         let resolver = Resolver::new(Some(names.addr)).unwrap();
         let started = Instant::now();
         let error = resolver.resolve("silent.example").await.unwrap_err();
-        assert!(started.elapsed() < 2 * LOOKUP_TIMEOUT, "{:?}", started.elapsed());
+        assert!(started.elapsed() < LOOKUP_TIMEOUT + Duration::from_secs(1), "{:?}", started.elapsed());
         assert!(matches!(error, DnsError::Timeout(_) | DnsError::Failed { .. }), "{error}");
     }
 }

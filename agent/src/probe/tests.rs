@@ -30,11 +30,11 @@ async fn probe(server: &TestServer, order: &ProbeOrder) -> Result<HostMeasuremen
 
 #[tokio::test]
 async fn the_first_request_of_a_connection_is_discarded() {
-    let server = TestServer::plain(|seen: &SeenRequest| ok_after(if seen.request == 0 { 2500 } else { 20 })).await;
+    let server = TestServer::plain(|seen: &SeenRequest| ok_after(if seen.request == 0 { 400 } else { 20 })).await;
     let probed = probe(&server, &order(3)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (3, 0));
     for sample in &probed.samples {
-        assert!(*sample >= 20 * MILLISECOND && *sample < 2400 * MILLISECOND, "{sample:?}");
+        assert!(*sample >= 20 * MILLISECOND && *sample < 300 * MILLISECOND, "{sample:?}");
     }
     assert_eq!(probed.phases.dns, None, "no name was resolved");
     assert!(probed.phases.connect.is_some() && probed.phases.tls.is_none());
@@ -108,7 +108,7 @@ async fn an_unanswered_sample_is_lost() {
         _ => ok_after(0),
     })
     .await;
-    let order = ProbeOrder { timeout: 3000 * MILLISECOND, ..order(4) };
+    let order = ProbeOrder { timeout: 200 * MILLISECOND, ..order(4) };
     let mut lost = Vec::new();
     let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
     let context = context(&["127.0.0.0/8"]);
@@ -164,7 +164,7 @@ async fn handshakes_are_samples_of_the_connect_metric() {
 async fn a_bare_host_falls_back_to_http() {
     let server = TestServer::start(|_| ok_after(0)).await;
     let context = context(&["127.0.0.0/8"]);
-    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(3)).await.unwrap();
+    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(1)).await.unwrap();
     assert_eq!(settled.to_string(), format!("http://{}", server.addr));
 }
 
@@ -252,7 +252,7 @@ async fn addresses_that_drop_packets_share_one_time_out() {
     while let Ok(stream) = tokio::time::timeout(100 * MILLISECOND, tokio::net::TcpStream::connect(addr)).await {
         queued.push(stream.unwrap());
     }
-    let (context, timeout) = (context(&["127.0.0.0/8"]), 3000 * MILLISECOND);
+    let (context, timeout) = (context(&["127.0.0.0/8"]), 300 * MILLISECOND);
     let origin: Origin = format!("http://{addr}").parse().unwrap();
     let target = Target::settled(origin.clone());
     let mut endpoint = http::Endpoint::resolve(&context, &context.guard, origin, &target, timeout).await.unwrap();
@@ -260,6 +260,6 @@ async fn addresses_that_drop_packets_share_one_time_out() {
     let started = std::time::Instant::now();
     assert!(endpoint.tcp().await.is_err());
     let took = started.elapsed();
-    assert!(took >= timeout - 20 * MILLISECOND && took < 2 * timeout, "{took:?}");
+    assert!(took >= 280 * MILLISECOND && took < 2 * timeout, "{took:?}");
     drop((full, queued));
 }

@@ -184,10 +184,7 @@ async fn a_crawler_that_is_killed_is_a_crash() {
 
 #[tokio::test]
 async fn a_signal_that_ends_the_agent_too_is_no_crash() {
-    let mut script = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}"));
-    // The crawl rests for this time before it ends as crashed.
-    script.crawl.job.policy.request_interval = PATIENCE;
-    let script = script.start().await;
+    let script = ScriptCrawl::of(&format!("echo $$ > started; {FOREVER}")).start().await;
     // Simulate systemd, which sends SIGTERM to all processes of a unit.
     let first = process(&script.root, "output/started");
     killpg(first, Signal::SIGTERM).unwrap();
@@ -207,9 +204,7 @@ async fn processes_that_a_crawler_leaves_behind_are_killed() {
 async fn a_stopped_crawler_may_end_by_itself() {
     let end = "trap 'echo ended > said; exit 0' TERM; echo > started; while :; do sleep 0.01; done";
     for preempts in [false, true] {
-        let mut script = ScriptCrawl::of(end);
-        script.crawler.grace = PATIENCE;
-        let script = script.start().await;
+        let script = ScriptCrawl::of(end).start().await;
         let ends = if preempts { &script.preempted } else { &script.stop };
         ends.cancel();
         let end = script.task.await.unwrap();
@@ -235,10 +230,10 @@ async fn a_crawler_that_ignores_the_order_to_end_is_killed_with_its_children() {
 #[tokio::test]
 async fn a_crawl_ends_at_its_deadline_with_what_it_has() {
     let mut script = ScriptCrawl::of(&format!("echo '{{\"pages\": 2}}' > \"$LANDFALL_STATISTICS\"; {FOREVER}"));
-    script.crawl.job.policy.max_duration = Duration::from_secs(5);
+    script.crawl.job.policy.max_duration = Duration::from_millis(500);
     let outcome = outcome(script.run().await.0);
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Duration), 2));
-    assert!(outcome.duration >= Duration::from_secs(5), "{:?}", outcome.duration);
+    assert!(outcome.duration >= Duration::from_millis(500), "{:?}", outcome.duration);
 }
 
 #[tokio::test]

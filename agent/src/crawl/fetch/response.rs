@@ -30,8 +30,8 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// Minimum of the time limit for reading an unwanted body. The time limit is twice the response's
 /// time to first byte. A new handshake takes about as long, so reading for longer would cost more
-/// than a new connection. In tests it is longer, because a busy machine may send a body slowly.
-const MIN_UNWANTED_TIME: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 1 });
+/// than a new connection.
+const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// Memory budget in [`UNIT`]s for the large decoding windows of the whole process. A brotli or zstd
 /// body that decodes to more than a megabyte waits until it gets permits for its whole window.

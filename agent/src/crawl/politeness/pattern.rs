@@ -133,7 +133,7 @@ mod tests {
         let pattern = format!("/{}b", "*a".repeat(99));
         let begin = std::time::Instant::now();
         assert!((0..100).all(|_| !matches(&pattern, &text)));
-        assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
     }
 
     /// A slow reference implementation that tries all possible matches.

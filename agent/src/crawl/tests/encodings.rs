@@ -111,7 +111,7 @@ async fn decompression_bombs_in_errors_and_redirects_cost_little() {
     let started = Instant::now();
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.bytes), (OutcomeKind::Unreachable, 0));
-    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

@@ -66,8 +66,8 @@ async fn the_number_of_listed_pages_survives_a_restart() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    // If the restarted crawl did not know the site's size, its interval would be one second.
-    let policy = Policy { request_interval: MS(1000), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
+    // If the restarted crawl did not know the site's size, its interval would be 400 ms.
+    let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let storage = CrawlStorage { file: Some(folder.path().join("crawl")), ..CrawlStorage::default() };
         let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site).policy(policy.clone()) }.spawn();
@@ -79,5 +79,5 @@ async fn the_number_of_listed_pages_survives_a_restart() {
     let maps = site.paths().iter().filter(|path| path.ends_with(".xml")).count();
     assert_eq!(maps, 3, "they are read once");
     let gap = seen[19].at - seen[12].at;
-    assert!(gap < MS(6000), "seven requests, robots.txt included, and no second between them: {gap:?}");
+    assert!(gap < MS(2000), "seven requests, robots.txt included, and no 400 ms between them: {gap:?}");
 }

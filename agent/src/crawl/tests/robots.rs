@@ -43,8 +43,8 @@ async fn a_crawl_fetches_robots_txt_again_after_a_day_and_obeys_it() {
     })
     .await;
     let day = Duration::from_secs(24 * 3600);
-    let crawl = TestCrawl::of(&site).policy(Policy { request_interval: MS(200), ..policy() });
-    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(2500), None);
+    let crawl = TestCrawl::of(&site).policy(Policy { request_interval: MS(10), ..policy() });
+    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
     let outcome = crawl.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 19));
     assert_eq!(asked_for_robots(&site), 1);

@@ -54,7 +54,7 @@ async fn an_incomplete_sitemap_truncates_the_crawl() {
         _ => status(404),
     })
     .await;
-    let timeouts = Timeouts { total: MS(3000), ..Timeouts::default() };
+    let timeouts = Timeouts { total: MS(200), ..Timeouts::default() };
     let outcome = TestCrawl { timeouts, ..TestCrawl::of(&site) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Pages), 2, 1));
 }

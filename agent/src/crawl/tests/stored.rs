@@ -109,7 +109,7 @@ async fn a_page_cut_by_the_crawls_deadline_is_stored_as_truncated_by_time() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let policy = Policy { max_duration: MS(4000), ..policy() };
+    let policy = Policy { max_duration: MS(400), ..policy() };
     let outcome = store(&site, folder.path(), policy, Timeouts::default()).await;
     assert_eq!(outcome.kind, OutcomeKind::Truncated(Budget::Duration));
     let stored = answers(folder.path());
