@@ -2,9 +2,9 @@
 # Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
 # `test result:` lines, their sum, and the times.
 #
-# Most tests wait more than they compute, so three lanes run at the same time: the scheduler's unit
-# tests, its other tests and those of the other packages, and the end-to-end tests that measure no
-# times (`busy::`). Those that measure times (`quiet::`) run afterwards, one at a time. A test that
+# Most tests wait more than they compute, so four lanes run at the same time: the scheduler's unit
+# tests, its other tests and the lab's, those of the other packages, and the end-to-end tests that
+# measure no times (`busy::`). Those that measure times (`quiet::`) run afterwards, one at a time. A test that
 # printed `skipped:` or `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
@@ -94,7 +94,7 @@ export TMPDIR=$scratch
 status=0
 # If a test failed, keep the files of its cluster, and print where they are.
 clean_up() {
-    rm -f "$scratch"/{busy,others,all}
+    rm -f "$scratch"/{busy,others,agent,all}
     if [ "$status" = 0 ]; then
         rm -rf "$scratch"
     else
@@ -117,16 +117,19 @@ if cargo build --workspace --bins --tests; then
         (
             trap - INT QUIT
             status=0
-            packages="landfall-proto landfall-agent landfall-lab"
-            ops/test.sh --lane "$packages" --tests --skip busy:: --skip quiet:: || status=$?
+            ops/test.sh --lane landfall-lab --tests --skip busy:: --skip quiet:: || status=$?
             ops/test.sh --lane landfall-scheduler "--bins --test *" || status=$?
             exit $status
         ) >"$0/others" 2>&1 &
         others=$!
+        (trap - INT QUIT; exec ops/test.sh --lane "landfall-proto landfall-agent" --tests) >"$0/agent" 2>&1 &
+        agent=$!
         status=0
         ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
         wait $others || status=$?
         cat "$0/others"
+        wait $agent || status=$?
+        cat "$0/agent"
         wait $busy || status=$?
         cat "$0/busy"
         ops/test.sh --lane landfall-lab --tests quiet:: --test-threads=1 2>&1 || status=$?

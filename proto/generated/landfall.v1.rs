@@ -110,7 +110,7 @@ pub mod session_request {
         Checkpoint(super::CrawlCheckpoint),
         /// Asks whether a crawl may send requests to an address.
         #[prost(message, tag = "8")]
-        Address(super::AddressClaim),
+        Permit(super::PermitRequest),
     }
 }
 /// From scheduler to agent.
@@ -143,9 +143,9 @@ pub mod session_response {
         /// Takes a lease back: the agent must stop its crawl.
         #[prost(message, tag = "6")]
         Cancel(super::CancelOrder),
-        /// The answer to an `AddressClaim`.
+        /// The answer to an `PermitRequest`.
         #[prost(message, tag = "7")]
-        Address(super::AddressAnswer),
+        Permit(super::PermitAnswer),
         /// Asks the agent to return a lease before its crawl has ended, because another agent would end
         /// it sooner.
         #[prost(message, tag = "8")]
@@ -671,7 +671,7 @@ pub struct CrawlRateState {
 /// name resolves to another address. A repeat is recognised by the lease and the address. The agent
 /// sends the site no request until it has the answer. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddressClaim {
+pub struct PermitRequest {
     /// The task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
@@ -682,16 +682,16 @@ pub struct AddressClaim {
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
 }
-/// The answer to an `AddressClaim`, sent after its commit. Set by the scheduler.
+/// The answer to an `PermitRequest`, sent after its commit. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddressAnswer {
+pub struct PermitAnswer {
     /// The task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// The address of the claim.
+    /// The address of the request.
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
     /// Whether the agent may send requests there until the lease ends. If false, the lease has ended,
@@ -5487,24 +5487,24 @@ pub struct SubmitResponse {
 }
 /// Asks for the sites with an open circuit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListAlarmsRequest {
-    /// Maximum number of alarms, at most 1000; 0: 1000.
+pub struct ListOpenCircuitsRequest {
+    /// Maximum number of circuits, at most 1000; 0: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
-    /// Only alarms caused by this agent; empty: all.
+    /// Only circuits opened by a crawl of this agent; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// Only alarms of this batch's sites; empty: all.
+    /// Only circuits of this batch's sites; empty: all.
     #[prost(string, tag = "3")]
     pub batch: ::prost::alloc::string::String,
-    /// Only alarms caused by agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// Only circuits opened by crawls of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
     /// `countries`.
     #[prost(string, repeated, tag = "4")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only alarms caused by agents on one of these carriers; empty: all.
+    /// Only circuits opened by crawls of agents on one of these carriers; empty: all.
     #[prost(string, repeated, tag = "5")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only alarms caused by agents in one of these countries; empty: all.
+    /// Only circuits opened by crawls of agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "6")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only circuits that opened then or later; absent: no limit.
@@ -5516,18 +5516,18 @@ pub struct ListAlarmsRequest {
 }
 /// The sites with an open circuit.
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListAlarmsResponse {
-    /// The alarms, newest first.
+pub struct ListOpenCircuitsResponse {
+    /// The circuits, newest first.
     #[prost(message, repeated, tag = "1")]
-    pub alarms: ::prost::alloc::vec::Vec<Alarm>,
-    /// Number of all alarms that match, including those beyond the limit.
+    pub circuits: ::prost::alloc::vec::Vec<OpenCircuit>,
+    /// Number of all circuits that match, including those beyond the limit.
     #[prost(uint64, tag = "2")]
     pub total: u64,
 }
 /// A site with an open circuit.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Alarm {
+pub struct OpenCircuit {
     /// The site's name.
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
@@ -7165,11 +7165,11 @@ pub mod site_service_client {
         }
         /// Lists the sites with an open circuit: too many requests to them failed in a row, and no agent
         /// crawls them until an operator reopens them.
-        pub async fn list_alarms(
+        pub async fn list_open_circuits(
             &mut self,
-            request: impl tonic::IntoRequest<super::ListAlarmsRequest>,
+            request: impl tonic::IntoRequest<super::ListOpenCircuitsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ListAlarmsResponse>,
+            tonic::Response<super::ListOpenCircuitsResponse>,
             tonic::Status,
         > {
             self.inner
@@ -7182,11 +7182,11 @@ pub mod site_service_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/landfall.v1.SiteService/ListAlarms",
+                "/landfall.v1.SiteService/ListOpenCircuits",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("landfall.v1.SiteService", "ListAlarms"));
+                .insert(GrpcMethod::new("landfall.v1.SiteService", "ListOpenCircuits"));
             self.inner.unary(req, path, codec).await
         }
         /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
@@ -7353,11 +7353,11 @@ pub mod site_service_server {
         >;
         /// Lists the sites with an open circuit: too many requests to them failed in a row, and no agent
         /// crawls them until an operator reopens them.
-        async fn list_alarms(
+        async fn list_open_circuits(
             &self,
-            request: tonic::Request<super::ListAlarmsRequest>,
+            request: tonic::Request<super::ListOpenCircuitsRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::ListAlarmsResponse>,
+            tonic::Response<super::ListOpenCircuitsResponse>,
             tonic::Status,
         >;
         /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
@@ -7784,25 +7784,26 @@ pub mod site_service_server {
                     };
                     Box::pin(fut)
                 }
-                "/landfall.v1.SiteService/ListAlarms" => {
+                "/landfall.v1.SiteService/ListOpenCircuits" => {
                     #[allow(non_camel_case_types)]
-                    struct ListAlarmsSvc<T: SiteService>(pub Arc<T>);
+                    struct ListOpenCircuitsSvc<T: SiteService>(pub Arc<T>);
                     impl<
                         T: SiteService,
-                    > tonic::server::UnaryService<super::ListAlarmsRequest>
-                    for ListAlarmsSvc<T> {
-                        type Response = super::ListAlarmsResponse;
+                    > tonic::server::UnaryService<super::ListOpenCircuitsRequest>
+                    for ListOpenCircuitsSvc<T> {
+                        type Response = super::ListOpenCircuitsResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::ListAlarmsRequest>,
+                            request: tonic::Request<super::ListOpenCircuitsRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as SiteService>::list_alarms(&inner, request).await
+                                <T as SiteService>::list_open_circuits(&inner, request)
+                                    .await
                             };
                             Box::pin(fut)
                         }
@@ -7813,7 +7814,7 @@ pub mod site_service_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = ListAlarmsSvc(inner);
+                        let method = ListOpenCircuitsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -16,7 +16,8 @@ use super::{progress, stop_on_signals};
 use crate::cli::exit::{Code, exit_error, usage};
 use crate::config::StoreConfig;
 use crate::crawl::{
-    self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, Outcome, OutcomeKind, PathFilter, Policy,
+    self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, MAX_HOSTS, Outcome, OutcomeKind, PathFilter,
+    Policy,
 };
 use crate::net::user_agent::Product;
 use crate::warc::Store;

@@ -42,6 +42,9 @@ pub async fn run(
     let stop = shutdown.child_token();
     let mut parts = ProcessParts::new();
     let terms = HeldTerms::new(&scheduler, &identity.scheduler_url);
+    let mut conn = store::acquire(&scheduler.pool).await.context("reach the database")?;
+    terms.register(&mut conn).await.context("register this scheduler")?;
+    drop(conn);
     spawn_keepers(&mut parts, &scheduler, &terms, &stop);
     spawn_jobs(&mut parts, &scheduler, &terms, &stop);
     let traces = traces::run(scheduler.clone(), terms, identity.scheduler_url.clone(), stop.clone());

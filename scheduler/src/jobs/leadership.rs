@@ -128,6 +128,12 @@ impl HeldTerms {
         }
     }
 
+    /// Registers this process, so that it is listed before it answers its first request.
+    pub async fn register(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
+        let space = self.disk.as_ref().and_then(DiskWatch::look);
+        self.join(conn, None, space).await.map(drop)
+    }
+
     /// Renews this process's row and takes every free role. Returns the roles that were just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;

@@ -345,15 +345,17 @@ async fn replace_hosts(
     sqlx::query!(
         r#"
         insert into discovered_hosts (batch_id, host, site_id)
-        select t.batch_id, found.host, t.site_id
+        select batch_id, host, site_id
         from (
-            select task_id, host, row_number() over (partition by task_id order by number) as place
+            select t.batch_id, reported.host, t.site_id, b.max_hosts,
+                   row_number() over (partition by t.id order by reported.number) as place
             from unnest($1::bigint[], $2::text[]) with ordinality as reported (task_id, host, number)
+            join tasks t on t.id = reported.task_id
+            join batches b on b.id = t.batch_id
+            join sites s on s.id = t.site_id
+            where reported.host <> s.name
         ) found
-        join tasks t on t.id = found.task_id
-        join batches b on b.id = t.batch_id
-        join sites s on s.id = t.site_id
-        where found.host <> s.name and found.place <= b.max_hosts
+        where place <= max_hosts
         on conflict do nothing
         "#,
         &tasks,
@@ -443,13 +445,18 @@ mod tests {
         let (agent, session, task) = leased(&mut conn).await;
         fixtures::execute(&mut conn, "update batches set policy = policy || '{\"max_hosts\": 2}'").await;
         let hosts = |names: &[&str]| names.iter().map(|name| name.parse().expect("a name")).collect::<Vec<SiteName>>();
-        let first = Report { hosts: hosts(&["b.cn", "a.cn", "c.cn"]), ..report(task, 1, CrawlEnding::Complete) };
+        let first =
+            Report { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report(task, 1, CrawlEnding::Complete) };
         let known = "select string_agg(host, ' ' order by host) from discovered_hosts";
         fixtures::record(&mut conn, agent, &first).await;
-        assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, "a.cn b.cn", "the first two");
+        assert_eq!(
+            fixtures::scalar::<String>(&mut conn, known).await,
+            "b.cn c.cn",
+            "the first two that are other sites"
+        );
         fixtures::execute(&mut conn, "update discovered_hosts set found_at = now() - interval '9 days'").await;
 
-        for (pages, names, expected) in [(0, &["z.cn"][..], "a.cn b.cn"), (1, &["b.cn", "d.cn"], "b.cn d.cn")] {
+        for (pages, names, expected) in [(0, &["z.cn"][..], "b.cn c.cn"), (1, &["b.cn", "d.cn"], "b.cn d.cn")] {
             // A new round of the same site.
             fixtures::execute(&mut conn, "update tasks set retried_at = now() where retried_at is null").await;
             fixtures::execute(
