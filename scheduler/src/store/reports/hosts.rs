@@ -62,7 +62,7 @@ impl HostPages {
                    set_config('max_parallel_workers_per_gather', '0', true) as workers, set_config('jit', 'off', true) as jit
             "#
         )
-        .one(&mut *tx)
+        .one(&mut tx)
         .await?;
         let rows = sqlx::query!(
             r#"
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(read(&mut conn, &unlisted, 2).await, expected[2..5]);
         let linked = HostFilter { min_sites: 2, ..all.clone() };
         assert_eq!(read(&mut conn, &linked, 1).await, expected[3..5]);
-        let yesterday = Utc::now() - chrono::TimeDelta::days(1);
+        let yesterday: DateTime<Utc> = fixtures::scalar(&mut conn, "select now() - interval '1 day'").await;
         let new = HostFilter { since: Some(yesterday), min_sites: 2, ..all.clone() };
         assert_eq!(read(&mut conn, &new, 1).await, expected[3..4]);
         let old = HostFilter { until: Some(yesterday), ..all };
