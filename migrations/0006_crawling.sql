@@ -506,8 +506,8 @@ create table outcomes (
 -- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
--- The other sites to which pages of a batch's sites link, by each site's newest crawl that fetched a
--- page; at most the policy's `max_hosts` of a site.
+-- The other sites to which pages of a batch's sites link, by each site's newest crawl that found
+-- anything; at most the policy's `max_hosts` of a site.
 create table discovered_hosts (
     -- The batch.
     batch_id bigint not null references batches (id),

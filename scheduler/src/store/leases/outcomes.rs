@@ -26,6 +26,7 @@ use crate::store::{Error, leases};
 pub use ending::{Blocker, Budget, CrawlEnding, OutcomeKind};
 
 mod ending;
+mod hosts;
 
 /// An agent's report of a finished crawl.
 #[derive(Debug, Clone)]
@@ -135,7 +136,7 @@ async fn record_distinct(
         .collect();
     if !accepted.is_empty() {
         insert(conn, &accepted).await?;
-        replace_hosts(conn, locked, &accepted).await?;
+        hosts::replace(conn, locked, &accepted).await?;
         if !on_hold.is_empty() {
             holds::end(conn, &on_hold).await?;
         }
@@ -309,62 +310,6 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     .await
 }
 
-/// Stores the other sites to which the crawled sites link, at most as many of each site as the
-/// batch's policy permits. A site's hosts of earlier rounds are removed unless this crawl found
-/// them again. A crawl that fetched no page changes nothing.
-async fn replace_hosts(
-    conn: &mut PgConnection,
-    locked: &HashMap<TaskId, LockedTask>,
-    reported: &[(AgentId, &Report)],
-) -> Result<(), Error> {
-    let fetched = || reported.iter().map(|(_, report)| *report).filter(|report| report.pages > 0);
-    let links = fetched().flat_map(|report| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
-    let (tasks, hosts): (Vec<i64>, Vec<&str>) = links.unzip();
-    let again = |report: &&Report| locked.get(&report.task).is_some_and(|task| task.round > 1);
-    let again: Vec<TaskId> = fetched().filter(again).map(|report| report.task).collect();
-    if !again.is_empty() {
-        sqlx::query!(
-            r#"
-            delete from discovered_hosts d using tasks t
-            where t.id = any($1) and d.site_id = t.site_id and d.batch_id = t.batch_id
-              and not exists (
-                  select from unnest($2::bigint[], $3::text[]) as found (task_id, host)
-                  where found.task_id = t.id and found.host = d.host
-              )
-            "#,
-            &again as _,
-            &tasks,
-            &hosts as _,
-        )
-        .run(conn)
-        .await?;
-    }
-    if hosts.is_empty() {
-        return Ok(());
-    }
-    sqlx::query!(
-        r#"
-        insert into discovered_hosts (batch_id, host, site_id)
-        select batch_id, host, site_id
-        from (
-            select t.batch_id, reported.host, t.site_id, b.max_hosts,
-                   row_number() over (partition by t.id order by reported.number) as place
-            from unnest($1::bigint[], $2::text[]) with ordinality as reported (task_id, host, number)
-            join tasks t on t.id = reported.task_id
-            join batches b on b.id = t.batch_id
-            join sites s on s.id = t.site_id
-            where reported.host <> s.name
-        ) found
-        where place <= max_hosts
-        on conflict do nothing
-        "#,
-        &tasks,
-        &hosts as _,
-    )
-    .run(conn)
-    .await
-}
-
 async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {
     let completed = reports.iter().map(|(_, report)| Completed {
         task: report.task,
@@ -438,43 +383,6 @@ mod tests {
         assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
         let kind: String = fixtures::scalar(&mut conn, "select kind::text from outcomes").await;
         assert_eq!(kind, "truncated");
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_sites_newest_crawl_that_fetched_a_page_names_its_hosts(mut conn: Conn) {
-        let (agent, session, task) = leased(&mut conn).await;
-        fixtures::execute(&mut conn, "update batches set policy = policy || '{\"max_hosts\": 2}'").await;
-        let hosts = |names: &[&str]| names.iter().map(|name| name.parse().expect("a name")).collect::<Vec<SiteName>>();
-        let first =
-            Report { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report(task, 1, CrawlEnding::Complete) };
-        let known = "select string_agg(host, ' ' order by host) from discovered_hosts";
-        fixtures::record(&mut conn, agent, &first).await;
-        assert_eq!(
-            fixtures::scalar::<String>(&mut conn, known).await,
-            "b.cn c.cn",
-            "the first two that are other sites"
-        );
-        fixtures::execute(&mut conn, "update discovered_hosts set found_at = now() - interval '9 days'").await;
-
-        for (pages, names, expected) in [(0, &["z.cn"][..], "b.cn c.cn"), (1, &["b.cn", "d.cn"], "b.cn d.cn")] {
-            // A new round of the same site.
-            fixtures::execute(&mut conn, "update tasks set retried_at = now() where retried_at is null").await;
-            fixtures::execute(
-                &mut conn,
-                "insert into tasks (batch_id, site_id, round, state) select batch_id, site_id, max(round) + 1, 'located' \
-                 from tasks group by batch_id, site_id",
-            )
-            .await;
-            let task: i64 = fixtures::scalar(&mut conn, "select max(id) from tasks").await;
-            fixtures::assign(&mut conn, TaskId::new(task), agent).await;
-            assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
-            let again = report(TaskId::new(task), 1, CrawlEnding::Complete);
-            let again = Report { pages, hosts: hosts(names), ..again };
-            assert!(matches!(fixtures::record(&mut conn, agent, &again).await, OutcomeAnswer::Accepted { .. }));
-            assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, expected);
-        }
-        let old = "select host from discovered_hosts where found_at < now() - interval '8 days'";
-        assert_eq!(fixtures::scalar::<String>(&mut conn, old).await, "b.cn", "it keeps its first time");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
