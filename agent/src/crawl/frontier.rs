@@ -220,8 +220,8 @@ impl Frontier {
             recorder.synced().await?;
         }
         self.queue.sync().await?;
-        let (reader, log_points) = (self.queue.reader(), self.log_points.clone());
-        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points)).await?;
+        let (reader, log_points, hosts) = (self.queue.reader(), self.log_points.clone(), self.hosts().clone());
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points, &hosts)).await?;
         self.log_points.size = size;
         Ok(checkpoint)
     }

@@ -1,7 +1,8 @@
 //! Prints the rows of a report as they arrive.
 
-use indicatif::ProgressBar;
 use std::io::IsTerminal as _;
+
+use indicatif::ProgressBar;
 use tonic::Streaming;
 
 use super::client::Client;

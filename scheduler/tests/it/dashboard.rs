@@ -336,8 +336,7 @@ async fn half_requests_are_ended_and_delay_nobody(pool: PgPool) {
     }
     let began = Instant::now();
     assert_eq!(dashboard.get("/health/live", &[]).status, 200);
-    // The halves are ended after ten seconds.
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     for mut half in halves {
         match half.read(&mut [0; 1]) {
             Ok(read) => assert_eq!(read, 0, "the connection was ended"),

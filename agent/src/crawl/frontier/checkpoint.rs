@@ -10,7 +10,7 @@
 //! the beginning. The time to make a checkpoint depends on its content, not on the crawl's length,
 //! because `log_points` knows where in the log to start.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read as _, Write as _};
 
 use flate2::Compression;
@@ -51,16 +51,21 @@ pub struct Checkpoint {
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
 
-/// Encodes the newest state whose queue fits, from the log that `reader` reads. Also returns the
+/// Encodes the newest state whose queue fits, from the log that `reader` reads, and all `hosts`.
+/// Also returns the
 /// size class of that queue: an index into the maximum queue sizes of `log_points`, largest first.
-pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(Checkpoint, usize)> {
+pub(super) fn encode(
+    reader: &LogReader,
+    log_points: &LogPoints,
+    hosts: &BTreeSet<String>,
+) -> io::Result<(Checkpoint, usize)> {
     // If the queue has shrunk since the last checkpoint, the next larger size class may fit now.
     let mut size = log_points.size.saturating_sub(1);
     loop {
         let (point, from) = log_points.newest(size);
         let (mut frame, fingerprints) = state_at(reader, from, point)?;
         frame.beyond.clone_from(&log_points.beyond);
-        frame.hosts.clone_from(&log_points.hosts);
+        frame.hosts = hosts.iter().cloned().collect();
         let again = u32::try_from(log_points.visited() - point.visited).unwrap_or(u32::MAX);
         frame.totals.refetched = frame.totals.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
@@ -230,7 +235,7 @@ mod tests {
             let range = log.push(&step);
             log_points.note(&step, &range, 1);
             write(&mut log);
-            let (checkpoint, _) = encode(&log.reader(), &log_points).unwrap();
+            let (checkpoint, _) = encode(&log.reader(), &log_points, &BTreeSet::new()).unwrap();
             (checkpoint.pages, CheckpointState::read(&checkpoint.bytes).unwrap().0.queued.len())
         };
         assert_eq!(pages_and_paths_after(step(false, MOST, 1)), (1, MOST));

@@ -58,8 +58,6 @@ pub(super) struct LogPoints {
     /// Fingerprints of the first paths beyond the depth limit, and whether there were more.
     pub(super) beyond: Vec<u8>,
     pub(super) more_beyond: bool,
-    /// The names of other sites found so far.
-    pub(super) hosts: Vec<String>,
     /// The size class of the last checkpoint's queue.
     pub(super) size: usize,
 }
@@ -75,7 +73,6 @@ impl LogPoints {
             bytes: 0,
             beyond: Vec::new(),
             more_beyond: false,
-            hosts: Vec::new(),
             size: 0,
         }
     }
@@ -96,7 +93,6 @@ impl LogPoints {
         } else {
             self.more_beyond |= !frame.beyond.is_empty();
         }
-        self.hosts.extend_from_slice(&frame.hosts);
         let totals = CrawlTotals { beyond: self.more_beyond | frame.totals.beyond, ..frame.totals };
         let point = LogPoint { end: range.end, visited: self.visited, totals };
         if self.queued.saturating_sub(self.visited) > MAX_QUEUED {

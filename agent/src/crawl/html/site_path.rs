@@ -103,8 +103,6 @@ impl Fingerprint {
 #[derive(Debug, Clone)]
 pub(in crate::crawl) struct Site {
     origin: Origin,
-    /// The site's name in the canonical spelling of site lists.
-    name: String,
     root: Url,
 }
 
@@ -114,7 +112,7 @@ impl Site {
         let root = Url::parse(&format!("{origin}/")).ok()?;
         // Parse the origin again: its fields are public, so they may not be in normal form.
         let origin = Origin::of(&root).ok()?;
-        Some(Self { name: origin.site_name(), origin, root })
+        Some(Self { origin, root })
     }
 
     pub(in crate::crawl) const fn origin(&self) -> &Origin {
@@ -143,7 +141,7 @@ impl Site {
     pub(in crate::crawl) fn other_site(&self, url: &Url) -> Option<String> {
         let origin = Origin::of(url).ok().filter(|origin| origin.host.len() <= MAX_HOST_BYTES)?;
         let name = origin.site_name();
-        (name != self.name).then_some(name)
+        (name != self.origin.site_name()).then_some(name)
     }
 
     /// The URL of a path; `None` only if the URL parser would change the path.

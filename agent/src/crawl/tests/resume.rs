@@ -2,6 +2,7 @@
 //! agent.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -52,13 +53,23 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert!(again <= handovers, "{again} pages were asked for again");
 }
 
-/// A start page that links to `next`, and a second page. Each page links to another site.
+/// A site of three pages in a row. Each page links to another site.
 fn linking(path: &str) -> Reply {
     match path {
         "/" => html("<a href=//first.invalid/><a href=/next>"),
         "/next" => html("<a href=https://second.invalid:8443/x><a href=//first.invalid/again><a href=/last>"),
         "/last" => html("<a href=http://third.invalid/>"),
         _ => status(404),
+    }
+}
+
+/// The same site, whose last page, the fourth request, is not answered the first time. So the crawl
+/// cannot end before it is stopped.
+fn hanging_once() -> impl Fn(&str) -> Reply + Send + Sync + 'static {
+    let asked = AtomicBool::new(false);
+    move |path| match path {
+        "/last" if !asked.swap(true, Ordering::SeqCst) => vec![ServerAction::Wait],
+        path => linking(path),
     }
 }
 
@@ -72,16 +83,15 @@ async fn an_outcome_names_other_sites_whichever_agent_found_them() {
     let outcome = crawl_with(&site, Policy { max_hosts: 1, ..policy() }).await;
     assert_eq!(outcome.hosts, all[..1]);
 
-    let site = TestServer::start(linking).await;
-    // robots.txt and two pages.
-    let checkpoint = crawl_until(&site, CrawlStorage::default(), 3).await.expect("a checkpoint").bytes;
+    let site = TestServer::start(hanging_once()).await;
+    let checkpoint = crawl_until(&site, CrawlStorage::default(), 4).await.expect("a checkpoint").bytes;
     let outcome = finish(&site, CrawlStorage { checkpoint, ..CrawlStorage::default() }).await;
     assert_eq!(outcome.hosts, all);
 
     let folder = tempfile::tempdir().unwrap();
     let file = Some(folder.path().join("crawl"));
-    let site = TestServer::start(linking).await;
-    crawl_until(&site, CrawlStorage { file: file.clone(), ..CrawlStorage::default() }, 3).await;
+    let site = TestServer::start(hanging_once()).await;
+    crawl_until(&site, CrawlStorage { file: file.clone(), ..CrawlStorage::default() }, 4).await;
     let outcome = finish(&site, CrawlStorage { file, ..CrawlStorage::default() }).await;
     assert_eq!(outcome.hosts, all);
 }

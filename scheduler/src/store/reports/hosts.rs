@@ -46,6 +46,46 @@ pub struct HostPages {
     after: String,
 }
 
+/// A statement about the wanted hosts after `$after`, in order of name. `$select` and `$rest` are the
+/// parts of the statement before and after the subquery `h`.
+macro_rules! of_hosts {
+    ($select:literal, $rest:literal, $wanted:expr, $after:expr $(, $limit:expr)?) => {
+        sqlx::query!(
+            $select
+                + r#"
+            from (
+                select * from (
+                    select linked.*, exists (
+                               select from sites where name = any(array[host, 'https://' || host, 'http://' || host])
+                           ) or exists (
+                               select from sites
+                               where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default")
+                                 and alias_of is null
+                           ) as listed
+                    from (
+                        select host, count(*) as sites, min(site_id) as site_id, min(found_at) as found_at
+                        from discovered_hosts
+                        where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
+                          and ($4::timestamptz is null or found_at < $4)
+                        group by host
+                        having count(*) >= $5
+                        order by host
+                    ) linked
+                ) known
+                where not ($6 and listed)
+            ) h
+            "# + $rest,
+            $wanted.batch.get(),
+            $after,
+            $wanted.since,
+            $wanted.until,
+            i64::from($wanted.min_sites),
+            $wanted.unlisted,
+            $($limit,)?
+        )
+    };
+}
+
 impl HostPages {
     pub const fn new(wanted: HostFilter) -> Self {
         Self { wanted, after: String::new() }
@@ -64,40 +104,19 @@ impl HostPages {
         )
         .one(&mut tx)
         .await?;
-        let rows = sqlx::query!(
+        let rows = of_hosts!(
             r#"
             select h.host as "host!", h.sites as "sites!: Unsigned<u64>", s.name as example, h.found_at as "found_at!",
                    h.listed as "listed!"
-            from (
-                select linked.*, exists (
-                           select from sites where name = any(array[host, 'https://' || host, 'http://' || host])
-                       ) or exists (
-                           select from sites
-                           where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default")
-                             and alias_of is null
-                       ) as listed
-                from (
-                    select host, count(*) as sites, min(site_id) as site_id, min(found_at) as found_at
-                    from discovered_hosts
-                    where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
-                      and ($4::timestamptz is null or found_at < $4)
-                    group by host
-                    having count(*) >= $5
-                    order by host
-                ) linked
-            ) h
+            "#,
+            r#"
             join sites s on s.id = h.site_id
-            where not ($6 and h.listed)
             order by h.host
             limit $7
             "#,
-            wanted.batch.get(),
+            wanted,
             after,
-            wanted.since,
-            wanted.until,
-            i64::from(wanted.min_sites),
-            wanted.unlisted,
-            i64::from(limit),
+            i64::from(limit)
         )
         .all(&mut tx)
         .await?;
@@ -119,31 +138,8 @@ impl HostPages {
     /// Number of rows after those that were read.
     pub async fn behind(&self, conn: &mut PgConnection) -> Result<u64, Error> {
         let Self { wanted, after } = self;
-        let count = sqlx::query_scalar!(
-            r#"
-            select count(*) as "count!: Unsigned<u64>"
-            from (
-                select host from discovered_hosts
-                where batch_id = $1 and host > $2 and ($3::timestamptz is null or found_at >= $3)
-                  and ($4::timestamptz is null or found_at < $4)
-                group by host
-                having count(*) >= $5
-            ) h
-            where not $6 or not exists (
-                select from sites where name = any(array[host, 'https://' || host, 'http://' || host])
-            ) and not exists (
-                select from sites
-                where origin = any(array[host, 'https://' || host, 'http://' || host] collate "default") and alias_of is null
-            )
-            "#,
-            wanted.batch.get(),
-            after,
-            wanted.since,
-            wanted.until,
-            i64::from(wanted.min_sites),
-            wanted.unlisted,
-        );
-        Ok(count.one(conn).await?.0)
+        let counted = of_hosts!(r#"select count(*) as "count!: Unsigned<u64>""#, "", wanted, after);
+        Ok(counted.one(conn).await?.count.0)
     }
 }
 
