@@ -34,7 +34,7 @@ mod verdict;
 const STEP_S: f64 = 10.0;
 
 /// The options that only a simulation uses.
-const SIMULATED: [&str; 7] = ["resume", "fresh", "format", "quick", "only", "our_slots", "threads"];
+const SIMULATED: [&str; 5] = ["format", "quick", "only", "our_slots", "threads"];
 
 /// Arguments of `lab faithful`.
 #[derive(Debug, Clone, Args)]
@@ -52,7 +52,8 @@ pub struct FaithfulArgs {
     our_slots: Option<u32>,
     /// Instead crawl this number of sites in the lab with real agents, each site alone and once by every agent, and print the
     /// rates beside those of the simulation
-    #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = SIMULATED)]
+    #[arg(long, value_name = "SITES", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(conflicts_with_all = SIMULATED, conflicts_with_all = ["resume", "fresh"])]
     alone: Option<u16>,
     /// Instead run the cells around the centre in the lab with real agents, each for this number of minutes, and print their
     /// growth beside that of the simulation
@@ -107,7 +108,7 @@ pub async fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
     match (args.alone, args.in_lab) {
         (Some(sites), _) => in_lab::single::figure3(&settings, sites.into()).await,
-        (None, Some(minutes)) => in_lab::window::cells(&settings, minutes).await,
+        (None, Some(minutes)) => in_lab::window::cells(&settings, &args.run, minutes).await,
         (None, None) => tokio::task::block_in_place(|| simulate(args, settings)),
     }
 }

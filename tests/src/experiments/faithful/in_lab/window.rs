@@ -5,44 +5,112 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use landfall_scheduler::model::Strategy;
 use landfall_scheduler::model::seed::spread;
 use landfall_scheduler::strategy::{Site, choose};
+use serde::{Deserialize, Serialize};
 
-use super::{Crawlers, MAX_PAGES, first, requests, scenario_at};
+use super::{Crawlers, MAX_PAGES, requests, scenario_at};
+use crate::cluster::Binaries;
 use crate::evidence::float;
 use crate::experiments::faithful::network::Network;
-use crate::experiments::faithful::settings::{Contender, Point, Settings};
+use crate::experiments::faithful::settings::{Cell, Contender, FAITHFUL, Point, Settings};
 use crate::experiments::faithful::{CellResult, batch, curve, slope};
 use crate::experiments::sweep::batch::Batch;
-use crate::experiments::sweep::crawls;
+use crate::experiments::sweep::grid::median;
 use crate::experiments::sweep::growth::BodyArrival;
 use crate::experiments::sweep::measured::agent_index;
+use crate::experiments::sweep::{RunArgs, crawls};
 use crate::world::World;
 
 /// Time for the crawls to start, before bytes are counted.
 const START: Duration = Duration::from_secs(15);
 
-/// Runs the published strategies for `minutes` with the first layout: at the centre with every
-/// seed, and with the first seed at the points around the centre and at the point where random's
-/// growth is about random's growth in the paper. Prints the growth beside that of the simulation.
-pub(in crate::experiments::faithful) async fn cells(settings: &Settings, minutes: u16) -> anyhow::Result<()> {
+/// The growth of a cell, in megabytes (10^6 bytes) per minute.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Growth {
+    lab: f64,
+    simulation: f64,
+}
+
+/// Runs the published strategies for `minutes` with the first layout and every seed: at the centre,
+/// at the points around it, and at the point where random's growth is about random's growth in the
+/// paper. Prints the growth beside that of the simulation. A cell with a void run is not finished.
+pub(in crate::experiments::faithful) async fn cells(
+    settings: &Settings,
+    run: &RunArgs,
+    minutes: u16,
+) -> anyhow::Result<()> {
     let settings = Settings { window_min: minutes.into(), ..settings.clone() };
-    let (form, first_seed) = first(&settings)?;
-    println!("growth over {minutes} minutes in MB a minute, layout {}", form.name);
-    let others = settings.around_the_centre().into_iter().filter(|point| *point != settings.centre);
-    let others: Vec<Point> = others.chain([settings.slowest_servers()]).collect();
+    let form = settings.layouts.first().context("the settings have no layout")?;
+    let key = format!("{FAITHFUL}\n# in the lab, {minutes} minutes");
+    let mut store = run.open::<Growth, Cell>("faithful-in-lab", &key, &[&Binaries::find()?.agent])?;
+    let mut points = settings.around_the_centre();
+    points.push(settings.slowest_servers());
+    let cell = |point, strategy: &Strategy, seed| Cell {
+        layout: form.name.clone(),
+        point,
+        strategy: strategy.to_string(),
+        seed,
+    };
     for &seed in &settings.seeds {
+        let pairs = points.iter().flat_map(|point| settings.published.iter().map(move |strategy| (*point, strategy)));
+        let pairs: Vec<(Point, &Strategy)> =
+            pairs.filter(|&(point, strategy)| store.find(&cell(point, strategy, seed)).is_none()).collect();
+        if pairs.is_empty() {
+            continue;
+        }
         let network = Network::new(&settings, form, seed)?;
-        cell(&settings, &network, settings.centre, seed).await?;
-        for &point in others.iter().filter(|_| seed == first_seed) {
-            cell(&settings, &network, point, seed).await?;
+        for (point, strategy) in pairs {
+            let cell = cell(point, strategy, seed);
+            if let Some(growth) = grow(&settings, &network, &cell, *strategy).await? {
+                store.add(cell, growth)?;
+            }
         }
     }
+    println!("growth over {minutes} minutes in MB a minute, layout {}, medians of seeds", form.name);
+    for point in points {
+        let Point { access_mbit, page_kb, server_ms, connection } = point;
+        println!("{access_mbit} Mbit/s, {page_kb} KB, server {server_ms} ms, connection {connection}");
+        for strategy in &settings.published {
+            let of_seed = |seed| {
+                let find = |strategy| store.find(&cell(point, strategy, seed)).copied();
+                Some((find(strategy)?, find(&settings.published[0])?))
+            };
+            let seeds: Vec<(Growth, Growth)> = settings.seeds.iter().copied().filter_map(of_seed).collect();
+            println!("  {strategy:<10} {}", line(&seeds, &settings.published[0]));
+        }
+    }
+    eprintln!("stored in {}", store.file().display());
     Ok(())
 }
 
-async fn cell(settings: &Settings, network: &Network, point: Point, seed: u64) -> anyhow::Result<()> {
+/// The medians of the growth with a strategy; each seed has this growth, and the growth with the
+/// first strategy.
+fn line(seeds: &[(Growth, Growth)], first: &Strategy) -> String {
+    let median = |of: fn(&(Growth, Growth)) -> f64| median(seeds.iter().map(of).collect()).unwrap_or(f64::NAN);
+    let agreement = |(growth, _): &(Growth, Growth)| growth.lab / growth.simulation;
+    format!(
+        "lab {:7.1} ({:.3} of {first})  simulation {:7.1} ({:.3})  lab / simulation {:.3} to {:.3} ({} seeds)",
+        median(|(growth, _)| growth.lab),
+        median(|(growth, first)| growth.lab / first.lab),
+        median(|(growth, _)| growth.simulation),
+        median(|(growth, first)| growth.simulation / first.simulation),
+        seeds.iter().map(agreement).fold(f64::NAN, f64::min),
+        seeds.iter().map(agreement).fold(f64::NAN, f64::max),
+        seeds.len(),
+    )
+}
+
+/// Runs a cell in the lab and in the simulation; `None` if the run in the lab is void.
+async fn grow(
+    settings: &Settings,
+    network: &Network,
+    cell: &Cell,
+    strategy: Strategy,
+) -> anyhow::Result<Option<Growth>> {
     let window = Duration::from_secs(60 * u64::from(settings.window_min));
+    let (point, seed) = (cell.point, cell.seed);
     let mut scenario = scenario_at(network, point);
     // The server delays each page, so no crawl reaches this number of pages.
     let pages = (window + 2 * START).as_millis() / u128::from(point.server_ms) + 1;
@@ -50,31 +118,22 @@ async fn cell(settings: &Settings, network: &Network, point: Point, seed: u64) -
     scenario.web.max_pages = usize::try_from(pages)?;
     scenario.web.mean_pages = float(scenario.web.max_pages);
     let requests = requests(&scenario);
+    let batch = batch(settings, network, point, Contender::Published(strategy), seed);
+    let batch = Batch { scenario: &scenario, requests: &requests, ..batch };
+    let agents: Option<Vec<usize>> = (0..).take(scenario.sites.len()).map(|site| chosen(&batch, site)).collect();
+    let agents = agents.context("a site has no agent")?;
+    let world = World::start(scenario.clone()).await?;
+    let lab = growth(&world, &agents, window).await?;
+    let (late, void) = (world.lateness().quantile(0.99), world.void());
+    world.stop().await;
+    let simulation = CellResult::of(&crawls::run(batch)?, &scenario, settings).whole;
     let Point { access_mbit, page_kb, server_ms, connection } = point;
-    println!("{access_mbit} Mbit/s, {page_kb} KB, server {server_ms} ms, connection {connection:?}, seed {seed}");
-    let mut randoms: Option<(f64, f64)> = None;
-    for strategy in &settings.published {
-        let batch = batch(settings, network, point, Contender::Published(*strategy), seed);
-        let batch = Batch { scenario: &scenario, requests: &requests, ..batch };
-        let agents: Option<Vec<usize>> = (0..).take(scenario.sites.len()).map(|site| chosen(&batch, site)).collect();
-        let agents = agents.context("a site has no agent")?;
-        let world = World::start(scenario.clone()).await?;
-        let lab = growth(&world, &agents, window).await?;
-        let (late, void) = (world.lateness().quantile(0.99), world.void());
-        world.stop().await;
-        let simulated = CellResult::of(&crawls::run(batch)?, &scenario, settings).whole;
-        let random = *randoms.get_or_insert((lab, simulated));
-        println!(
-            "  {strategy:<10} lab {lab:7.1} ({:.3} of {})  simulation {simulated:7.1} ({:.3})  lab / simulation {:.3}  \
-             late p99 {late:.1?}{}",
-            lab / random.0,
-            settings.published[0],
-            simulated / random.1,
-            lab / simulated,
-            void.map_or_else(String::new, |void| format!("; VOID: {void}")),
-        );
-    }
-    Ok(())
+    eprintln!(
+        "{access_mbit} Mbit/s, {page_kb} KB, {server_ms} ms, {connection}, {strategy}, seed {seed}: lab {lab:.1}, \
+         simulation {simulation:.1}, late p99 {late:.1?}{}",
+        void.as_ref().map_or_else(String::new, |void| format!("; VOID: {void}")),
+    );
+    Ok(void.is_none().then_some(Growth { lab, simulation }))
 }
 
 /// The agent that the simulation draws for a site.
