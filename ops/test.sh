@@ -2,10 +2,10 @@
 # Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
 # `test result:` lines, their sum, and the times.
 #
-# Most tests wait more than they compute, so four lanes run at the same time: the scheduler's unit
-# tests, its other tests and the lab's, those of the other packages, and the end-to-end tests that
-# measure no times (`busy::`). Those that measure times (`quiet::`) run afterwards, one at a time. A test that
-# printed `skipped:` or `void:` counts as skipped.
+# Most tests wait more than they compute, so several lanes run at the same time: the end-to-end tests
+# that measure no times (`busy::`), the other integration tests, and the unit tests. The unit tests are
+# compiled while the first two lanes run. Tests that measure times (`quiet::`) run afterwards, at most
+# two at once. A test that printed `skipped:` or `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
     packages=$2
@@ -94,7 +94,7 @@ export TMPDIR=$scratch
 status=0
 # If a test failed, keep the files of its cluster, and print where they are.
 clean_up() {
-    rm -f "$scratch"/{busy,others,agent,all}
+    rm -f "$scratch"/{busy,others,lab,agent,all}
     if [ "$status" = 0 ]; then
         rm -rf "$scratch"
     else
@@ -105,34 +105,36 @@ trap clean_up EXIT
 # Scrapy comes from PyPI. If it cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy || true
 ops/browser.sh || true
-if cargo build --workspace --bins --tests; then
+if cargo build --workspace --bins --test '*'; then
     built=$SECONDS
     # If a time limit ends the tests, still add up the results up to that time.
     trap : TERM
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
-        # A background job ignores Ctrl-C by default, so reset the signals.
-        (trap - INT QUIT; exec ops/test.sh --lane landfall-lab --tests busy:: --test-threads="$1") >"$0/busy" 2>&1 &
-        busy=$!
-        (
-            trap - INT QUIT
-            status=0
-            ops/test.sh --lane landfall-lab --tests --skip busy:: --skip quiet:: || status=$?
-            ops/test.sh --lane landfall-scheduler "--bins --test *" || status=$?
-            exit $status
-        ) >"$0/others" 2>&1 &
-        others=$!
-        (trap - INT QUIT; exec ops/test.sh --lane "landfall-proto landfall-agent" --tests) >"$0/agent" 2>&1 &
-        agent=$!
+        # Starts a lane in the background, and waits until its first executable runs: until then cargo
+        # holds a lock that the other lanes need.
+        start() { # LOG PACKAGES TARGETS ARGUMENTS...
+            local log=$1
+            shift
+            # A background job ignores Ctrl-C by default, so reset the signals.
+            (trap - INT QUIT; exec ops/test.sh --lane "$@") >"$log" 2>&1 &
+            lanes[$!]=$log
+            while kill -0 $! 2>/dev/null && ! grep -q "^ *Running " "$log"; do sleep 0.1; done
+        }
+        declare -A lanes
         status=0
+        start "$0/busy" landfall-lab "--test *" busy:: --test-threads="$1"
+        start "$0/others" "landfall-lab landfall-scheduler landfall-agent landfall-proto" "--test *" \
+            --skip busy:: --skip quiet::
+        nice cargo test --workspace --lib --no-run 2>&1 || status=$?
+        start "$0/lab" landfall-lab --lib
+        start "$0/agent" "landfall-agent landfall-proto" --lib
         ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
-        wait $others || status=$?
-        cat "$0/others"
-        wait $agent || status=$?
-        cat "$0/agent"
-        wait $busy || status=$?
-        cat "$0/busy"
-        ops/test.sh --lane landfall-lab --tests quiet:: --test-threads=1 2>&1 || status=$?
+        for lane in "${!lanes[@]}"; do
+            wait "$lane" || status=$?
+            cat "${lanes[$lane]}"
+        done
+        ops/test.sh --lane landfall-lab "--test *" quiet:: --test-threads=2 2>&1 || status=$?
         exit $status
     ' "$scratch" "$at_once" | tee "$scratch/all" | brief || status=$?
 else

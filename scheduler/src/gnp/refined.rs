@@ -255,7 +255,8 @@ mod tests {
         assert_eq!(constants, kriging::CONSTANTS[0], "the first in the list, as nobody can be held out");
         let kriging = Kriging::fit(&laid_out, constants).unwrap();
         assert!(HeldOut::new(&laid_out, &kriging, true).is_none());
-        let map = Refined::new(&mesh, &landmarks, &ingredients, 1).unwrap();
+        let single = ingredients.without("dimensions").unwrap();
+        let map = Refined::new(&mesh, &landmarks, &single, 1).unwrap();
         assert_eq!(map.agents().len(), MOST_AGENTS + 1);
         assert!(map.locate(&[(agent(7), rtt(10.0))]).unwrap().predict(agent(99)).is_some());
     }

@@ -9,7 +9,7 @@ use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::sites::Access;
 use landfall_scheduler::model::address_budget::permitted_crawls;
 
-use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
+use crate::harness::{ENDED, PATIENCE, beside, cluster, count, submit_list};
 
 /// Maximum difference between the transit times of two requests. It is large, because other
 /// programs on the machine may delay the arrival of a request.
@@ -92,7 +92,7 @@ fn sites_are_crawled_within_the_limit(cluster: &Cluster, limit: RequestLimit) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
-    let _turn = alone().await;
+    let _turn = beside().await;
     let scenario = crowded(30, &[1, 1, 2, 4, 5, 9, 13, 25]);
     let mut cluster = cluster(scenario, 4, "").await;
     let began = Instant::now();
@@ -119,7 +119,7 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
-    let _turn = alone().await;
+    let _turn = beside().await;
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
     let policy = ["--request-interval", "1s", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
