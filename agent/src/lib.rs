@@ -79,7 +79,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     METRICS.work_is(work.state());
     let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
     let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];
-    let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand::rngs::ChaCha8Rng>()).await;
     crawled.cancel();
     // If the session ended with an error, the listeners are still running. Stop them.
     stop.cancel();

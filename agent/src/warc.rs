@@ -25,8 +25,9 @@ use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
 use body::Body;
 pub use exchange::{AnsweredRequest, Recording, Truncated};
 use exchange::{CrawlIdentity, EndedExchanges};
+use rotation::VolumeSeries;
 pub use volume::ResponseLine;
-use writer::{Message, VolumeSeries, Writer};
+use writer::{Message, Writer};
 
 mod body;
 mod digest;
@@ -36,6 +37,7 @@ mod folder;
 mod member;
 mod names;
 pub mod read;
+mod rotation;
 #[cfg(test)]
 mod tests;
 mod volume;

@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer};
 
 use crate::gnp::Tier;
 use crate::model::contact::ContactUrl;
-use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit, words};
+use crate::model::duration::{self, in_largest_unit};
+use crate::model::{CrawlPolicy, PolicyRequest, words};
 use crate::strategy::learned::confidence;
 use crate::web::DashboardConfig;
 
@@ -169,7 +170,7 @@ impl Setting for u32 {
 
 impl Setting for Duration {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        humantime_serde::deserialize(from)
+        duration::deserialize(from)
     }
 
     fn said(self) -> String {

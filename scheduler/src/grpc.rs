@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::{FutureExt, TryStreamExt as _};
+use futures_util::{FutureExt, TryStreamExt as _};
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
 use landfall_proto::v1::{
     agent_service_server, embedding_service_server, event_service_server, fleet_service_server, report_service_server,

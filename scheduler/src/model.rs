@@ -9,7 +9,7 @@ pub use cause::{
     ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Stage, Unmeasured,
     UnmeasuredCause, UnmetCause, WaitCause,
 };
-pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
+pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};
 pub use report_group::ReportGroup;
 pub use task::{ReasonKind, TaskState};
 
@@ -45,6 +45,7 @@ pub mod address_budget;
 mod cause;
 pub(crate) mod constraints;
 pub(crate) mod contact;
+pub(crate) mod duration;
 pub(crate) mod naming;
 pub(crate) mod nearest;
 pub(crate) mod parallel;
@@ -53,6 +54,7 @@ mod report_group;
 pub mod seed;
 pub(crate) mod service;
 pub(crate) mod site_list;
+pub(crate) mod site_name;
 pub(crate) mod size;
 pub mod stats;
 mod task;

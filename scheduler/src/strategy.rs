@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use crate::gnp::{Direction, Position, PredictedRtt};
 use crate::model::{AgentId, Fallback, FallbackCause, Rtt, Strategy};

@@ -86,7 +86,7 @@ pub struct ChaosArgs {
     seed: u64,
     /// Mean time between the beginnings of two faults [default: such that the sites last as long as
     /// the faults]
-    #[arg(long, value_name = "TIME", value_parser = humantime_serde::re::humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
     /// The emulated network: real packets (root), or none [default: what this machine can have]
     #[arg(long, value_enum)]

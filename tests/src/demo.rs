@@ -17,6 +17,7 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::evidence::check::{self, Check, Evidence, RunKind};
 use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::evidence::machine::{self, CpuTime};
+use crate::evidence::table::text_table;
 use crate::evidence::witness::BatchRecord;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::Scenario;
@@ -364,17 +365,14 @@ fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
         println!("{}", check.lines());
     }
     println!("\nTargets");
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["target", "wanted", "measured", ""]);
-    for target in targets {
-        table.add_row([
-            target.name.as_str(),
-            &target.wanted,
-            &target.measured,
-            if target.met { "met" } else { "MISSED" },
-        ]);
-    }
-    println!("{table}");
+    let rows: Vec<Vec<String>> = targets
+        .iter()
+        .map(|Target { name, wanted, measured, met }| {
+            let met = if *met { "met" } else { "MISSED" };
+            vec![name.clone(), wanted.clone(), measured.clone(), met.to_owned()]
+        })
+        .collect();
+    print!("{}", text_table(&["target", "wanted", "measured", ""], &rows));
     let lateness = cluster.world.lateness();
     let idle = idle.map_or("unknown".to_owned(), |idle| format!("{:.0} %", idle * 100.0));
     println!(

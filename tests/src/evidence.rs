@@ -5,6 +5,7 @@ pub mod figures;
 pub mod fit;
 pub mod machine;
 pub mod pace;
+pub mod table;
 pub mod truth;
 pub mod witness;
 

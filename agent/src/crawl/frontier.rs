@@ -12,9 +12,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::html::site_path::SitePath;
 use crate::disk::folder::blocking;
@@ -37,10 +34,6 @@ pub(super) mod storage;
 mod tests;
 mod trap;
 
-/// Maximum time for which newly found paths are only in memory. After a crash the crawl finds these
-/// paths again.
-const WRITE_EVERY: Duration = Duration::from_secs(1);
-
 /// A path and its link depth from the start page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueueEntry {
@@ -58,7 +51,6 @@ pub(super) struct Frontier {
     out: VecDeque<u64>,
     /// The frame of the current visit or sitemap, with the paths found so far.
     found: LogFrame,
-    written: Instant,
     recorder: Option<Recorder>,
 }
 
@@ -87,8 +79,7 @@ impl Frontier {
 
     fn over(log: FrontierLog, owner: &str, known: KnownPaths, log_points: LogPoints) -> Self {
         let queue = Queue::new(log, log::first(owner), known.visited());
-        let (found, written) = (LogFrame::default(), Instant::now());
-        Self { known, queue, log_points, out: VecDeque::new(), found, written, recorder: None }
+        Self { known, queue, log_points, out: VecDeque::new(), found: LogFrame::default(), recorder: None }
     }
 
     /// From now on, a visited path is recorded in the log only after its pages are stored.
@@ -197,7 +188,7 @@ impl Frontier {
 
     /// Whether the frames in memory should be written before the crawl continues.
     pub(super) fn is_due(&self) -> bool {
-        self.queue.is_due() || self.written.elapsed() >= WRITE_EVERY
+        self.queue.is_due()
     }
 
     /// Writes the frames that are only in memory. May be called again after an error or a
@@ -207,9 +198,7 @@ impl Frontier {
             // Store the pages first, because a page that counts as visited is never fetched again.
             recorder.stored().await?;
         }
-        self.queue.write().await?;
-        self.written = Instant::now();
-        Ok(())
+        self.queue.write().await
     }
 
     /// The state after the last frame, for another agent. The visited pages are synced to the disk

@@ -343,7 +343,7 @@ pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Dur
 mod tests {
     use proptest::prelude::*;
     use rand::SeedableRng as _;
-    use rand_chacha::ChaCha8Rng;
+    use rand::rngs::ChaCha8Rng;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use landfall_proto::v1::{
     OutcomeAck, OutcomeKind, OutcomeReport, PermitRequest, PreemptOrder, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 use tokio::task::JoinHandle;
 
 use super::*;

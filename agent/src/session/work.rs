@@ -404,7 +404,7 @@ mod tests {
     use landfall_proto::v1::measurement_report::Result as Reported;
     use landfall_proto::v1::{BeaconTarget, MeasureOrder, OutcomeReport, measure_order};
     use rand::SeedableRng;
-    use rand_chacha::ChaCha8Rng;
+    use rand::rngs::ChaCha8Rng;
 
     use super::super::tests::request_base;
     use super::super::{ActiveSession, meanwhile};

@@ -67,7 +67,7 @@ pub(super) fn new_id(rng: &mut impl Rng) -> String {
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng as _;
-    use rand_chacha::ChaCha8Rng;
+    use rand::rngs::ChaCha8Rng;
 
     use super::*;
 

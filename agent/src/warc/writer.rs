@@ -5,24 +5,18 @@
 //! exchanges and retries.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use rand_chacha::ChaCha8Rng;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
-use super::member::Gzip;
-use super::names;
-use super::volume::Volume;
+use super::rotation::VolumeSeries;
 use crate::disk::folder::blocking;
 use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
-use crate::session::clock;
 
 /// Maximum number of messages to handle at once.
 const BATCH: usize = 32;
@@ -48,103 +42,16 @@ pub(super) enum Message {
 }
 
 impl Message {
+    fn exchange(&self) -> Option<&Exchange> {
+        match self {
+            Self::Exchange(exchange) => Some(exchange),
+            Self::Stored(_) | Self::Synced(_) => None,
+        }
+    }
+
     /// Whether the message can be dropped without disk I/O.
     fn is_in_memory(&self) -> bool {
         matches!(self, Self::Exchange(exchange) if exchange.body.is_in_memory())
-    }
-}
-
-/// Writes exchanges to one file after another. Its functions block.
-#[derive(Debug)]
-pub(super) struct VolumeSeries {
-    pub(super) folder: PathBuf,
-    /// The agent's name, which is part of the file names.
-    pub(super) name: String,
-    /// Size in bytes at which a file is full. The next record then goes to a new file.
-    pub(super) max_file_bytes: u64,
-    /// The number of the next file.
-    number: u32,
-    volume: Option<Volume>,
-    gzip: Gzip,
-    rng: ChaCha8Rng,
-    _lock: File,
-}
-
-impl VolumeSeries {
-    pub(super) fn new(folder: PathBuf, lock: File, name: String, max_file_bytes: u64) -> Self {
-        let (volume, gzip, rng) = (None, Gzip::new(), rand::make_rng());
-        Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
-    }
-
-    /// Handles the messages in order, and removes them from `batch`. Stored exchanges whose bodies
-    /// are in memory are moved to `done`, so that the caller can drop them on another thread.
-    fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
-        while !batch.is_empty() {
-            let stored = self.store(batch)?;
-            done.extend(batch.drain(..stored).filter(Message::is_in_memory));
-            if let Some(Message::Synced(_)) = batch.front() {
-                self.sync()?;
-            }
-            if let Some(Message::Stored(sender) | Message::Synced(sender)) =
-                batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
-            {
-                // Errors are ignored, because the crawl may have stopped waiting.
-                let _unheard = sender.send(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores the exchanges at the front of `batch` until the WARC file is full, but at least one
-    /// if there is any. Returns the number of stored exchanges.
-    fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
-        let mut stored = 0;
-        for message in batch {
-            let Message::Exchange(exchange) = message else { break };
-            let is_full = self.volume.as_ref().is_some_and(|volume| volume.len(&self.gzip) >= self.max_file_bytes);
-            if is_full && stored > 0 {
-                break;
-            }
-            if is_full {
-                self.close()?;
-            }
-            let volume = match self.volume.take() {
-                Some(volume) => volume,
-                None => self.begin()?,
-            };
-            self.volume.insert(volume).append(exchange, &mut self.gzip, &mut self.rng)?;
-            stored += 1;
-        }
-        if let Some(volume) = self.volume.as_mut().filter(|_| stored > 0) {
-            volume.commit(&mut self.gzip)?;
-        }
-        Ok(stored)
-    }
-
-    /// Creates a file with an unused name. Names contain the time in seconds, so an earlier process
-    /// may have used some names of the same second.
-    fn begin(&mut self) -> io::Result<Volume> {
-        loop {
-            let at = clock::wall();
-            let stem = names::stem(&self.name, at, self.number);
-            self.number = self.number.wrapping_add(1);
-            match Volume::begin(&self.folder, &stem, at, &mut self.gzip, &mut self.rng) {
-                Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
-                begun => return begun,
-            }
-        }
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.volume.as_mut().map_or(Ok(()), Volume::sync)
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        if let Some(volume) = &mut self.volume {
-            volume.close()?;
-        }
-        self.volume = None;
-        Ok(())
     }
 }
 
@@ -177,15 +84,15 @@ impl Writer {
                 }
                 gather(&mut messages, &mut batch).await;
             }
-            let work = move || {
+            let step = move || {
                 let mut stored = Vec::new();
-                let worked = series.work(&mut batch, &mut stored);
+                let worked = work(&mut series, &mut batch, &mut stored);
                 let worked = worked.and_then(|()| if is_tick { series.sync() } else { Ok(()) });
                 let free = is_tick.then(|| free_bytes(&series.folder));
                 (series, batch, stored, worked, free)
             };
             let (stored, done, free);
-            (series, batch, stored, done, free) = match tokio::task::spawn_blocking(work).await {
+            (series, batch, stored, done, free) = match tokio::task::spawn_blocking(step).await {
                 Ok(worked) => worked,
                 Err(error) => {
                     return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
@@ -219,6 +126,26 @@ impl Writer {
             tracing::error!(%error, "a WARC file stays open; the next start closes it");
         }
     }
+}
+
+/// Handles the messages in order, and removes them from `batch`. Stored exchanges whose bodies are
+/// in memory are moved to `done`, so that the caller can drop them on another thread. Blocks the
+/// thread.
+fn work(series: &mut VolumeSeries, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
+    while !batch.is_empty() {
+        let stored = series.store(batch.iter().map_while(Message::exchange))?;
+        done.extend(batch.drain(..stored).filter(Message::is_in_memory));
+        if let Some(Message::Synced(_)) = batch.front() {
+            series.sync()?;
+        }
+        if let Some(Message::Stored(sender) | Message::Synced(sender)) =
+            batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
+        {
+            // Errors are ignored, because the crawl may have stopped waiting.
+            let _unheard = sender.send(());
+        }
+    }
+    Ok(())
 }
 
 /// Adds further waiting messages to `batch`. If no crawl awaits a reply, waits up to [`LINGER`] for

@@ -13,8 +13,8 @@
 
 use std::num::NonZeroUsize;
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, beside, in_parts, nearest};
 use crate::gnp::predicted_ms;

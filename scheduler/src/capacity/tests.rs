@@ -1,8 +1,8 @@
 //! Tests predictions for fleets, by worked examples and by properties.
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::model::SiteId;

@@ -7,7 +7,7 @@ pub(crate) mod watch;
 use std::fmt::Write;
 
 use clap::{Args, Subcommand};
-use humantime_serde::re::humantime::format_duration;
+use humantime::format_duration;
 use landfall_proto::json::Word as _;
 use landfall_proto::v1::{
     Batch, BatchProgress, BatchState, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse,

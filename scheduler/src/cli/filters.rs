@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Days, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone, Utc};
 use clap::Args;
-use humantime_serde::re::humantime::parse_duration;
+use humantime::parse_duration;
 use prost_types::Timestamp;
 
 use super::view;

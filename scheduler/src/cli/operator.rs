@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
-use humantime_serde::re::humantime::parse_duration;
+use humantime::parse_duration;
 use landfall_proto::json::{moment, rfc3339};
 use landfall_proto::v1::ReplaceOperatorTokenRequest;
 use tonic::{Code, Status};

@@ -125,8 +125,8 @@ impl Embedding {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
     use super::super::fixture::rtt;
     use super::super::{Mesh, Placement, PlainSwitches, fit, fit_with, objective};

@@ -19,8 +19,8 @@ pub(super) mod replace;
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 use crate::model::AgentId;
 use crate::model::stats::count;

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use crate::model::{AgentId, EmbeddingEpoch};
 

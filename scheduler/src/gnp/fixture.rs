@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::model::{AgentId, Rtt};
 

@@ -236,8 +236,8 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
+    use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
     use super::*;
     use crate::gnp::{elect, fit, is_coordinate};

@@ -96,8 +96,8 @@ fn single(millis: f64) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::ChaCha8Rng;
     use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
     use super::*;
     use crate::gnp::{Embedding, Placement};

@@ -13,7 +13,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, SiteSplit, Sites, Suggestions};
 use crate::gnp::Position;
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;
 use crate::store::assignments::facts;

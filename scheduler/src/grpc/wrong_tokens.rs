@@ -62,7 +62,7 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::join_all;
+    use futures_util::future::join_all;
     use tonic::Code;
 
     use super::*;

@@ -432,7 +432,7 @@ mod tests {
             });
             let passes =
                 async { tokio::join!(trial.measure(), trial.measure(), trial.fit(), trial.locate(), trial.locate()) };
-            tokio::join!(futures::future::join_all(answers), passes);
+            tokio::join!(futures_util::future::join_all(answers), passes);
             if trial.count(open).await == 0 {
                 break;
             }

@@ -7,11 +7,12 @@ use std::fmt::{self, Debug, Display};
 use std::time::Duration;
 
 use clap::Args;
-use humantime_serde::re::humantime::parse_duration;
+use humantime::parse_duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::contact::{ContactUrl, InvalidContact};
-use crate::model::size;
+use crate::model::duration::in_largest_unit;
+use crate::model::{duration, size};
 
 /// Maximum number of pages, and of links from the start page: the greatest value of the store's
 /// 32-bit columns.
@@ -125,18 +126,18 @@ policy! {
     max_hosts: u32 = 50;
     /// Maximum duration, such as 15m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(with = "humantime_serde")]
+    #[asked(deserialize_with = "duration::optional")]
     #[stored(rename = "max_duration_ms", with = "millis")]
     max_duration: Duration = Duration::from_secs(15 * 60);
     /// Minimum time between the starts of two requests to a site, such as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(with = "humantime_serde")]
+    #[asked(deserialize_with = "duration::optional")]
     #[stored(rename = "request_interval_ms", with = "millis")]
     request_interval: Duration = Duration::from_secs(1);
     /// The same for a site of 100,000 pages or more; for sizes between, interpolated by the
     /// logarithm of the size
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(with = "humantime_serde")]
+    #[asked(deserialize_with = "duration::optional")]
     #[stored(rename = "shortest_interval_ms", with = "millis")]
     shortest_interval: Duration = Duration::from_secs(1);
     /// Whether sitemaps are read
@@ -161,7 +162,7 @@ policy! {
     /// Crawl each site again this long after its crawl ended, such as 7d; 1h to 365d [default:
     /// never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[asked(with = "humantime_serde")]
+    #[asked(deserialize_with = "duration::optional")]
     #[stored(rename = "recrawl_interval_ms", serialize_with = "millis::serialize", deserialize_with = "millis::perhaps")]
     recrawl_interval: Duration;
 }
@@ -310,15 +311,6 @@ fn time(
         }
         _ => Ok(()),
     }
-}
-
-/// Formats a duration as a whole number of the largest possible unit, such as `365d`. `humantime`
-/// would write 365 days as months, days, hours and minutes.
-pub fn in_largest_unit(duration: Duration) -> String {
-    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
-    let millis = duration.as_millis();
-    let unit = UNITS.into_iter().find(|(length, _)| millis >= *length && millis.is_multiple_of(*length));
-    unit.map_or_else(|| format!("{millis}ms"), |(length, name)| format!("{}{name}", millis / length))
 }
 
 fn check_patterns(patterns: &[String]) -> Result<(), String> {

@@ -4,8 +4,8 @@
 //! direction. The agents' mesh has the two directions separately.
 
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};

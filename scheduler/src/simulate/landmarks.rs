@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};

@@ -5,9 +5,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgColumn, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
 use sqlx::query::{Map, Query, QueryScalar};

@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Placement;
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{ChoiceReasons, Rtt, SiteId, Strategy, TaskId, TaskState};
 use crate::strategy::explain::ExplainedWait;
 

@@ -12,8 +12,8 @@ use std::fmt;
 use std::iter::Sum;
 use std::time::Duration;
 
+use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
-use rand_chacha::ChaCha8Rng;
 
 use super::Candidate;
 

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
@@ -136,7 +136,7 @@ fn events(web: Web, receiver: watch::Receiver<Content>) -> impl Stream<Item = Re
     });
     // Tells the browser how soon to connect again. This event is sent at once, so it also shows the
     // browser that the connection works.
-    let begin = futures::stream::once(async { Ok(Event::default().retry(PERIOD)) });
+    let begin = futures_util::stream::once(async { Ok(Event::default().retry(PERIOD)) });
     let end = async move {
         tokio::select! {
             () = web.shutdown.cancelled() => {}

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use futures::Stream;
+use futures_util::Stream;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer};
 use landfall_proto::v1::{

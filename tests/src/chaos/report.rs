@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
 use crate::chaos::judge::{Rule, Violation};
+use crate::evidence::table::text_table;
 
 /// The results of a run. The field names are those of the JSON output.
 #[derive(Debug, Clone, Serialize)]
@@ -57,17 +58,11 @@ impl Summary {
     }
 
     pub fn table(&self) -> String {
-        let mut faults = comfy_table::Table::new();
-        faults.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["fault", "injected"]);
-        for (kind, count) in &self.by_fault {
-            faults.add_row([kind.clone(), count.to_string()]);
-        }
-        let mut rules = comfy_table::Table::new();
-        rules.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["rule", "broken"]);
-        for rule in Rule::ALL {
-            let broken = self.violations.get(rule.name()).copied().unwrap_or_default();
-            rules.add_row([rule.name().to_owned(), broken.to_string()]);
-        }
+        let faults: Vec<Vec<String>> =
+            self.by_fault.iter().map(|(kind, count)| vec![kind.clone(), count.to_string()]).collect();
+        let broken = |rule: Rule| self.violations.get(rule.name()).copied().unwrap_or_default();
+        let rules = Rule::ALL.map(|rule| vec![rule.name().to_owned(), broken(rule).to_string()]);
+        let (faults, rules) = (text_table(&["fault", "injected"], &faults), text_table(&["rule", "broken"], &rules));
         let seconds = |value: Option<f64>| value.map_or("none seen".to_owned(), |value| format!("{value:.1} s"));
         let failed: Vec<String> = self.failed.iter().map(|(what, count)| format!("{count} {what}")).collect();
         format!(

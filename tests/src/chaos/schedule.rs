@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 

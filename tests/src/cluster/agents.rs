@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
-use futures::StreamExt;
+use futures_util::StreamExt;
 use serde::Deserialize;
 
 use super::{CONNECT_PATIENCE, Cluster, ENROLLED_AT_ONCE};
@@ -22,7 +22,7 @@ impl Cluster {
     /// Enrols every agent and writes its configuration.
     pub(crate) async fn enrol_all(&self, capacity: u32) -> anyhow::Result<()> {
         let agents = 0..self.world.scenario().agents.len();
-        let enrolments = futures::stream::iter(agents.map(|index| self.enrol(index, capacity)));
+        let enrolments = futures_util::stream::iter(agents.map(|index| self.enrol(index, capacity)));
         let results: Vec<anyhow::Result<()>> = enrolments.buffer_unordered(ENROLLED_AT_ONCE).collect().await;
         results.into_iter().collect()
     }

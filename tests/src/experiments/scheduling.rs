@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use landfall_scheduler::model::stats::{median, quantile};
 use sqlx::PgPool;
 
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterOptions};
+use crate::evidence::table::text_table;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::{Grade, World};
 
@@ -69,8 +68,7 @@ struct Measured {
 
 /// Runs the contenders one after the other, and prints their results.
 pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
+    let header = [
         "measured by",
         "seconds to an agent: median",
         "last site",
@@ -79,7 +77,8 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
         "error of round trips: median",
         "95 %",
         "without answer",
-    ]);
+    ];
+    let mut rows = Vec::new();
     let mut by_http = RoundTrips::new();
     let mut lines = Vec::new();
     for contender in CONTENDERS {
@@ -95,7 +94,7 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
         let percent =
             |share: f64| quantile(&errors, share).map_or("-".to_owned(), |error| format!("{:.1} %", error * 100.0));
         let silent = measured.round_trips.values().filter(|rtt| rtt.is_none()).count();
-        table.add_row([
+        rows.push(vec![
             contender.name.to_owned(),
             median(measured.waits_s.clone()).map_or("-".to_owned(), |wait| format!("{wait:.1}")),
             measured.waits_s.last().map_or("-".to_owned(), |wait| format!("{wait:.1}")),
@@ -111,7 +110,7 @@ pub async fn scheduling(args: SchedulingArgs) -> anyhow::Result<()> {
             by_http.extend(measured.round_trips);
         }
     }
-    println!("{table}");
+    print!("{}", text_table(&header, &rows));
     lines.iter().for_each(|line| println!("{line}"));
     Ok(())
 }

@@ -62,7 +62,7 @@ fn whole(bytes: f64) -> usize {
 mod tests {
     use super::*;
     use rand::SeedableRng;
-    use rand_chacha::ChaCha8Rng;
+    use rand::rngs::ChaCha8Rng;
 
     fn path(rtt_ms: u64, loss: f64) -> Path {
         Path { rtt: Duration::from_millis(rtt_ms), loss, bytes_per_s: 2.5e6 }

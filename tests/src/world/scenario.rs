@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use landfall_scheduler::simulate::Matrix;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use futures::StreamExt;
+use futures_util::StreamExt;
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
@@ -277,11 +277,11 @@ pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
 
 /// A body whose parts are sent at the times in `releases`.
 fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
-    let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
+    let chunks = futures_util::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
         let chunk = body.slice(*sent..*sent + bytes);
         *sent += bytes;
         let connection = Arc::clone(&connection);
-        futures::future::ready(Some((connection, at, chunk)))
+        futures_util::future::ready(Some((connection, at, chunk)))
     });
     let frames = chunks.filter_map(|(connection, at, chunk)| async move {
         if at > Instant::now() {

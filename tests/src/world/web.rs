@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::evidence::float;
 use crate::world::scenario::WebRules;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant as Clock;
 
-use futures::FutureExt as _;
+use futures_util::FutureExt as _;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
 use crate::net::context::RequestContext;
@@ -69,7 +69,7 @@ impl AddressPermits {
     fn of(&self, address: IpAddr) -> PendingPermit {
         match &self.source {
             Some(source) => source(address).shared(),
-            None => futures::future::ready(Ok(())).boxed().shared(),
+            None => futures_util::future::ready(Ok(())).boxed().shared(),
         }
     }
 }
@@ -216,7 +216,7 @@ mod tests {
         let ((answer, answered), asked) = (watch::channel(None), Arc::default());
         let site_address = site_address(answered, Arc::clone(&asked));
         let (mut one, mut two) = (Box::pin(site_address.of("127.0.0.1")), Box::pin(site_address.of("127.0.0.1")));
-        assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
+        assert!(futures_util::poll!(&mut one).is_pending() && futures_util::poll!(&mut two).is_pending());
         assert!(site_address.is_for("127.0.0.1") && !site_address.is_for("127.0.0.2"));
         site_address.mark_unresponsive();
         // Drop the first waiter, as a stopped crawl does. The request must stay pending.

@@ -14,9 +14,11 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flate2::Crc;
 use prost::Message as _;
+use tokio::time::Instant;
 
 /// The file's first bytes; the number is the version of the format.
 const MAGIC: &[u8] = b"landfall crawl 1\n";
@@ -26,6 +28,11 @@ const HEADER: usize = 8;
 /// shorter.
 const MAX_FRAME: usize = 64 << 20;
 
+/// Number of unwritten bytes at which the frames must be written to the file.
+const MAX_UNWRITTEN: usize = 256 << 10;
+/// Maximum time for which newly found paths are only in memory. After a crash the crawl finds these
+/// paths again.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
 /// Number of bytes to read at once, enough for the frames of a few hundred visits. Without reading
 /// ahead, each visit would wake a thread for blocking tasks.
 const READ_AHEAD: usize = 64 << 10;
@@ -119,6 +126,7 @@ pub(super) struct FrontierLog {
     synced: u64,
     /// The bytes to append to the file.
     unwritten: Vec<u8>,
+    last_write: Instant,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +168,7 @@ impl FrontierLog {
             return Self::begin(file, owner).map_err(refused);
         }
         let length = file.metadata().map_err(refused)?.len();
-        let mut log = Self { file: Arc::new(file), written: length, synced: 0, unwritten: Vec::new() };
+        let mut log = Self::over(file, length);
         let mut at = first(owner);
         while let Some((frame, next)) = log.reader().read(at).map_err(refused)? {
             replay(&frame, at..next);
@@ -175,7 +183,12 @@ impl FrontierLog {
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(&head(owner))?;
-        Ok(Self { file: Arc::new(file), written: first(owner), synced: 0, unwritten: Vec::new() })
+        Ok(Self::over(file, first(owner)))
+    }
+
+    fn over(file: File, written: u64) -> Self {
+        let last_write = Instant::now();
+        Self { file: Arc::new(file), written, synced: 0, unwritten: Vec::new(), last_write }
     }
 
     /// Appends a frame in memory, and returns its position.
@@ -193,8 +206,9 @@ impl FrontierLog {
         self.written + u64::try_from(self.unwritten.len()).expect("a length")
     }
 
-    pub(super) const fn unwritten(&self) -> usize {
-        self.unwritten.len()
+    /// Whether the unwritten frames should be written before the crawl continues.
+    pub(super) fn is_due(&self) -> bool {
+        self.unwritten.len() >= MAX_UNWRITTEN || self.last_write.elapsed() >= WRITE_EVERY
     }
 
     /// The unwritten bytes, and the position at which to write them to the file. Call
@@ -205,6 +219,7 @@ impl FrontierLog {
 
     /// Records that `bytes` more bytes are in the file.
     pub(super) fn wrote(&mut self, bytes: usize) {
+        self.last_write = Instant::now();
         self.unwritten.drain(..bytes);
         self.written += u64::try_from(bytes).expect("a length");
     }

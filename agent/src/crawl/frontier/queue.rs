@@ -7,9 +7,6 @@ use std::os::unix::fs::FileExt as _;
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
 
-/// Number of unwritten bytes at which the log's frames must be written to its file.
-const MAX_UNWRITTEN: usize = 256 << 10;
-
 /// Returns paths in the order in which the frames of the log added them.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -52,19 +49,18 @@ impl Queue {
         self.log.push(frame)
     }
 
-    /// Whether there are enough unwritten bytes to write them now.
-    pub(super) const fn is_due(&self) -> bool {
-        self.log.unwritten() >= MAX_UNWRITTEN
+    /// Whether the unwritten frames should be written before the crawl continues.
+    pub(super) fn is_due(&self) -> bool {
+        self.log.is_due()
     }
 
     /// Writes the unwritten frames. May be called again after an error or a cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
-        if self.log.unwritten() == 0 {
-            return Ok(());
-        }
         let (file, at, bytes) = self.log.to_write();
         let length = bytes.len();
-        blocking(move || file.write_all_at(&bytes, at)).await?;
+        if length > 0 {
+            blocking(move || file.write_all_at(&bytes, at)).await?;
+        }
         self.log.wrote(length);
         Ok(())
     }
@@ -79,7 +75,7 @@ impl Queue {
 
     #[cfg(test)]
     pub(super) fn is_synced(&self) -> bool {
-        self.log.unwritten() == 0 && self.log.to_sync().is_none()
+        self.log.to_write().2.is_empty() && self.log.to_sync().is_none()
     }
 
     pub(super) fn reader(&self) -> LogReader {

@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_path_costs_at_most_24_bytes_from_ten_thousand_paths_on() {
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let mut rng = rand::rngs::ChaCha8Rng::seed_from_u64(7);
         let mut seen = SeenPaths::default();
         for number in 1..=200_000_u32 {
             assert!(seen.insert(rng.random()));

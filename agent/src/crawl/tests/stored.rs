@@ -181,7 +181,7 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
         let policy = Policy { max_duration: Duration::from_secs(300), ..policy() };
         TestCrawl { storage, ..TestCrawl::of(site).policy(policy) }.outcome()
     });
-    for outcome in futures::future::join_all(crawls.map(tokio::spawn)).await {
+    for outcome in futures_util::future::join_all(crawls.map(tokio::spawn)).await {
         let outcome = outcome.unwrap();
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 151));
     }

@@ -150,7 +150,7 @@ impl Walk<'_> {
         // Run the request and the reading concurrently, because both may wait for room in the queue
         // of the writer that stores pages. If the request were not polled meanwhile, it could keep
         // room for which the reading waits.
-        let (answered, took) = futures::join!(fetcher.get(url), reading);
+        let (answered, took) = futures_util::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered
     }

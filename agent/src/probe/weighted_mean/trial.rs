@@ -8,8 +8,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::{literal, mean, median, weighted_mean};
 use crate::probe::stopping::{self, is_stable};

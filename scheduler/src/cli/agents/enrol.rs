@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use clap::Args;
-use humantime_serde::re::humantime::parse_duration;
+use humantime::parse_duration;
 use landfall_proto::json;
 use landfall_proto::v1::{CreateEnrolmentRequest, CreateEnrolmentResponse, CreateEnrolmentsRequest};
 use prost_types::Timestamp;

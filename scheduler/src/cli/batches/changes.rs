@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use humantime_serde::re::humantime::{format_duration, parse_duration};
+use humantime::{format_duration, parse_duration};
 use landfall_proto::v1::{
     CancelTasksRequest, CancelTasksResponse, RemoveBatchRequest, RetryTasksRequest, RetryTasksResponse,
 };

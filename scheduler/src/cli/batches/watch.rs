@@ -199,7 +199,7 @@ fn rough(time: Duration) -> String {
         _ => 3_600,
     };
     let units = time.as_secs().div_ceil(unit).max(1);
-    humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
+    humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
 }
 
 /// Lists the states that have tasks, with the number of tasks in each state.

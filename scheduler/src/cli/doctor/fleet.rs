@@ -1,7 +1,7 @@
 //! Checks the fleet: asks the scheduler for the findings of its status, and for the beacons that
 //! agents do not reach.
 
-use futures::future::join_all;
+use futures_util::future::join_all;
 use landfall_proto::v1::{
     Agent, Attention, AttentionKind, ListAgentsRequest, SchedulerStatus, ShowReachRequest, ShowStatusRequest,
     ShowStatusResponse, Way, WayState,

@@ -2,7 +2,7 @@
 //! randomly disturbed copy of the scaling, the landmarks' fit, and the former embedding.
 
 use rand::RngExt;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use super::super::{Embedding, align};
 use super::{Descent, Measured, mds};

@@ -8,8 +8,8 @@
 //! points for a site takes a few microseconds per landmark.
 
 use nalgebra::DMatrix;
+use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::model::stats::count;
 

@@ -17,8 +17,8 @@
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 use crate::gnp::objective::log_error;
 

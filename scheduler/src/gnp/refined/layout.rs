@@ -6,8 +6,8 @@
 //! find the same optimum with much less work.
 
 use nalgebra::{DMatrix, DVector};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::gnp::fit::{Measured, mds};
 use crate::gnp::objective::{HUBER, huber_within, log_error};

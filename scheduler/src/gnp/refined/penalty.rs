@@ -9,8 +9,8 @@
 //! landmarks. More sets make the result depend less on chance.
 
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 use super::held_out::{HeldOut, HeldOutChoice, can_hold_out};
 use super::kriging::{Constants, Kriging};

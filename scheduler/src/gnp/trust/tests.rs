@@ -1,8 +1,8 @@
 //! Judges synthetic networks in which the lying agents are known.
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::gnp::fixture::rtt;

@@ -10,7 +10,7 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AgentId, LeaseToken, MAX_HOSTS, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
 use crate::status::DiskSpace;
 use crate::store::agents::enrolments::RedeemResult;

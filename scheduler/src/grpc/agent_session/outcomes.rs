@@ -2,7 +2,7 @@
 //! outcomes that other agents send at the same time. The transaction also grants leases for the
 //! slots that these outcomes free. Each outcome is acknowledged after the commit.
 
-use futures::FutureExt as _;
+use futures_util::FutureExt as _;
 use landfall_proto::v1;
 use landfall_proto::v1::session_request::Message;
 use sqlx::PgConnection;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use sqlx::PgPool;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;

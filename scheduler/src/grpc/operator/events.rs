@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures::{Stream, stream};
+use futures_util::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::event_service_server::{EventService, EventServiceServer};
 use tokio_util::sync::CancellationToken;

@@ -7,7 +7,7 @@
 use sqlx::PgConnection;
 use tonic::Status;
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AgentId, nearest};
 use crate::store::agents::{self, Agent, enrolments};
 use crate::store::batches::{self, Batch};

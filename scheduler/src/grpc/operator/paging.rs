@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use futures::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use sqlx::PgConnection;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

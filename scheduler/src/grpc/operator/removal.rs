@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures::{Stream, stream};
+use futures_util::{Stream, stream};
 use landfall_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;

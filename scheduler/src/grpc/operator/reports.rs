@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures_util::Stream;
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
 use sqlx::PgConnection;

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures::{Stream, stream};
+use futures_util::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
 use sqlx::PgConnection;
@@ -15,7 +15,7 @@ use crate::Scheduler;
 use crate::config::Draws;
 use crate::gnp::Position;
 use crate::model::constraints::{AgentTraits, Constraints};
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AssignmentId, BatchId, SiteId, Strategy};
 use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::batches::submissions::{self, Submission, SubmitError};

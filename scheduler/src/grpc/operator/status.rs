@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures_util::future::join_all;
 use landfall_proto::v1;
 use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServer};
 use tonic::{Request, Response, Status};

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
@@ -32,6 +33,12 @@ use crate::jobs::locate::refined::CurrentMap;
 /// Maximum number of crawls considered in a pass, the longest-running first. It is small because
 /// computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
+/// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
+/// crawl sooner. The time is longer than the present agent needs to end a request, write a
+/// checkpoint and wait one request interval of the site. If the present agent has not returned the
+/// lease by then (for example, because it does not support preemptions), the slot is no longer
+/// reserved.
+const RESERVATION: Duration = Duration::from_secs(90);
 
 /// One pass. Omits the slots of agents in `wanted`, because waiting tasks can use these slots.
 /// Reads almost nothing if no crawl has run for long, no slot is idle, or there is an alarm.
@@ -82,9 +89,9 @@ async fn idle(
     tx: &mut Transaction<'static, Postgres>,
     agents: &[AvailableAgent],
 ) -> anyhow::Result<BTreeMap<AgentId, u32>> {
-    let promised = preemptions::promised(tx).await.context("read what was promised to whom")?;
+    let reserved = preemptions::reserved_slots(tx, RESERVATION).await.context("read the reserved slots")?;
     let free = |agent: &AvailableAgent| {
-        let taken = agent.load.saturating_add(promised.get(&agent.agent).copied().unwrap_or_default());
+        let taken = agent.load.saturating_add(reserved.get(&agent.agent).copied().unwrap_or_default());
         (agent.agent, agent.capacity.saturating_sub(taken))
     };
     Ok(agents.iter().map(free).collect())

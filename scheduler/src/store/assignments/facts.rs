@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, Prefix, weight};
 use crate::strategy::site_facts::SiteFacts;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 
 use crate::store::leases::{self, Ending};

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::Position;
 use crate::model::constraints::ConstraintsRequest;
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
 
 use super::constraints;

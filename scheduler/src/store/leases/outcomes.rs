@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::Completed;

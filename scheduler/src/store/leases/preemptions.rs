@@ -17,13 +17,6 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
-/// crawl sooner. The time is longer than the present agent needs to end a request, write a
-/// checkpoint and wait one request interval of the site. If the present agent has not returned the
-/// lease by then (for example, because it does not support preemptions), the slot is no longer
-/// reserved.
-const PROMISE: Duration = Duration::from_secs(90);
-
 /// An active crawl of a batch whose tasks are planned together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnderWay {
@@ -114,8 +107,9 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         .collect())
 }
 
-/// For each agent, the number of preempted crawls for which a slot is reserved.
-pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
+/// For each agent, the number of slots that are reserved for crawls which were preempted less than
+/// `within` ago and are not returned yet.
+pub async fn reserved_slots(conn: &mut PgConnection, within: Duration) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
         select r.to_agent_id, count(*) as "count!: Unsigned<u32>"
@@ -123,7 +117,7 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
         where r.asked_at > now() - $1::interval and l.state = 'active'
         group by r.to_agent_id
         "#,
-        Interval(PROMISE),
+        Interval(within),
     )
     .all(conn)
     .await?;

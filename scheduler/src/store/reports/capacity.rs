@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use futures::TryStreamExt;
+use futures_util::TryStreamExt;
 use sqlx::PgConnection;
 
 use crate::capacity::Sites;

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use sqlx::{Connection, PgConnection};
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{SiteId, TaskId};
 
 use crate::store::Error;

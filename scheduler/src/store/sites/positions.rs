@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::Position;
 use crate::model::SiteId;
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 
 use crate::store::rows::{Rows, Statement};
 use crate::store::{Error, position};

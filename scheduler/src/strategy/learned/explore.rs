@@ -8,8 +8,8 @@
 //! greatest difference between gain and cost is tried, but only if its gain exceeds its cost. Only
 //! some choices explore ([`one_in`]).
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::strategy::Candidate;
 

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
-use rand_chacha::ChaCha8Rng;
 
 use crate::model::Strategy;
 

@@ -11,8 +11,8 @@
 //!
 //! If all of the [`NEAREST`] agents are full, the task goes to the agent where it ends first.
 
+use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
-use rand_chacha::ChaCha8Rng;
 
 use crate::model::FallbackCause::NoDistance;
 use crate::strategy::learned::confidence::{DIFFER, variance};

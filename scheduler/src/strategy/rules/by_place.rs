@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use crate::gnp::Direction;
 use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, NothingShared};

@@ -5,7 +5,7 @@
 //! load. If the best agent is full, the next agent that is about as near and has a free slot gets
 //! the task. If there is no such agent, the task waits for the best agent.
 
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use crate::model::{FallbackCause, Strategy};
 

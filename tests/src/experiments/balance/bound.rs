@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_flow_bound_equals_the_one_by_bisection() {
         use rand::{RngExt, SeedableRng};
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+        let mut rng = rand::rngs::ChaCha8Rng::seed_from_u64(4);
         for _ in 0..40 {
             let agents = rng.random_range(1..6_usize);
             let rates: Vec<f64> = (0..agents).map(|_| rng.random_range(0.5..4.0)).collect();

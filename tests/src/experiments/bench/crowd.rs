@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use landfall_agent::config::StoreConfig;
 use landfall_agent::crawl::{self, AddressPermits, CrawlStorage, Job, PathFilter, Policy};
 use landfall_agent::net::context::{RequestContext, tls_config};

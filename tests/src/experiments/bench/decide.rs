@@ -15,8 +15,8 @@ use landfall_scheduler::strategy::learned::{CrawlResidual, LearnedCorrections, t
 use landfall_scheduler::strategy::schedule::straggler::{UnderWay, moves};
 use landfall_scheduler::strategy::schedule::{Job, plan};
 use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, Speed, Spread, Work, choose};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::{Line, median};
 

@@ -13,8 +13,8 @@ use landfall_scheduler::gnp::{self, Embedding, Placement, Solver};
 use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Rtt};
 use landfall_scheduler::simulate::Draw;
 use nix::time::{ClockId, clock_gettime};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::{Line, PLANETLAB, matrix, median};
 

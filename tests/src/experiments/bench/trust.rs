@@ -16,8 +16,8 @@ use landfall_scheduler::gnp::trust::{FleetTrust, Trust, TrustEvidence, judge};
 use landfall_scheduler::gnp::{self, Embedding, Mesh, Refined, RefinedSwitches};
 use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Rtt};
 use landfall_scheduler::simulate::{Draw, Matrix};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 use crate::evidence::float as count;

@@ -149,8 +149,8 @@ fn crowds() -> anyhow::Result<Vec<Line>> {
         for _ in 0..ROUNDS {
             let handshakes = (0..crowd).map(|number| handshake(&network, &scenario, number));
             let handshakes = handshakes.collect::<anyhow::Result<Vec<_>>>()?;
-            let all =
-                runtime.block_on(async { futures::future::join_all(handshakes.into_iter().map(tokio::spawn)).await });
+            let all = runtime
+                .block_on(async { futures_util::future::join_all(handshakes.into_iter().map(tokio::spawn)).await });
             for error in all {
                 errors.push(error??);
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use landfall_scheduler::model::Strategy;
 use landfall_scheduler::strategy::{Site, choose};
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 use serde::Serialize;
 
 use super::batch;

@@ -10,8 +10,8 @@ use landfall_scheduler::gnp::{Direction, PlainSwitches, Position, SitePlace, fit
 use landfall_scheduler::model::seed::spread;
 use landfall_scheduler::model::{EmbeddingEpoch, Rtt, Strategy};
 use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, choose};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::settings::{LayoutForm, Point, Settings};
 use crate::experiments::sweep::measured::{Landmarks, LayoutMeasurements, agent_id};

@@ -3,12 +3,12 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::Table;
 use landfall_scheduler::model::Strategy;
 
 use super::settings::{Contender, Point, Settings};
 use super::{CellResult, Row};
 use crate::evidence::float;
+use crate::evidence::table::text_table;
 use crate::experiments::sweep::grid::median;
 
 /// The growth with `random` in the paper, in megabytes per minute. A cell is similar to the paper
@@ -85,7 +85,7 @@ pub(super) fn text(settings: &Settings, rows: &[Row]) -> String {
     let table = table(settings, &groups);
     let mut text = format!(
         "Growth over {} minutes in MB a minute, medians of seeds; in brackets the ratio to random's. \
-         *: about the paper's rate. !: a saturated link.\n{table}\n",
+         *: about the paper's rate. !: a saturated link.\n{table}",
         settings.window_min
     );
     // Writing to a string never fails.
@@ -95,11 +95,11 @@ pub(super) fn text(settings: &Settings, rows: &[Row]) -> String {
     text
 }
 
-fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    let fixed = ["layout", "Mbit/s", "page KB", "server ms", "connection", "random\n0 to half", "half to end"];
-    table.set_header(fixed.map(str::to_owned).into_iter().chain(settings.contenders().map(|one| one.to_string())));
+fn table(settings: &Settings, groups: &[Group<'_>]) -> String {
+    let fixed = ["layout", "Mbit/s", "page KB", "server ms", "connection", "random, 0 to half", "half to end"];
+    let contenders = settings.contenders().map(|one| one.to_string());
+    let header: Vec<String> = fixed.map(str::to_owned).into_iter().chain(contenders).collect();
+    let mut rows = Vec::new();
     for group in groups {
         let Point { access_mbit, page_kb, server_ms, connection } = group.point;
         let growth = |of: fn(&CellResult) -> f64| {
@@ -124,9 +124,9 @@ fn table(settings: &Settings, groups: &[Group<'_>]) -> Table {
                 _ => format!("{growth:.1}{full}{}", if group.is_alike() { " *" } else { "" }),
             }
         }));
-        table.add_row(row);
+        rows.push(row);
     }
-    table
+    text_table(&header, &rows)
 }
 
 fn lines(settings: &Settings, groups: &[Group<'_>]) -> Vec<String> {

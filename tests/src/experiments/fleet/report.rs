@@ -4,8 +4,6 @@
 use std::fmt::Write as _;
 
 use anyhow::Context;
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use landfall_scheduler::model::stats::median;
 use serde::Serialize;
 
@@ -14,6 +12,7 @@ use super::sample::{AgentSample, Sample};
 use crate::cluster::Cluster;
 use crate::evidence::fit::LineFit;
 use crate::evidence::float;
+use crate::evidence::table::text_table;
 use crate::world::World;
 use crate::world::sites::Delivery;
 
@@ -111,61 +110,61 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n", self.rates(), self.costs());
+        let mut text = format!("{}\n{}", self.rates(), self.costs());
         for line in self.findings() {
             writeln!(text, "{line}").expect("a string can be written to");
         }
         text
     }
 
-    fn rates(&self) -> Table {
-        table(
+    fn rates(&self) -> String {
+        let cells = |row: &Row| {
+            vec![
+                row.agents.to_string(),
+                format!("{:.1}", row.pages_per_s),
+                format!("{:.0}", row.links_per_s),
+                format!("{:.1}", row.mb_per_min),
+                format!("{:.2}", row.crawls_per_s),
+                format!("{:.0} %", row.idle * 100.0),
+            ]
+        };
+        text_table(
             &["agents", "pages/s", "links/s", "MB/min", "crawls/s", "machine idle"],
-            self.rows.iter().map(|row| {
-                [
-                    row.agents.to_string(),
-                    format!("{:.1}", row.pages_per_s),
-                    format!("{:.0}", row.links_per_s),
-                    format!("{:.1}", row.mb_per_min),
-                    format!("{:.2}", row.crawls_per_s),
-                    format!("{:.0} %", row.idle * 100.0),
-                ]
-            }),
+            &self.rows.iter().map(cells).collect::<Vec<_>>(),
         )
     }
 
-    fn costs(&self) -> Table {
+    fn costs(&self) -> String {
         let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-        table(
-            &[
-                "agents",
-                "scheduler: ms/crawl",
-                "% of a core",
-                "MB",
-                "Postgres: ms/crawl",
-                "% of a core",
-                "agent: ms/page",
-                "% of a core",
-                "MB",
-                "messages/s",
-                "lookups/s",
-            ],
-            self.rows.iter().map(|row| {
-                [
-                    row.agents.to_string(),
-                    shown(row.scheduler_ms_per_crawl),
-                    format!("{:.2}", row.scheduler_percent),
-                    format!("{:.1}", row.scheduler_mb),
-                    shown(row.postgres_ms_per_crawl),
-                    format!("{:.2}", row.postgres_percent),
-                    shown(row.agent_ms_per_page),
-                    format!("{:.2}", row.agent_percent),
-                    format!("{:.1}", row.agent_mb),
-                    format!("{:.2}", row.agent_messages_per_s),
-                    format!("{:.2}", row.agent_lookups_per_s),
-                ]
-            }),
-        )
+        let cells = |row: &Row| {
+            vec![
+                row.agents.to_string(),
+                shown(row.scheduler_ms_per_crawl),
+                format!("{:.2}", row.scheduler_percent),
+                format!("{:.1}", row.scheduler_mb),
+                shown(row.postgres_ms_per_crawl),
+                format!("{:.2}", row.postgres_percent),
+                shown(row.agent_ms_per_page),
+                format!("{:.2}", row.agent_percent),
+                format!("{:.1}", row.agent_mb),
+                format!("{:.2}", row.agent_messages_per_s),
+                format!("{:.2}", row.agent_lookups_per_s),
+            ]
+        };
+        let header = [
+            "agents",
+            "scheduler: ms/crawl",
+            "% of a core",
+            "MB",
+            "Postgres: ms/crawl",
+            "% of a core",
+            "agent: ms/page",
+            "% of a core",
+            "MB",
+            "messages/s",
+            "lookups/s",
+        ];
+        text_table(&header, &self.rows.iter().map(cells).collect::<Vec<_>>())
     }
 
     fn findings(&self) -> Vec<String> {
@@ -237,13 +236,6 @@ impl Report {
 
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
-}
-
-fn table<const N: usize>(header: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(header);
-    table.add_rows(rows);
-    table
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use comfy_table::Table;
 use landfall_scheduler::gnp::Tier;
 use landfall_scheduler::simulate::{self, Report};
 use serde::Serialize;
 
 use super::matrices::MatrixSource;
+use crate::evidence::table::text_table;
 use crate::experiments::sweep::in_threads;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 
@@ -138,21 +138,11 @@ impl Tables {
         let mut text = String::new();
         let tables = [("Table 1: dimensions", &self.table1), ("Table 2: dimensions and landmarks", &self.table2)];
         for (title, rows) in tables {
-            let mut table = Table::new();
-            table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-            table.set_header([
-                "layout",
-                "tier",
-                "dims",
-                "landmarks",
-                "without worst 30 %",
-                "paper",
-                "without worst 20 %",
-                "paper",
-            ]);
-            for row in rows {
-                let shown = |value: Option<f64>| value.map_or("none".to_owned(), |value| format!("{value:.3}"));
-                table.add_row([
+            let header =
+                ["layout", "tier", "dims", "landmarks", "without worst 30 %", "paper", "without worst 20 %", "paper"];
+            let shown = |value: Option<f64>| value.map_or("none".to_owned(), |value| format!("{value:.3}"));
+            let cells = |row: &AccuracyRow| {
+                vec![
                     row.layout.clone(),
                     row.tier.name().to_owned(),
                     row.dims_shown(),
@@ -161,8 +151,9 @@ impl Tables {
                     shown(Some(row.paper_without_worst_30)),
                     shown(row.without_worst_20),
                     shown(Some(row.paper_without_worst_20)),
-                ]);
-            }
+                ]
+            };
+            let table = text_table(&header, &rows.iter().map(cells).collect::<Vec<_>>());
             // Writing to a string never fails.
             let _ = writeln!(text, "{title}: accuracy of estimated distances\n{table}");
         }
@@ -232,12 +223,12 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        // There are fewer sites than in the paper, because tests are compiled without optimisation,
-        // and are slow.
-        let settings = Settings { sites: 60, ..Settings::committed().unwrap() };
+        // There are fewer sites and dimensions than in the paper, because tests are compiled without
+        // optimisation, and are slow.
+        let settings = Settings { sites: 30, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();
-        let estimate = report(&settings, &source, Tier::Plain, (Some(8), 9), 1).unwrap().estimate;
+        let estimate = report(&settings, &source, Tier::Plain, (Some(4), 9), 1).unwrap().estimate;
         assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
     }
 

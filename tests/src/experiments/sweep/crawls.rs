@@ -13,8 +13,8 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use landfall_scheduler::model::{Rtt, Strategy};
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::batch::{Batch, BatchResult, Carried};
 use super::fleet::{CrawlStats, Fleet};

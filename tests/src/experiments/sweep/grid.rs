@@ -1,11 +1,11 @@
 //! The results of all cells: one row per cell, medians over seeds, and ratios to the strategy
 //! `random`. This module does no I/O.
 
-use comfy_table::Table;
 use serde::{Deserialize, Serialize};
 
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
+use crate::evidence::table::text_table;
 
 /// Targets for the ratio of the throughput of a strategy to that of `random`, in cells that do not
 /// limit the requests per second. The targets are the values in the paper.
@@ -117,14 +117,13 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
 /// A table of all cells with the medians of each strategy. The number in brackets is the ratio of a
 /// median to `random`'s median.
 pub fn table(groups: &[Group], strategies: &[String]) -> String {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
     // The list scheduler has only a makespan, no growth.
     let growing: Vec<&String> = strategies.iter().filter(|name| *name != LIST).collect();
-    let growth = growing.iter().map(|name| format!("{name}\nMB/min"));
-    let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
-    table.set_header(fixed.into_iter().chain(growth).chain(makespan));
+    let growth = growing.iter().map(|name| format!("{name}, MB/min"));
+    let makespan = strategies.iter().map(|name| format!("{name}, makespan s"));
+    let header: Vec<String> = fixed.into_iter().chain(growth).chain(makespan).collect();
+    let mut rows = Vec::new();
     for group in groups {
         let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
         let [page_kb, rate, access_mbit] = [page_kb.to_string(), per_site_rps.to_string(), access_mbit.to_string()];
@@ -139,9 +138,9 @@ pub fn table(groups: &[Group], strategies: &[String]) -> String {
         row.extend(
             strategies.iter().map(|name| shown(group.of(name).map(|one| one.makespan_s), group.makespan_ratio(name))),
         );
-        table.add_row(row);
+        rows.push(row);
     }
-    table.to_string()
+    text_table(&header, &rows)
 }
 
 /// The layouts, in the order of their first appearance.

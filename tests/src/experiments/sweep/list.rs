@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 
 use super::batch::Batch;
 use super::crawls::alone;

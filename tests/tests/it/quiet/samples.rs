@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use futures::StreamExt;
+use futures_util::StreamExt;
 use landfall_lab::cluster::{Binaries, CONTACT_URL};
 use landfall_lab::evidence::truth::{self, Accuracy};
 use landfall_lab::world::layout::{Layout, SMALL};
@@ -73,7 +73,7 @@ async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn 
         let folder = folder(agent);
         async move { probe(agent_binary, world, agent, site, &folder, metric).await }
     });
-    let measured: Vec<(f64, f64)> = futures::stream::iter(probes).buffer_unordered(AT_ONCE).collect().await;
+    let measured: Vec<(f64, f64)> = futures_util::stream::iter(probes).buffer_unordered(AT_ONCE).collect().await;
     let accuracy = Accuracy::of(measured.iter().map(|(true_ms, seen_ms)| Some((*seen_ms, *true_ms))));
     let mut errors: Vec<f64> = measured.iter().map(|(true_ms, seen_ms)| seen_ms - true_ms).collect();
     errors.sort_by(f64::total_cmp);

@@ -150,8 +150,8 @@ mod tests {
         assert!(rooms.len() > 30, "{}", rooms.len());
         assert!(cache.room_for(&file(60_000).unwrap()).await.is_none());
         let mut waiting = std::pin::pin!(cache.room_for(&most));
-        assert!(futures::poll!(&mut waiting).is_pending());
+        assert!(futures_util::poll!(&mut waiting).is_pending());
         rooms.pop();
-        assert!(futures::poll!(&mut waiting).is_ready());
+        assert!(futures_util::poll!(&mut waiting).is_ready());
     }
 }

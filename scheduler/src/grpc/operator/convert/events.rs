@@ -2,7 +2,7 @@
 
 use landfall_proto::v1;
 
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{Incarnation, LeaseToken, SessionId};
 use crate::store::reports::events::{Event, KINDS};
 

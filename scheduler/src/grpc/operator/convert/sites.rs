@@ -6,7 +6,7 @@ use landfall_proto::v1;
 
 use crate::gnp::{Placement, Position};
 use crate::model::constraints::{Constraints, ConstraintsRequest};
-use crate::model::site_list::SiteName;
+use crate::model::site_name::SiteName;
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy, naming};
 use crate::store::batches::changes::{CancelResult, ChangeScope, RetryResult};
 use crate::store::batches::submissions::{Submission, SubmissionResult};

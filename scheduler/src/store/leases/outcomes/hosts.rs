@@ -71,7 +71,7 @@ pub(super) async fn replace(
 mod tests {
     use super::super::{CrawlEnding, OutcomeAnswer};
     use super::*;
-    use crate::model::site_list::SiteName;
+    use crate::model::site_name::SiteName;
     use crate::store::fixtures::{self, Conn, LeasedTask};
 
     fn report(task: TaskId) -> Report {

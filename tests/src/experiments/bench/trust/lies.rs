@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use landfall_scheduler::gnp::Mesh;
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::simulate::Draw;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::{IteratorRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Lie {

@@ -8,10 +8,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use futures::future::try_join_all;
+use futures_util::future::try_join_all;
 use landfall_scheduler::model::Strategy;
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use rand::rngs::ChaCha8Rng;
 use tokio::process::Command;
 
 use super::{Crawlers, first, requests, scenario_at};
