@@ -126,7 +126,7 @@ if cargo build --workspace --bins --test '*'; then
         start "$0/busy" landfall-lab "--test *" busy:: --test-threads="$1"
         start "$0/others" "landfall-lab landfall-scheduler landfall-agent landfall-proto" "--test *" \
             --skip busy:: --skip quiet::
-        nice cargo test --workspace --lib --no-run 2>&1 || status=$?
+        cargo test --workspace --lib --no-run 2>&1 || status=$?
         start "$0/lab" landfall-lab --lib
         start "$0/agent" "landfall-agent landfall-proto" --lib
         ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
