@@ -119,7 +119,7 @@ if cargo build --workspace --bins --test '*'; then
             # A background job ignores Ctrl-C by default, so reset the signals.
             (trap - INT QUIT; exec ops/test.sh --lane "$@") >"$log" 2>&1 &
             lanes[$!]=$log
-            while kill -0 $! 2>/dev/null && ! grep -q "^ *Running " "$log"; do sleep 0.1; done
+            while kill -0 $! 2>/dev/null && ! grep -qs "^ *Running " "$log"; do sleep 0.1; done
         }
         declare -A lanes
         status=0
