@@ -134,6 +134,9 @@ pub(crate) fn ok_after(millis: u64) -> Reply {
     [vec![ServerAction::Pause(Duration::from_millis(millis))], status(200)].concat()
 }
 
+/// A function that answers requests.
+type Answer = dyn Fn(&SeenRequest) -> Reply + Send + Sync;
+
 /// A running web server, which stops when it is dropped.
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
@@ -158,12 +161,12 @@ impl TestServer {
         addr: impl Into<SocketAddr>,
         answer: impl Fn(&str) -> Reply + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        Self::serve(addr.into(), None, move |seen| answer(seen.path())).await
+        Self::serve(addr.into(), None, Arc::new(move |seen: &SeenRequest| answer(seen.path()))).await
     }
 
     /// Starts a server whose response may depend on the whole request.
     pub(crate) async fn plain(answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static) -> Self {
-        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
+        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, Arc::new(answer)).await.unwrap()
     }
 
     pub(crate) async fn tls(
@@ -171,17 +174,14 @@ impl TestServer {
         answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let acceptor = certificate.acceptor(&[]);
-        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), Some(acceptor), answer).await.unwrap()
+        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), Some(acceptor), Arc::new(answer)).await.unwrap()
     }
 
-    async fn serve(
-        addr: SocketAddr,
-        tls: Option<TlsAcceptor>,
-        answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static,
-    ) -> io::Result<Self> {
+    // `answer` has no type parameter, so the tasks are compiled once and not for each test.
+    async fn serve(addr: SocketAddr, tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> io::Result<Self> {
         let listener = TcpListener::bind(addr).await?;
         let server = Self { addr: listener.local_addr()?, log: Arc::default() };
-        let (log, answer) = (Arc::clone(&server.log), Arc::new(answer));
+        let log = Arc::clone(&server.log);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -249,7 +249,7 @@ impl RequestLog {
         &self,
         mut stream: Either<TcpStream, TlsStream<TcpStream>>,
         connection: usize,
-        answer: &(dyn Fn(&SeenRequest) -> Reply + Send + Sync),
+        answer: &Answer,
     ) -> io::Result<()> {
         for request in 0.. {
             let mut head = Vec::new();

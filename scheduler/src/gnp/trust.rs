@@ -28,7 +28,7 @@ use std::fmt;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, words};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
-pub use claim::{is_near_enough, leaves_light_time};
+pub use claim::believed;
 use size::{ReportBias, TypicalSize};
 
 mod claim;

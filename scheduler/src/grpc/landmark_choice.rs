@@ -13,9 +13,9 @@ use sqlx::PgConnection;
 use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
-use crate::store::embeddings::landmarks::{self, ChosenBy, UnreachedAgent};
+use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::measurements;
-use crate::store::measurements::reach::{self, ReachFailure};
+use crate::store::measurements::reach::{self, ReachFailure, UnreachedAgent};
 use crate::store::settings;
 
 /// A fixed seed, so that the same measurements always give the same landmarks.
@@ -155,7 +155,7 @@ pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, Choi
     let fleet: Vec<Nominee> =
         agents.into_iter().filter(|agent| agent.connected || landmarks.contains(&agent.id)).map(nominee).collect();
     let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
-    Ok(ExplainedLandmarks { explanation, names, unreached: landmarks::unreached(conn).await? })
+    Ok(ExplainedLandmarks { explanation, names, unreached: reach::unreached(conn).await? })
 }
 
 /// The replacement of a lost landmark.

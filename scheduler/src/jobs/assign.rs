@@ -8,7 +8,6 @@
 
 pub(super) mod admission;
 pub mod balance;
-pub(super) mod claims;
 pub mod confirm;
 pub(super) mod known;
 pub(super) mod plan;

@@ -1,12 +1,18 @@
 //! Checks claims: the round trips to sites that non-landmark agents report.
 //!
-//! Without a check, an agent that claims one millisecond for every site would be chosen for every
-//! site. So a claim is checked against the speed of light, and against the refined map's prediction
-//! from the landmarks' measurements. Only claims that are too short are rejected, because a claim
-//! that is too long does not get its agent chosen.
+//! Landmarks are judged by all their reports. A confirmer has made few other reports. Without a
+//! check, an agent that claims one millisecond for every site would be chosen for every site. So a
+//! claim is checked against the speed of light, and against the refined map's prediction from the
+//! landmarks' measurements. Only claims that are too short are rejected, because a claim that is
+//! too long does not get its agent chosen.
+//!
+//! A rejected claim is not used in the choice: the agent is then ranked by its predicted round
+//! trip. The claim stays stored, and [`super::judge`] judges the agent by it.
 
-use crate::gnp::{Position, Prediction, least_round_trip};
-use crate::model::Rtt;
+use std::collections::BTreeMap;
+
+use crate::gnp::{FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
+use crate::model::{AgentId, Rtt};
 
 use super::evidence::log_ratio;
 
@@ -17,16 +23,57 @@ const FAR: f64 = 6.0;
 /// squares), because the spread is sometimes too small. On measured matrices, about one honest
 /// claim in a hundred is rejected.
 const LEAST_SPREAD: f64 = 0.3;
+/// A claim is impossible if it contradicts the round trips of at least this many landmarks. A claim
+/// contradicts a landmark's round trip if the sum of the two is shorter than light needs to travel
+/// between agent and landmark and back. One landmark is not enough: its position may be wrong.
+const FEWEST_IMPOSSIBLE: usize = 2;
+
+/// The measurements of a site that has only one location, without rejected claims. A claim is
+/// rejected if it is physically impossible, or much shorter than the refined map predicts from the
+/// landmarks' round trips.
+pub fn believed(
+    landmarks: &[AgentId],
+    refined: Option<&Refined>,
+    positions: &BTreeMap<AgentId, Position>,
+    measured: &[(AgentId, Rtt)],
+) -> Vec<(AgentId, Rtt)> {
+    let (mut kept, claims): (Vec<_>, Vec<_>) =
+        measured.iter().copied().partition(|(agent, _)| landmarks.contains(agent));
+    if kept.len() < FEWEST_LANDMARKS {
+        return measured.to_vec();
+    }
+    let landmarks = kept.clone();
+    let posterior = refined.and_then(|refined| refined.locate(&landmarks).ok());
+    let is_believed = |&(agent, claim): &(AgentId, Rtt)| {
+        let predicted = posterior.as_ref().and_then(|posterior| posterior.predict(agent));
+        let near_enough = predicted.is_none_or(|predicted| is_near_enough(claim, &predicted));
+        near_enough && impossible(positions, (agent, claim), &landmarks) < FEWEST_IMPOSSIBLE
+    };
+    kept.extend(claims.into_iter().filter(is_believed));
+    kept
+}
+
+/// Number of landmarks whose round trip to the site, added to this claim, is shorter than light
+/// needs to travel between the landmark and the agent and back.
+fn impossible(
+    positions: &BTreeMap<AgentId, Position>,
+    (agent, claim): (AgentId, Rtt),
+    landmarks: &[(AgentId, Rtt)],
+) -> usize {
+    let Some(&at) = positions.get(&agent) else { return 0 };
+    let placed = landmarks.iter().filter_map(|(landmark, rtt)| Some((*rtt, *positions.get(landmark)?)));
+    placed.filter(|(rtt, landmark_at)| !leaves_light_time(claim, at, *rtt, *landmark_at)).count()
+}
 
 /// Whether the claim is long enough to be compatible with the prediction from other agents'
 /// measurements.
-pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
+fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)
 }
 
 /// Whether the claim plus a landmark's round trip to the site is at least as long as light in fibre
 /// needs between the two agents.
-pub fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
+fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }
 

@@ -25,7 +25,6 @@ use crate::store::measurements::{orders, quarantines};
 use crate::store::tasks::confirmations::{self, ConfirmationAttempt};
 
 use super::admission::Admission;
-use super::claims;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
@@ -162,7 +161,7 @@ impl ConfirmInput {
             .filter_map(|(agent, rtt)| Some((*agent, (*rtt)?)))
             .filter(|(agent, _)| map.embedding.placement(*agent).is_some() && !self.quarantined.contains(agent))
             .collect();
-        let measured = claims::believed(map, &BTreeMap::new(), &measured);
+        let measured = map.believed(&BTreeMap::new(), &measured);
         if measured.len() < FEWEST_LANDMARKS {
             return Vec::new();
         }

@@ -20,7 +20,6 @@ use crate::store::{self, agents, measurements};
 use crate::strategy::learned::{CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach};
 use crate::strategy::{Candidate, Spread};
 
-use super::claims;
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
 pub(in crate::jobs) struct Known {
@@ -69,7 +68,7 @@ impl Known {
         // are not checked.
         let claimed: Vec<SiteId> = measured
             .iter()
-            .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
+            .filter(|(site, measured)| !suspicions.contains_key(site) && measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent)))
             .map(|(site, _)| *site)
             .collect();
         let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
@@ -85,7 +84,7 @@ impl Known {
                 of_it.crawls = believed_crawls(&map, &positions, &taught, measured, &of_it.crawls);
             }
             for site in claimed {
-                measured.entry(site).and_modify(|of_it| *of_it = claims::believed(&map, &positions, of_it));
+                measured.entry(site).and_modify(|of_it| *of_it = map.believed(&positions, of_it));
             }
             let near = |site: &SiteId| {
                 let network = crawled.get(site).and_then(|crawled| crawled.network);
@@ -156,7 +155,7 @@ fn believed_crawls(
     let said = |crawl: &CrawlObservation| (crawl.agent, residuals.probed(crawl.rtt));
     let claimed = crawls.iter().filter(|crawl| !by_landmark(crawl)).map(said);
     let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
-    let believed = claims::believed(map, positions, &all);
+    let believed = map.believed(positions, &all);
     crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
 }
 

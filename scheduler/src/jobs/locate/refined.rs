@@ -6,6 +6,7 @@
 //! numbers. The map is not stored, because a choice can be repeated from the predictions that its
 //! assignment stores.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use anyhow::Context;
 use sqlx::{PgConnection, Postgres, Transaction};
 use tokio::sync::Mutex;
 
-use crate::gnp::{Embedding, Mesh, PlainSwitches, Refined, RefinedSwitches, Tier};
-use crate::model::SiteId;
+use crate::gnp::trust;
+use crate::gnp::{Embedding, Mesh, PlainSwitches, Position, Refined, RefinedSwitches, Tier};
+use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::facts;
 use crate::store::measurements::MeshMeasurement;
 use crate::store::{embeddings, measurements};
@@ -28,6 +30,21 @@ pub struct CurrentMap {
     /// `None` if another kind of map was configured, or the mesh has too few data for a refined
     /// map. Distances are then predicted from the embedding.
     pub refined: Option<Refined>,
+}
+
+impl CurrentMap {
+    /// The measurements of a site that has only one location, without rejected claims.
+    pub(in crate::jobs) fn believed(
+        &self,
+        positions: &BTreeMap<AgentId, Position>,
+        measured: &[(AgentId, Rtt)],
+    ) -> Vec<(AgentId, Rtt)> {
+        let believed = trust::believed(self.embedding.landmarks(), self.refined.as_ref(), positions, measured);
+        for (agent, claim) in measured.iter().filter(|one| !believed.contains(one)) {
+            tracing::debug!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site was rejected");
+        }
+        believed
+    }
 }
 
 /// The newest map of this process.

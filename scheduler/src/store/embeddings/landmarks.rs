@@ -42,16 +42,6 @@ pub struct AbsentLandmark {
     pub away_for: Duration,
 }
 
-/// A connected agent that no other agent has reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnreachedAgent {
-    pub name: String,
-    /// `None` if the agent runs no beacon.
-    pub beacon_url: Option<String>,
-    /// The failure of the last attempt to measure the agent's beacon; `None` if no agent has tried.
-    pub failure: Option<String>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectedAgent {
     pub agent: AgentId,
@@ -121,26 +111,6 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
     .affected(conn)
     .await?;
     Ok(replaced > 0)
-}
-
-/// Connected agents that no other agent has measured, because they have no beacon or all attempts
-/// failed. Sorted by name.
-pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, Error> {
-    sqlx::query_as!(
-        UnreachedAgent,
-        r#"
-        select a.name, a.beacon_url,
-               (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
-                order by tried.measured_at desc limit 1) as failure
-        from agents a join sessions s on s.agent_id = a.id and s.state = 'active'
-        where not exists (
-            select from mesh_measurements known where known.agent_id = a.id and known.rtt_us is not null
-        )
-        order by a.name
-        "#,
-    )
-    .all(conn)
-    .await
 }
 
 /// The landmarks, in the order in which they were chosen.

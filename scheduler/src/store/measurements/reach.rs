@@ -1,4 +1,4 @@
-//! Reads which agents reach which beacons, for the display of the mesh.
+//! Reads which agents reach which beacons, and which agents no other agent has reached.
 
 use std::time::Duration;
 
@@ -15,6 +15,16 @@ use crate::store::types::Interval;
 /// Time after which a failed measurement of a beacon is repeated. If one of the two agents
 /// reconnects, the measurement is repeated sooner.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);
+
+/// A connected agent that no other agent has reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreachedAgent {
+    pub name: String,
+    /// `None` if the agent runs no beacon.
+    pub beacon_url: Option<String>,
+    /// The failure of the last attempt to measure the agent's beacon; `None` if no agent has tried.
+    pub failure: Option<String>,
+}
 
 /// Whether one agent reaches another's beacon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,6 +219,26 @@ impl std::fmt::Display for ReachFailure {
         }
         write!(f, "; `landfall agents reach {prober} {target}` shows details")
     }
+}
+
+/// Connected agents that no other agent has measured, because they have no beacon or all attempts
+/// failed. Sorted by name.
+pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, Error> {
+    sqlx::query_as!(
+        UnreachedAgent,
+        r#"
+        select a.name, a.beacon_url,
+               (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
+                order by tried.measured_at desc limit 1) as failure
+        from agents a join sessions s on s.agent_id = a.id and s.state = 'active'
+        where not exists (
+            select from mesh_measurements known where known.agent_id = a.id and known.rtt_us is not null
+        )
+        order by a.name
+        "#,
+    )
+    .all(conn)
+    .await
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::store::agents::drains::DrainResult;
 use crate::store::agents::enrolments::{AgentRequest, Enrolment, Name, Token};
 use crate::store::agents::refusals::Count;
 use crate::store::agents::sessions::{EndCause, NewestSession};
-use crate::store::embeddings::landmarks::{ChosenBy, Landmark, UnreachedAgent};
+use crate::store::embeddings::landmarks::{ChosenBy, Landmark};
 use crate::store::leases::ActiveLease;
+use crate::store::measurements::reach::UnreachedAgent;
 use crate::store::reports::events::Event;
 use crate::strategy::LoadLevel;
 
