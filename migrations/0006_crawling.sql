@@ -1,6 +1,6 @@
 -- Crawling: batches of tasks, the agents chosen for them, leases, and outcomes.
 
--- How agents are chosen for the tasks of a batch: in two passes, which each look for their own.
+-- How agents are chosen for the tasks of a batch. Each of the two ways has its own pass.
 create type choice_kind as enum (
     'alone',  -- for each task by itself
     'planned' -- for all of them together
@@ -8,36 +8,38 @@ create type choice_kind as enum (
 
 -- Batches: lists of sites that are crawled by one policy and one strategy.
 create table batches (
-    -- Its number.
+    -- The batch's identifier.
     id bigint primary key generated always as identity,
-    -- Its name, sorted as the names of agents.
+    -- The batch's name. Names are sorted by their bytes, like the names of agents.
     name text collate "C" not null constraint batches_name_unique unique,
-    -- How agents are chosen.
+    -- The strategy, by which agents are chosen for the batch's tasks.
     strategy text not null constraint batches_strategy_known check (strategy in (
         'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish'
     ) or strategy ~ '^gnp-top[1-9][0-9]?$'),
-    -- Which of the two ways that is.
+    -- Whether this strategy chooses agents for each task separately, or for all tasks together.
     choice choice_kind not null
         generated always as (case when strategy = 'earliest-finish' then 'planned'::choice_kind else 'alone'::choice_kind end) stored,
-    -- How far each site is crawled, and how: a `model::CrawlPolicy`; by default that of a scheduler
-    -- without a configuration.
+    -- The crawl policy, a `model::CrawlPolicy`. The default is the policy of a scheduler without a
+    -- configuration.
     policy jsonb not null default
         '{"max_pages": 200, "max_bytes": 67108864, "max_depth": 8, "max_hosts": 50, "max_duration_ms": 900000,
           "request_interval_ms": 1000, "shortest_interval_ms": 1000, "sitemaps": true, "store": true, "include": [],
           "exclude": [], "contact_url": null, "user_agent": null, "recrawl_interval_ms": null}',
-    -- Of the policy, what queries compute with: budgets of one crawl,
+    -- This column and the next five repeat fields of the policy for queries. The first three are
+    -- the budgets of one crawl.
     max_pages integer not null generated always as ((policy->>'max_pages')::integer) stored,
     max_bytes bigint not null generated always as ((policy->>'max_bytes')::bigint) stored, -- a budget, too
     max_duration_ms bigint not null generated always as ((policy->>'max_duration_ms')::bigint) stored, -- a budget, too
-    -- the number of discovered hosts that are stored of a site,
+    -- Maximum number of discovered hosts that are stored for a site.
     max_hosts integer not null generated always as ((policy->>'max_hosts')::integer) stored,
-    -- the least time between two requests to a small site,
+    -- Minimum time between two requests to a small site.
     request_interval_ms bigint not null generated always as ((policy->>'request_interval_ms')::bigint) stored,
-    -- and from the end of a site's crawl to its next round; null: there is none.
+    -- Time from the end of a site's crawl to the site's next round; null without recrawls.
     recrawl_interval_ms bigint generated always as ((policy->>'recrawl_interval_ms')::bigint) stored,
-    -- When it was made.
+    -- When the batch was created.
     created_at timestamptz not null default now(),
-    -- Since when it is being removed, in steps: nothing is added to it. Null: it is not.
+    -- When the removal of the batch began, which takes several steps. Nothing is added to the batch
+    -- meanwhile. Null if the batch is not being removed.
     removing_since timestamptz
 );
 
@@ -46,29 +48,29 @@ create type unmet_cause as enum (
     'take-no-work' -- the agents that meet them take no work
 );
 
--- Which agents may crawl a batch. A batch without a row may be crawled by every agent.
+-- Constraints of batches. A batch without a row may be crawled by every agent.
 create table batch_constraints (
     -- The batch.
     batch_id bigint primary key references batches (id),
-    -- The constraints, and what happens to a task that no enrolled agent may crawl: a
-    -- `constraints::Constraints`.
+    -- The constraints, a `constraints::Constraints`. They include what happens to a task that no
+    -- enrolled agent may crawl.
     constraints jsonb not null,
-    -- Why such tasks wait; null before one did.
+    -- Why tasks that no agent may crawl wait; null if no task has waited for this reason.
     unmet_cause unmet_cause,
-    -- How many agents each constraint excluded then: a `constraints::ExcludedAgents`.
+    -- Number of agents that each constraint excluded then, a `constraints::ExcludedAgents`.
     unmet_detail jsonb,
     constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
 );
 
--- What agents fetched for batches that have a quota, by the hour.
+-- Bytes that each agent fetched for each batch with a quota, by the hour.
 create table quota_spending (
     -- The batch, the agent, and when the hour began.
     batch_id bigint not null references batches (id) on delete cascade,
     agent_id bigint not null references agents (id), -- the agent
     hour timestamptz not null, -- the hour
-    -- Bytes of the outcomes that were accepted in it.
+    -- Number of bytes in the outcomes that were accepted in this hour.
     bytes bigint not null,
-    -- Crawls among them that fetched any.
+    -- Number of these outcomes with at least one byte.
     crawls bigint not null,
     primary key (batch_id, agent_id, hour)
 );
@@ -76,19 +78,19 @@ create index quota_spending_by_hour on quota_spending (hour);
 
 -- Answers to submissions: a repeated submission gets the first answer.
 create table submissions (
-    -- The key that the submitter drew.
+    -- The submission's idempotency key, which the client chose.
     idempotency_key text primary key,
-    -- The batch it was for.
+    -- The batch of the submission.
     batch_id bigint not null references batches (id),
-    -- Sites it added to the batch.
+    -- Number of sites that the submission added to the batch.
     added bigint not null,
-    -- Sites that were in the batch before.
+    -- Number of submitted sites that were already in the batch.
     already_present bigint not null,
-    -- Names that it held more than once.
+    -- Number of repeats in the submission, including different names of one site.
     duplicates bigint not null,
-    -- Sites in the batch after it.
+    -- Number of sites in the batch after the submission.
     batch_total bigint not null,
-    -- When it was answered.
+    -- When the submission was answered.
     created_at timestamptz not null default now()
 );
 create index submissions_by_time on submissions (created_at);
@@ -132,73 +134,73 @@ create type unmeasured_cause as enum (
     'silent'  -- no prober reported anything
 );
 
--- Tasks: one round of one site of one batch.
+-- Tasks: each is one round of one site of a batch.
 create table tasks (
-    -- Its number.
+    -- The task's identifier.
     id bigint primary key generated always as identity,
     -- The batch, the site, and the round from 1 on.
     batch_id bigint not null references batches (id),
     site_id bigint not null references sites (id), -- the site
     round integer not null default 1, -- the round
-    -- What was done about it.
+    -- The task's state.
     state task_state not null default 'submitted',
-    -- When it entered its state.
+    -- When the task entered this state.
     state_since timestamptz not null default now(),
-    -- Why it failed or was cancelled, for people; null otherwise. Nothing compares it.
+    -- Why the task failed or was cancelled, for operators; null otherwise. Never compared.
     reason text,
-    -- Why it failed or was cancelled; null otherwise.
+    -- Why the task failed or was cancelled; null otherwise.
     reason_kind reason_kind,
-    -- Why its site has no distance; null where it has, or was not measured yet.
+    -- Why no round trip to the site is known; null if one is known, or before the site is measured.
     unmeasured unmeasured_cause,
-    -- The prober's message about that: shown, never compared.
+    -- The prober's message about this cause, for operators. Never compared.
     unmeasured_detail text,
-    -- How its agent is chosen: its batch's, repeated for the indexes.
+    -- How the task's agent is chosen, as in the batch; repeated for the indexes.
     choice choice_kind not null default 'alone',
-    -- Whether it has a hold in `task_holds` that is not admitted: no agent is chosen for it.
+    -- Whether the task has a hold in `task_holds` and is not admitted. Then no agent is chosen.
     held boolean not null default false,
     -- The newest assignment; null before the first.
     assignment_id bigint,
-    -- The agent of that assignment while the task is assigned or leased, else null; kept by the
-    -- trigger below. What waits for an agent is looked up every second for every agent.
+    -- The agent of this assignment while the task is assigned or leased; null otherwise. A trigger
+    -- sets this column, because the tasks of every agent are looked up every second.
     agent_id bigint constraint tasks_agent_exists references agents (id),
     -- The token of the newest grant; 0 before the first.
     token bigint not null default 0,
-    -- Crawls of this round that crashed: the lease was lost with its agent, or the agent says that
-    -- the crawl panicked. After a few the task is given up, so that it does not take the fleet down
-    -- agent by agent.
+    -- Number of crawls of this round that crashed: the agent was lost, or reported that the crawl
+    -- panicked. After a few crashes the task fails, so that it cannot crash all agents.
     crashes integer not null default 0,
-    -- When the next round of this task was made; null: this is its newest round.
+    -- When the site's next round in the batch was made; null if this is the newest round.
     retried_at timestamptz,
-    -- When the next round is due; null while this one has not ended, where there is no next, and
-    -- once it was made.
+    -- When the next round is due. Null until this round has ended, if there is no next round, and
+    -- after the next round was made.
     recrawl_at timestamptz,
     constraint tasks_unique unique (batch_id, site_id, round),
     constraint tasks_held_are_located check (not held or state = 'located')
 );
 create index tasks_open on tasks (state, id) where state in ('submitted', 'measuring', 'located', 'assigned', 'leased');
 create index tasks_by_site on tasks (site_id);
--- Tasks that an agent can be chosen for. Those whose lease was lost come first (token > 0): an
--- operator has waited for them longest.
+-- Tasks for which an agent can be chosen. Tasks whose lease was lost (token > 0) come first,
+-- because an operator has waited longest for them.
 create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held and choice = 'alone';
--- The same batch by batch, as a plan may leave batches out.
+-- The same for planned tasks, by batch, because a plan may omit batches.
 create index tasks_to_plan on tasks (batch_id, (token = 0), id)
     where state = 'located' and not held and choice = 'planned';
--- Tasks of an agent in the order of grants, those whose lease was lost first; and how many it has.
+-- For granting an agent's tasks in order: tasks whose lease was lost come first. Also for counting
+-- an agent's tasks.
 create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
 -- Finds assigned tasks of a batch whose agent the batch excludes now.
 create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state = 'assigned';
--- Finds the active crawls of a batch: the long ones may be preempted once no task of it waits. There
--- are at most as many as the agents have slots.
+-- Finds the active crawls of a batch. Long crawls may be preempted if no task of the batch waits.
+-- There are at most as many active crawls as slots.
 create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
--- Counts the failed tasks of a batch, or of a time, without reading the others.
+-- For counting the failed tasks of a batch, or of a period, without reading other tasks.
 create index tasks_failed on tasks (batch_id, state_since) where state = 'failed' and retried_at is null;
 -- Finds tasks with a due next round without reading tasks whose round is not due yet.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
--- Finds rounds to delete: those that a newer round followed.
+-- For the job that deletes rounds some time after the next round was made.
 create index tasks_followed on tasks (retried_at) where retried_at is not null;
 
--- A trigger, so that no statement can forget it. A grant and a release leave the agent alone, and
--- cost nothing here.
+-- Sets `tasks.agent_id` by a trigger, so that no statement can forget it. The trigger does not run
+-- for grants and releases, because these do not change the agent.
 create function name_agent_of_task() returns trigger language plpgsql as $$
 begin
     new.agent_id = case when new.state in ('assigned', 'leased') then
@@ -235,35 +237,35 @@ create type wait_cause as enum (
     'no-map'             -- the map is about to be fitted
 );
 
--- Why no agent of the fleet can take a stage's work: one row per closed stage, so that no waiting
--- task is rewritten when this changes.
+-- Why no task can proceed in a stage; one row per closed stage. So a change of the cause updates
+-- one row, and no waiting task.
 create table stage_causes (
     -- The stage.
     stage wait_stage primary key,
-    -- Why it is closed.
+    -- Why the stage is closed.
     cause wait_cause not null,
-    -- Since when.
+    -- When the stage was closed for this cause.
     since timestamptz not null default now()
 );
 
--- Located tasks that must not be assigned yet, with a cause; at most one hold per task. A hold is
--- deleted when its cause has gone or the task changes its state.
+-- Holds: located tasks that must not be assigned yet, with the cause; at most one hold per task. A
+-- hold is deleted when its cause ends, or when the task changes its state.
 create table task_holds (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
-    -- Its batch and its site, repeated for the indexes.
+    -- The task's batch and site, repeated for the indexes.
     batch_id bigint not null references batches (id),
     site_id bigint not null references sites (id), -- the site
-    -- What it waits for.
+    -- Why the task is held.
     cause hold_cause not null,
-    -- The address, or network, where it waits for a place; null for other causes.
+    -- The address or network that permits no further crawl; null for other causes.
     address inet,
-    -- When the hold ends by itself; null where it does not.
+    -- When the hold ends by itself; null if it does not end by itself.
     until timestamptz,
-    -- Since when it waits.
+    -- When the hold for this cause began.
     since timestamptz not null default now(),
-    -- It is admitted to the address: an agent is chosen for it, and it keeps a place at the
-    -- address until its crawl begins there.
+    -- Whether the task is admitted to the address. An admitted task may be assigned, and counts as
+    -- a crawl at the address until its agent requests a permit.
     admitted boolean not null default false,
     constraint task_holds_at_an_address check ((cause = 'address') = (address is not null)),
     constraint task_holds_pauses_end check (cause <> 'pause' or until is not null),
@@ -274,31 +276,32 @@ create index task_holds_until on task_holds (until) where until is not null;
 create index task_holds_unmet on task_holds (batch_id, since, task_id) where cause = 'unmet';
 create index task_holds_of_site on task_holds (site_id, cause) where cause in ('breaker', 'confirming');
 
--- Sites whose circuit is open: requests to them failed without end. Their tasks are held until an
--- operator reopens them.
+-- Open circuits: sites to which too many requests in a row failed. The tasks of these sites are
+-- held until an operator reopens the circuits.
 create table open_circuits (
     -- The site.
     site_id bigint primary key references sites (id),
-    -- Since when.
+    -- When the circuit opened.
     since timestamptz not null default now(),
-    -- The agent whose crawl opened it.
+    -- The agent whose crawl opened the circuit.
     agent_id bigint not null references agents (id),
-    -- That agent's message, for people.
+    -- This agent's message, for operators.
     message text not null
 );
 
 -- Agents that a batch's constraints excluded when agents were chosen. Most assignments of a batch
 -- share one row.
 create table exclusions (
-    -- Its number.
+    -- The identifier of this set of excluded agents.
     id bigint primary key generated always as identity,
     -- The batch.
     batch_id bigint not null references batches (id),
     -- The excluded agents.
     agents bigint[] not null,
-    -- The constraint that excluded each, in the same order: country, carrier, tag:NAME or quota.
+    -- The constraint that excluded each agent, in the same order: country, carrier, tag:NAME or
+    -- quota.
     causes text[] not null,
-    -- When it was first used.
+    -- When the set was first used.
     created_at timestamptz not null default now(),
     constraint exclusions_parallel check (cardinality(agents) = cardinality(causes))
 );
@@ -326,41 +329,42 @@ create type fallback_cause as enum (
     'untrusted-map'      -- there is an alarm
 );
 
--- Choices of an agent for a task; a new choice is a new row. With the task in its key, a task's
--- newest choice is one of its own.
+-- Assignments: choices of an agent for a task. A new choice is a new row. The unique key includes
+-- the task, so that a task can only refer to its own assignments.
 create table assignments (
-    -- Its number.
+    -- The assignment's identifier.
     id bigint primary key generated always as identity,
     -- The task.
     task_id bigint not null references tasks (id),
-    -- The agent that was chosen.
+    -- The chosen agent.
     agent_id bigint not null references agents (id),
-    -- The strategy that chose; differs from the batch's where `fallback` is set.
+    -- The strategy that chose the agent. It differs from the batch's strategy if `fallback` is set.
     strategy text not null constraint assignments_strategy_known check (strategy in (
         'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish'
     ) or strategy ~ '^gnp-top[1-9][0-9]?$'),
-    -- The seed of the draw.
+    -- The seed of the random choice.
     seed bigint not null,
     -- The candidates, best first.
     candidates bigint[] not null,
-    -- Their round trips to the site, predicted and measured; null where unknown.
+    -- The candidates' round trips to the site, predicted and measured; null if unknown.
     predicted_us bigint[] not null,
     measured_us bigint[] not null, -- measured
-    -- Their load levels; null for one that was away.
+    -- The candidates' load levels; null for a candidate that could not get work.
     levels bigint[],
-    -- Agents that took work and were not excluded, candidates or not.
+    -- Number of agents that could get work and were not excluded, including non-candidates.
     available integer,
-    -- The agents that were excluded; null where none were.
+    -- The excluded agents; null if no agent was excluded.
     exclusions_id bigint constraint assignments_exclusions_exist references exclusions (id),
-    -- How long the crawl was predicted to take; null where the strategy does not predict it.
+    -- The predicted duration of the crawl; null if the strategy does not predict it.
     crawl_ms bigint constraint assignments_crawl_not_negative check (crawl_ms >= 0),
     -- Why this agent was chosen.
     cause assignment_cause not null default 'strategy',
-    -- Why the batch's own strategy could not be followed; null where it was.
+    -- Why the batch's strategy could not be followed; null if it was followed.
     fallback fallback_cause,
-    -- The details of the cause and of the fallback: `model::ChoiceReasons`; null where the strategy was followed.
+    -- The details of the cause and of the fallback, a `model::ChoiceReasons`; null if the strategy
+    -- was followed.
     detail jsonb,
-    -- When it was chosen.
+    -- When the agent was chosen.
     created_at timestamptz not null default now(),
     constraint assignments_of_task unique (task_id, id),
     constraint assignments_candidates_parallel check (
@@ -376,11 +380,11 @@ create index assignments_by_exclusions on assignments (exclusions_id) where excl
 alter table tasks add constraint tasks_assignment_exists
     foreign key (id, assignment_id) references assignments (task_id, id);
 
--- The progress of deleting former choices; exactly one row.
+-- The progress of the job that deletes former assignments; exactly one row.
 create table retention_progress (
-    -- Always true: the key of the only row.
+    -- Always true; as the primary key, it permits only one row.
     singleton boolean primary key default true constraint retention_progress_one_row check (singleton),
-    -- The newest assignment whose predecessors were deleted.
+    -- The newest assignment whose task's earlier assignments were deleted.
     assignment_id bigint not null default 0
 );
 insert into retention_progress default values;
@@ -397,27 +401,27 @@ create type lease_state as enum (
 create table leases (
     -- The task.
     task_id bigint not null references tasks (id),
-    -- The fence: rises by one per grant of the task.
+    -- The fencing token. Each grant of the task increases the token.
     token bigint not null,
     -- The task's site, repeated for `leases_one_per_site`.
     site_id bigint not null references sites (id),
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- Its session; another one when its agent reconnects and goes on. No foreign key: a session that
-    -- ended is deleted before its leases.
+    -- The agent's session, which changes if the agent reconnects and keeps the lease. This is no
+    -- foreign key, because an ended session is deleted before its leases.
     session_id bigint not null,
-    -- Whether it may crawl, or how it ended.
+    -- Whether the lease is active, or how it ended.
     state lease_state not null default 'active',
-    -- The address, or the network of one, that the crawl sends requests to; null until its agent
-    -- has a permit for it.
+    -- The address or network to which the crawl sends requests; null until the agent gets a permit
+    -- for this address.
     address inet,
-    -- When it was granted.
+    -- When the lease was granted.
     granted_at timestamptz not null default now(),
-    -- When it ended; null while it is active.
+    -- When the lease ended; null while it is active.
     ended_at timestamptz,
-    -- When the revocation was sent to its agent; null until then, and for leases not revoked.
+    -- When the revocation was sent to the agent; null until then, and if the lease was not revoked.
     revocation_sent_at timestamptz,
-    -- The message of the crash, from the agent; null if the crawl did not crash.
+    -- The agent's message about the crash of the crawl; null if the agent reported no crash.
     crash text,
     primary key (task_id, token)
 );
@@ -426,37 +430,37 @@ create unique index leases_one_per_site on leases (site_id) where state = 'activ
 create index leases_active_by_agent on leases (agent_id) where state = 'active';
 create index leases_active_by_session on leases (session_id) where state = 'active';
 create index leases_at_address on leases (address) where state = 'active' and address is not null;
--- A session looks up every second what it has not sent to its agent yet.
+-- For looking up a session's unsent revocations, which happens every second.
 create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
 
--- The progress of active crawls, so that another agent can resume one instead of beginning again.
+-- Checkpoints: the saved progress of active crawls, with which another agent can resume a crawl.
 create table checkpoints (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
-    -- The token of the lease whose agent sent it.
+    -- The token of the lease whose agent sent the checkpoint.
     token bigint not null,
-    -- Pages fetched so far, by all agents that had the task.
+    -- Number of pages that all agents of the task have fetched so far.
     pages integer not null,
-    -- The state of the crawl, deflated; only agents read it.
+    -- The state of the crawl, compressed by deflate. Only agents read it.
     state bytea not null constraint checkpoints_at_most_a_megabyte check (octet_length(state) <= 1048576),
-    -- When it was stored.
+    -- When the checkpoint was stored.
     saved_at timestamptz not null default now(),
-    -- The least time between two requests at the moment; null from agents that do not say.
+    -- The present minimum time between two requests; null if the agent did not report it.
     interval_ms bigint,
-    -- Until when no request is sent to the site; null without a pause.
+    -- The time until which no request is sent to the site; null without a pause.
     paused_until timestamptz,
     -- Number of refused requests (429, 503) since the rate was last raised.
     turned_away integer not null default 0,
-    -- Number of requests that failed in a row; at a limit the breaker opens and the crawl ends.
+    -- Number of requests that failed in a row. At a limit the circuit opens and the crawl ends.
     failed_in_a_row integer not null default 0,
-    -- Requests of the last minute.
+    -- Number of requests in the last minute.
     recent_requests integer not null default 0,
-    -- Number of these that failed.
+    -- Number of these requests that failed.
     recent_errors integer not null default 0,
-    -- The newest error, a sentence; empty when there was none.
+    -- The newest error, as a sentence; empty if there was none.
     last_error text not null default ''
 );
--- It is deflated already.
+-- The state is already compressed.
 alter table checkpoints alter column state set storage external;
 
 -- How a crawl ended.
@@ -467,71 +471,70 @@ create type outcome_kind as enum (
     'unreachable' -- its start page was not reached
 );
 
--- The budget that cut a crawl.
+-- The budget that truncated a crawl.
 create type crawl_budget as enum ('pages', 'bytes', 'duration', 'depth');
 
--- What a finished crawl reported; at most one per task.
+-- Outcomes: agents' reports of ended crawls; at most one per task.
 create table outcomes (
     -- The task.
     task_id bigint primary key references tasks (id),
-    -- The token of the lease it ended.
+    -- The token of the lease that the outcome ended.
     token bigint not null,
     -- The agent that crawled.
     agent_id bigint not null references agents (id),
     -- How the crawl ended.
     kind outcome_kind not null,
-    -- The budget that cut it; null unless it is truncated.
+    -- The budget that truncated the crawl; null unless the crawl was truncated.
     budget crawl_budget,
-    -- Pages and bytes that were fetched, and requests that failed.
+    -- Number of fetched pages, of fetched bytes, and of failed requests.
     pages integer not null,
     bytes bigint not null, -- the bytes
     errors integer not null, -- the failed requests
-    -- Pages fetched once more, because the agent that had fetched them could not hand over all its
-    -- state.
+    -- Number of pages fetched again, because the checkpoint of the former agent was incomplete.
     refetched integer not null default 0,
-    -- Links left out because they lead into traps.
+    -- Number of links that were omitted because they lead into traps.
     trapped integer not null default 0,
     -- When the crawl began, by the agent's clock.
     started_at timestamptz not null,
-    -- How long it took, by the agent's clock.
+    -- The duration of the crawl, by the agent's clock.
     duration_ms bigint not null,
-    -- Median time to first byte on warm connections; null when none was seen.
+    -- The median time to the first byte on warm connections; null if no such time was observed.
     rtt_us bigint,
-    -- The agent's message, for people; empty when there is none.
+    -- The agent's message, for operators; empty if there is none.
     message text not null default '',
-    -- When it was accepted.
+    -- When the outcome was accepted.
     accepted_at timestamptz not null default now(),
     constraint outcomes_of_a_lease foreign key (task_id, token) references leases (task_id, token)
 );
--- The lengths of an agent's newest crawls predict how soon its slots are free.
+-- For reading the durations of an agent's newest crawls, which predict when slots become free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
--- The other sites to which pages of a batch's sites link, by each site's newest crawl that found
--- anything; at most the policy's `max_hosts` of a site.
+-- Discovered hosts: other sites to which a crawled site links, as found by the site's newest crawl
+-- that found any host. At most the policy's `max_hosts` are stored per site.
 create table discovered_hosts (
     -- The batch.
     batch_id bigint not null references batches (id),
-    -- The other site's name, canonical as `sites.name`. It need not be a site here.
+    -- The other site's name, in canonical spelling like `sites.name`. It may be missing in `sites`.
     host text collate "C" not null,
-    -- The site whose pages link to it.
+    -- The site whose pages link to this host.
     site_id bigint not null references sites (id),
-    -- When the first outcome that named it was accepted.
+    -- When the first outcome that contains this host was accepted.
     found_at timestamptz not null default now(),
-    -- The report reads a batch's hosts in order of name, and from this index alone.
+    -- The report reads a batch's hosts in order of their names, from this index alone.
     primary key (batch_id, host, site_id) include (found_at)
 );
--- A site's later round replaces its hosts, and a batch is removed site by site.
+-- For replacing a site's hosts after a later round, and for removing a batch site by site.
 create index discovered_hosts_by_site on discovered_hosts (site_id, batch_id);
 
--- The progress of batches, kept up to date by what changes, because a batch may have a million tasks.
--- Each statement that changes tasks adds a row of differences; a job adds these rows up. Readers use the
--- view `batch_progress`, which is exact at any time.
+-- The progress of batches. It is stored as sums, because a batch may have a million tasks. Each
+-- statement that changes tasks inserts a row of differences. A job adds these rows to the sums.
+-- Readers use the view `batch_progress`, which is always exact.
 
--- The sums that the job has made: for each batch, its newest rounds by state.
+-- The sums: for each batch, the number of its newest rounds by state.
 create table batch_totals (
     -- The batch.
     batch_id bigint primary key references batches (id) on delete cascade,
-    -- Tasks in each state.
+    -- Number of tasks in each state.
     submitted bigint not null,
     measuring bigint not null, -- tasks
     located bigint not null, -- tasks
@@ -540,21 +543,21 @@ create table batch_totals (
     done bigint not null, -- tasks
     failed bigint not null, -- tasks
     cancelled bigint not null, -- tasks
-    -- Of the done tasks, those whose crawl was truncated.
+    -- Number of done tasks whose crawl was truncated.
     truncated bigint not null,
-    -- Pages and bytes of their outcomes.
+    -- Number of pages and bytes in the tasks' outcomes.
     pages bigint not null,
     bytes numeric not null -- of the outcomes, too; an agent may report any number
 );
 
--- Differences that are not in the sums yet. It has no key and no foreign key: a statement that changes
--- tasks waits for nothing here.
+-- Differences that are not in the sums yet. The table has no key and no foreign key, so that
+-- statements that change tasks do not wait for locks here.
 create table batch_changes (
     -- The batch.
     batch_id bigint not null,
     -- When the change was made.
     at timestamptz not null default now(),
-    -- What is added to each sum.
+    -- The difference that is added to each sum.
     submitted bigint not null default 0,
     measuring bigint not null default 0, -- as in batch_totals
     located bigint not null default 0, -- as in batch_totals
@@ -566,27 +569,27 @@ create table batch_changes (
     truncated bigint not null default 0, -- as in batch_totals
     pages bigint not null default 0, -- as in batch_totals
     bytes numeric not null default 0, -- as in batch_totals
-    -- Crawls that ended: 0 if the row only moves tasks.
+    -- Number of ended crawls; 0 if the row only contains changes of states.
     crawls bigint not null default 0
 );
 
--- What the crawls that ended in a minute fetched, for rates and for throughput over time. A round that is
--- crawled again stays counted.
+-- Totals of the crawls that ended in each minute, for rates and for throughput over time. A round
+-- is still counted after the next round was made.
 create table batch_minutes (
     -- The batch, and when the minute began.
     batch_id bigint not null references batches (id) on delete cascade,
     minute timestamptz not null, -- the minute
-    -- Crawls that ended in it.
+    -- Number of crawls that ended in this minute.
     crawls bigint not null,
-    -- Pages and bytes of these crawls.
+    -- Number of pages and bytes of these crawls.
     pages bigint not null,
     bytes numeric not null, -- of these crawls, too
     primary key (batch_id, minute)
 );
--- Minutes are deleted some time later, and status reads the last few.
+-- For deleting old minutes, and for reading the last few minutes.
 create index batch_minutes_by_time on batch_minutes (minute);
 
--- Each batch's newest rounds by state.
+-- The number of each batch's newest rounds by state.
 create view batch_progress as
 select b.id as batch_id,
        (coalesce(t.submitted, 0) + coalesce(c.submitted, 0))::bigint as submitted,
@@ -610,7 +613,7 @@ left join (
     group by batch_id
 ) c on c.batch_id = b.id;
 
--- Tasks that were made count as added to their state, tasks that were removed as taken from it.
+-- Adds inserted tasks to the number of tasks in their state, and subtracts deleted tasks.
 create function count_tasks() returns trigger language plpgsql as $$
 declare
     n bigint = case tg_op when 'INSERT' then 1 else -1 end;
@@ -652,7 +655,7 @@ begin
         group by batch_id
     ) difference
     where (submitted, measuring, located, assigned, leased, done, failed, cancelled) <> (0, 0, 0, 0, 0, 0, 0, 0);
-    -- A round that is followed by another one takes its outcome with it.
+    -- The outcome of a round no longer counts after the next round was made.
     if exists (select from after where retried_at is not null) then
         insert into batch_changes (batch_id, truncated, pages, bytes)
         select after.batch_id, -count(*) filter (where o.kind = 'truncated'), -sum(o.pages), -sum(o.bytes)
@@ -679,57 +682,57 @@ end $$;
 create trigger outcomes_counted after insert on outcomes
 referencing new table as made for each statement execute function count_outcomes();
 
--- Active crawls whose lease was preempted, because another agent would end them sooner. A task is
--- preempted at most once, so that no crawl moves back and forth.
+-- Preemptions of leases, because another agent would end the crawl sooner. A task is preempted at
+-- most once, so that no crawl moves back and forth.
 create table preemptions (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
     -- The token of the preempted lease.
     token bigint not null,
-    -- The agent of that lease.
+    -- The agent of the preempted lease.
     agent_id bigint not null references agents (id),
-    -- The agent that was predicted to end the crawl sooner. An agent is chosen anew once the
-    -- lease is handed back.
+    -- The agent that was predicted to end the crawl sooner. When the lease is released, an agent is
+    -- chosen again.
     to_agent_id bigint not null references agents (id),
-    -- The predicted remaining time at this agent, and at the other one with the handover.
+    -- The predicted remaining time at the present agent, and at the other agent with the handover.
     here_ms bigint not null,
     there_ms bigint not null, -- at the other agent
-    -- When it was decided.
+    -- When the preemption was decided.
     asked_at timestamptz not null default now(),
-    -- When it was sent to the agent, on the session that has the lease; null until then.
+    -- When the preemption was sent to the agent, on the lease's session; null until then.
     sent_at timestamptz,
     constraint preemptions_of_a_lease foreign key (task_id, token) references leases (task_id, token) on delete cascade
 );
--- A session looks up every second what it has not sent to its agent yet.
+-- For looking up an agent's unsent preemptions, which happens every second.
 create index preemptions_unsent on preemptions (agent_id) where sent_at is null;
--- Finds slots reserved for crawls that were preempted lately.
+-- Finds slots reserved for crawls that were preempted recently.
 create index preemptions_newest on preemptions (asked_at);
 
 -- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
--- All tasks of a site share the newest one; tasks that wait for it are held.
+-- All tasks of a site share the newest confirmation. Tasks that wait for a confirmation are held.
 create table confirmations (
     -- The site.
     site_id bigint primary key references sites (id),
-    -- When it was requested.
+    -- When the confirmation was requested.
     wanted_at timestamptz not null default now(),
-    -- When it began; null until its agents are chosen.
+    -- When the confirmation began; null until its confirmers are chosen.
     began_at timestamptz,
-    -- When all agents had answered or their time was up; null while an answer is awaited.
+    -- When all confirmers had answered or the time limit had passed; null until then.
     ended_at timestamptz
 );
 create index confirmations_wanted on confirmations (wanted_at, site_id) where began_at is null and ended_at is null;
 create index confirmations_open on confirmations (began_at) where began_at is not null and ended_at is null;
 
--- The agents that a confirmation asks, one after another; none when no agent can be nearer than
--- those that have measured.
+-- Confirmers: the agents that measure a site for a confirmation, one after another. There are none
+-- if no agent can be nearer than the agents that have already measured the site.
 create table confirmers (
     -- The site.
     site_id bigint not null references confirmations (site_id) on delete cascade,
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- When it was ordered to measure, the last time; null before.
+    -- When the agent was last ordered to measure; null before the first order.
     asked_at timestamptz,
-    -- When its measurement or its failure was seen; null until then.
+    -- When the agent's measurement or failure was found; null until then.
     answered_at timestamptz,
     primary key (site_id, agent_id)
 );

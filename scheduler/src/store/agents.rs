@@ -92,12 +92,13 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!: Unsigned<u32>",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
-               -- It asks again every few seconds.
+               -- A second process of the agent connects again every few seconds. If the last
+               -- refusal is older, this process is gone.
                (select r.last_at from refusals r
                 where r.agent_id = a.id and r.kind = $2 and r.last_at > now() - interval '2 minutes') as twin_at
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
-        -- One pass over the mesh; asked per agent it would be one each.
+        -- Scans the mesh once for all agents. A subquery would scan it once per agent.
         left join (
             select agent_id, count(*) as times from mesh_measurements where rtt_us is not null group by agent_id
         ) reached on reached.agent_id = a.id

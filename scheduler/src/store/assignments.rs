@@ -77,15 +77,16 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
                a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.disconnected as "disconnected?"
         from tasks t
         join batches b on b.id = t.batch_id
-        -- Whose turn at its address had not come is chosen for anew: its agent was not to blame.
+        -- A task with a hold here is admitted to its address. Its former choice is ignored, because
+        -- the former agent did not cause the hold.
         left join assignments c on c.id = t.assignment_id
             and not exists (select from task_holds h where h.task_id = t.id)
         left join agents a on a.id = c.agent_id
-        -- `offset 0`: looked up for each task, by index.
+        -- `offset 0` forces a lookup by index for each task, instead of a join.
         left join lateral (
             select l.state, l.crash is not null as crashed,
                    s.end_cause
-            -- A session that ended long ago is deleted before its leases.
+            -- This is a left join, because an ended session is deleted before its leases.
             from leases l left join sessions s on s.id = l.session_id
             where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
             offset 0

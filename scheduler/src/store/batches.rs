@@ -229,7 +229,7 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
                p.truncated as "truncated!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
                p.cancelled as "cancelled!: Unsigned<u64>", p.pages as "pages!: Unsigned<u64>",
                p.bytes as "bytes!: Unsigned<u64>",
-               -- Without an interval no task is due again, and a million of them need not be read.
+               -- Without a recrawl interval no recrawl is due, so the tasks need not be read.
                case when b.recrawl_interval_ms is not null then (
                    select min(t.recrawl_at) from tasks t where t.batch_id = b.id and t.retried_at is null
                ) end as next_recrawl

@@ -335,7 +335,7 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     sqlx::query!(
         r#"
         insert into agent_placements (epoch, agent_id, coordinate, fit_error)
-        -- Postgres has no array of arrays of free length: the coordinates come one after another.
+        -- `$4` contains all coordinates in sequence, because Postgres has no arrays of arrays.
         select $1, agent_id, ($4::double precision[])[(place - 1) * $5 + 1 : place * $5], fit_error
         from unnest($2::bigint[], $3::double precision[]) with ordinality as placed (agent_id, fit_error, place)
         "#,

@@ -99,7 +99,7 @@ mod tests {
     async fn every_word_of_an_enum_of_the_schema_is_known(pool: PgPool) {
         let words: Vec<(String, String)> = sqlx::query_as(
             "select t.typname::text, e.enumlabel::text from pg_enum e join pg_type t on t.oid = e.enumtypid
-             -- No statement reads these.
+             -- No statement returns values of these types.
              where t.typname not in ('assignment_cause', 'choice_kind', 'fallback_cause', 'position_source')",
         )
         .fetch_all(&pool)

@@ -126,7 +126,7 @@ pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashM
         join sessions s on s.agent_id = a.id and s.id = asking.session_id
         where s.state = 'active' and s.paused is null and a.draining_since is null
         order by a.id
-        -- Not against those that assign to it meanwhile: these only hold its key.
+        -- This lock permits concurrent assignments to the agent, because these lock only the key.
         for no key update of a for share of s
         "#,
         &agents,
@@ -147,18 +147,20 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
     let rows = sqlx::query!(
         r#"
         with chosen as (
-            -- Above what was given out before a restore, which nobody remembers.
+            -- The token is higher than all tokens granted before a restore, because the restored
+            -- database does not contain all of these.
             select t.id, t.site_id, greatest(t.token, (select coalesce(max(floor), 0) from restores)) + 1 as token,
                    free.agent_id, free.session_id
             from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as free (agent_id, session_id, slots)
-            -- An array, though rows would do: a limit that differs by row is taken for a tenth of all that wait, and then what follows
-            -- is planned as joins with whole tables.
+            -- Without the array, the planner expects a limit from a column to return a tenth of all
+            -- waiting tasks. It then joins whole tables.
             cross join lateral unnest(array(
                 select w from tasks w
                 where w.state = 'assigned' and w.agent_id = free.agent_id
-                  -- `offset 0`: looked up for each task, by index. Else it is joined, and every active lease is read for every task.
+                  -- `offset 0` forces a lookup by index for each task. A join would read every
+                  -- active lease for every task.
                   and not exists (select from leases l where l.site_id = w.site_id and l.state = 'active' offset 0)
-                -- Those first whose lease was lost: they have waited before.
+                -- Tasks whose lease was lost come first, because they have waited before.
                 order by w.token = 0, w.id
                 limit free.slots
                 for update skip locked
@@ -166,7 +168,8 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
         ), granted as (
             insert into leases (task_id, token, site_id, agent_id, session_id)
             select id, token, site_id, agent_id, session_id from chosen
-            -- Another batch's task of the same site may have been granted in between: it waits its turn.
+            -- Another batch's task of the same site may have got a lease in the meantime. This task
+            -- then stays assigned.
             on conflict (site_id) where state = 'active' do nothing
             returning task_id, token, agent_id
         ), moved as (
@@ -290,7 +293,8 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"
-        -- From one session that holds leases to the next, by index: of those of active sessions, most often all, none is read.
+        -- Finds each next session with leases by index. Most leases belong to active sessions, and
+        -- are not read.
         with recursive holding (session_id) as (
             select min(session_id) from leases where state = 'active'
             union all
@@ -300,7 +304,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
         select l.task_id as "task_id!", l.token as "token!"
         from holding
         join sessions s on s.id = holding.session_id and s.state <> 'active'
-        -- `offset 0`: else all active leases are read, and joined.
+        -- `offset 0` prevents a join, which would read all active leases.
         cross join lateral (
             select task_id, token from leases where session_id = s.id and state = 'active' offset 0
         ) l

@@ -204,7 +204,7 @@ async fn upsert_beacon(
         on conflict (prober_id, agent_id) do update
         set rtt_us = excluded.rtt_us, answered = excluded.answered, lost = excluded.lost,
             failure = excluded.failure, measured_at = excluded.measured_at,
-            -- What went before the newest is kept beside it: the last success of a failure, the last failure of a success.
+            -- A failure keeps the last success, and a success keeps the last failure.
             cause = coalesce(excluded.cause, mesh_measurements.cause),
             said = coalesce(excluded.said, mesh_measurements.said),
             failed_at = coalesce(excluded.failed_at, mesh_measurements.failed_at),

@@ -96,7 +96,7 @@ pub async fn heard(
                                       else greatest(since - $2::interval, doubted_at) end
               and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         ), heard as (
-            -- One row a site and prober, so that counting them is enough.
+            -- `known` has at most one row per site and prober, so the rows can be counted.
             select site_id, min(since) as since from known
             where prober_id = any($1)
             group by site_id

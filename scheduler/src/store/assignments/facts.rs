@@ -167,7 +167,7 @@ pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Er
         join assignments c on c.id = t.assignment_id and c.agent_id = newest.agent_id
         where here.state = 'active' and newest.rtt_us is not null
           and here.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
-          -- Where a site stands in several places a crawl says where it was served from that time.
+          -- A crawl of a site in several places shows only the place that served this crawl.
           and not exists (select from site_verdicts v where v.site_id = s.id and v.suspect)
         "#,
         CRAWLS_LEARNED,

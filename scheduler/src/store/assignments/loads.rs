@@ -121,7 +121,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
                     select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
                 ) counted) as "waiting!: Unsigned<u32>",
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!: Unsigned<u32>",
-               -- Held by crawls that end, or by outcomes that nobody acknowledges.
+               -- Slots that the agent cannot use, for example while outcomes are not acknowledged.
                greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!: Unsigned<u32>",
                paced.crawls as "crawls!", paced.took_ms as "took_ms!"
         from agents a
@@ -200,9 +200,9 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
         cross join lateral (
             select t.id, t.site_id, t.batch_id, t.assignment_id from tasks t
             where t.agent_id = queue.agent_id and t.state = 'assigned'
-              -- `offset 0`: looked up by index, as where leases are granted.
+              -- `offset 0` forces a lookup by index for each task, as in `leases::choose`.
               and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
-            -- The end of its turn, by the index that keeps it.
+            -- The reverse order of grants, which the index `tasks_in_turn` provides.
             order by t.token = 0 desc, t.id desc
             limit $2
         ) t

@@ -60,12 +60,12 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
             select a.id from agents a
             where a.draining_since is not null
                or not exists (select from there where there.agent_id = a.id)
-               -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
-               -- up, the line is broken and not the agents, and nobody else would have the tasks.
+               -- Leased tasks stay until the session expires. Assigned tasks stay if all agents are
+               -- disconnected: probably the network failed, and no other agent can get the tasks.
                or exists (select from there where there.agent_id = a.id and disconnected_at <= now() - $2::interval)
                   and exists (select from there where disconnected_at is null)
         )
-        -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
+        -- Looks up each unavailable agent's tasks by index, and reads no task of other agents.
         select t.id as "id!: TaskId"
         from unavailable cross join lateral (
             select id from tasks

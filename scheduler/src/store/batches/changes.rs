@@ -156,7 +156,8 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
         select t.id
         from tasks t join sites s on s.id = t.site_id
         where t.batch_id = $1 and t.state = 'failed' and t.retried_at is null
-          -- The `or` keeps this from becoming a join, which for a batch thought small compares each task with each.
+          -- The `or` prevents a join. If the planner underestimated the batch, a join would
+          -- compare each task with every other task.
           and (s.alias_of is null or not exists (
               select from tasks k
               where k.batch_id = $1 and k.site_id = s.alias_of and k.retried_at is null

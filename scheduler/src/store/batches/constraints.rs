@@ -25,7 +25,7 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
             r#"
             insert into batch_constraints (batch_id, constraints)
             select $1, $2::jsonb
-            -- A submission adds a task at least: without one the batch is being made.
+            -- Every submission adds a task, so a batch without tasks is being created.
             where not exists (select from tasks where batch_id = $1)
             on conflict (batch_id) do nothing
             "#,
@@ -81,7 +81,7 @@ pub async fn spending(
         r#"
         select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>", sum(crawls)::bigint as "crawls!: Unsigned<u64>"
         from quota_spending
-        -- An hour counts until all of it is a day ago.
+        -- An hour counts until 24 hours after its end.
         where batch_id = any($1) and hour > now() - interval '25 hours'
         group by batch_id, agent_id
         "#,
@@ -142,7 +142,7 @@ pub(in crate::store) async fn add_spending(
         r#"
         insert into quota_spending as spent (batch_id, agent_id, hour, bytes, crawls)
         select t.batch_id, crawl.agent_id, date_trunc('hour', now()),
-               -- An agent may report any number; the sum of a few need not fit.
+               -- An agent may report any number, so the sum may not fit into a bigint.
                least(sum(crawl.bytes), 9223372036854775807)::bigint, count(*) filter (where crawl.bytes > 0)
         from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as crawl (task_id, agent_id, bytes)
         join tasks t on t.id = crawl.task_id

@@ -239,8 +239,8 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
             select $1, site_id, case when b.strategy = any($3) then 'submitted'::task_state else 'located' end, b.choice
             from unnest($2::bigint[]) with ordinality as listed (site_id, position)
             cross join (select strategy, choice from batches where id = $1) b
-            -- A batch has a site once, whatever round it is in. As `not exists` this would be a join, and the planner, who takes a
-            -- new batch for empty, would compare every site with all of its tasks.
+            -- The planner would turn `not exists` into a join. It expects a new batch to be empty,
+            -- so the join would compare every site with all tasks of the batch.
             where (select id from tasks t where t.batch_id = $1 and t.site_id = listed.site_id order by t.round limit 1) is null
             order by position
             on conflict (batch_id, site_id, round) do nothing

@@ -26,7 +26,7 @@ pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
         with taken as (
             delete from batch_changes returning *
         ), known as (
-            -- The others belong to batches that were removed.
+            -- Drops differences of batches that were removed.
             select taken.* from taken join batches on batches.id = taken.batch_id
         ), by_minute as (
             insert into batch_minutes as m (batch_id, minute, crawls, pages, bytes)
@@ -88,7 +88,7 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                u.submitted + u.measuring + u.located + u.assigned + u.leased as "open!: Unsigned<u64>",
                u.done + u.failed + u.cancelled as "ended!: Unsigned<u64>", u.failed as "failed!: Unsigned<u64>",
                u.leased as "leased!: Unsigned<u64>",
-               -- Counted only where a task was without an eligible agent, and only so far.
+               -- Counts only if the batch ever had an unmet task, and only up to a limit.
                case when exists (
                    select from batch_constraints c where c.batch_id = u.id and c.unmet_cause is not null
                ) then (
@@ -98,7 +98,7 @@ pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<Batc
                ) else 0 end as "unmet!: Unsigned<u64>",
                coalesce(recent.crawls, 0)::float8 as "crawls!", coalesce(recent.bytes, 0)::float8 as "bytes!",
                recent.since as "since: Interval", u.max_duration_ms as "max_duration_ms!: Millis",
-               -- The minute is that of the end, so that it may begin before it.
+               -- The end of the present minute is in the future, so the difference may be negative.
                greatest(now() - coalesce(
                    (select max(at) from batch_changes where batch_id = u.id and crawls > 0),
                    (select max(minute) + interval '1 minute' from batch_minutes where batch_id = u.id), u.created_at

@@ -78,15 +78,15 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
         select a.id as agent, a.name, now() - ended.at as "away_for!: Interval"
         from landmarks l
         join agents a on a.id = l.agent_id
-        -- Until it expires a session may be renewed; every start of a scheduler puts that off, so that an outage of the
-        -- scheduler is nobody's absence.
+        -- A session counts as ended at `expires_at`. A new leader of reap extends sessions,
+        -- so an outage of all schedulers does not count as absence of an agent.
         cross join lateral (
             select greatest(l.chosen_at, max(s.expires_at)) as at from sessions s where s.agent_id = a.id
         ) ended
         where l.elected
           and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
-          -- One that was removed will not come back. A fleet that was stopped with its scheduler is to be given as long from when that is
-          -- back as it has otherwise: with nobody to come back to nobody stays away.
+          -- A removed agent does not return. Time before the present term does not count, because
+          -- agents cannot renew sessions while no scheduler runs.
           and (a.removed_at is not null or greatest(
               ended.at, (select t.taken_at from terms t where t.role = 'fit')
           ) < now() - $1::interval)

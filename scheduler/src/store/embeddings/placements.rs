@@ -56,7 +56,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[LocatedSite]) -> Result<
     sqlx::query!(
         r#"
         insert into site_placements (site_id, epoch, coordinate, fit_error)
-        -- The coordinates come one after another, as in `embeddings`.
+        -- `$4` contains all coordinates in sequence.
         select site_id, epoch, ($4::double precision[])[(place - 1) * $5 + 1 : place * $5], fit_error
         from unnest($1::bigint[], $2::bigint[], $3::double precision[])
              with ordinality as located (site_id, epoch, fit_error, place)
@@ -64,7 +64,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[LocatedSite]) -> Result<
         on conflict (site_id) do update
         set epoch = excluded.epoch, coordinate = excluded.coordinate, fit_error = excluded.fit_error,
             idle = false, located_at = now()
-        -- A pass that began before a take-over must not undo one that began after it.
+        -- A pass of a former leader must not replace placements in a newer embedding.
         where site_placements.epoch <= excluded.epoch
         "#,
         &sites,

@@ -62,8 +62,8 @@ pub async fn save(
         join leases l on l.task_id = t.id and l.token = t.token
         where t.id = $1 and t.state = 'leased' and t.token = $2
           and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
-        -- The lease must not end meanwhile, or what is removed with it would come back. Whoever ends one holds its task first: in
-        -- the other order the two would wait for each other.
+        -- The lease must not end before the insert, because its end may delete the checkpoint. The
+        -- task is locked, because transactions that end a lease also lock its task first.
         for share of t
         on conflict (task_id) do update
         set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now(),

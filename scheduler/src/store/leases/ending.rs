@@ -76,12 +76,12 @@ pub(in crate::store) async fn end(
             from held
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               and ($5::bigint is null or l.agent_id = $5)
-              -- Meanwhile the agent of a lost one may have come back and taken it into a new session.
+              -- Meanwhile the agent may have reconnected and bound the lease to its new session.
               and ($3::lease_state <> 'expired' or exists (select from sessions s where s.id = l.session_id and s.state <> 'active'))
             returning l.task_id, l.agent_id, l.session_id
         ), counted as (
             select e.task_id, e.agent_id,
-                   -- An agent that said goodbye, was removed or only connected anew did not crash.
+                   -- An agent that left, was removed or only reconnected did not crash.
                    case when $4 is not null or $3 = 'expired' and s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
             from ended e join sessions s on s.id = e.session_id
         ), judged as (

@@ -59,7 +59,8 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
                    where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
                ) as "crashed_at!: Vec<AgentId>"
         from batches b
-        -- `offset 0`: batch by batch, and looked up by index. Else all leased tasks and all leases are read, whatever their strategy.
+        -- `offset 0` forces lookups by index for each batch. Joins would read the leased tasks and
+        -- leases of all strategies.
         cross join lateral (
             select id, batch_id, token, assignment_id from tasks
             where tasks.batch_id = b.id and tasks.state = 'leased' offset 0
@@ -75,7 +76,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
           and not exists (
               select from task_holds w where w.cause = 'address' and w.address = l.address and not w.admitted offset 0
           )
-        -- As `strategy::schedule` expects it.
+        -- The remaining time, as in `strategy::schedule::remaining`.
         order by greatest(
             coalesce(c.crawl_ms, 0) / 1000.0 - extract(epoch from now() - l.granted_at),
             0.3 * extract(epoch from now() - l.granted_at)

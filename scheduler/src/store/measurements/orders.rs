@@ -105,7 +105,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         with taken as (
             update measurement_orders set session_id = $2
             where prober_id = $1 and session_id is null and expires_at > now()
-              -- A stream that outlived its session must not swallow the orders of the one that took its place.
+              -- The open stream of an ended session must not take the orders of the new session.
               and exists (select from sessions where id = $2 and state = 'active')
             returning id, site_id, agent_id, confirming, address
         )
@@ -212,7 +212,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Mesh
         ), pairs as (
             select prober.id as prober_id, target.id as agent_id, target.is_landmark,
                    greatest(prober.opened_at, target.opened_at) as both_there_at,
-                   -- The same peers at every pass, and other ones for every prober.
+                   -- The order is the same in every pass, and different for each prober.
                    row_number() over (
                        partition by prober.id, target.is_landmark
                        order by hashint8extended(target.id, prober.id), target.id
@@ -226,7 +226,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Mesh
             where (pairs.is_landmark or pairs.peer <= $3)
               and (known.measured_at is null
                    or known.measured_at < now() - case when known.rtt_us is null then $2::interval else $1 end
-                   -- Whoever mended one of the two has started it again.
+                   -- A repaired agent was restarted, so a failure is due after a new session.
                    or known.rtt_us is null and known.measured_at < pairs.both_there_at)
               and not exists (
                   select from measurement_orders open
@@ -291,7 +291,7 @@ pub async fn due_sites(
         select waiting.site_id, missing.probers as "probers!: Vec<AgentId>", missing.addresses as "addresses!: Vec<Option<IpAddr>>"
         from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
         join sites on sites.id = waiting.site_id and sites.alias_of is null
-        -- Site by site through the primary key: the table holds every site ever measured.
+        -- Looks up each site by primary key, because the table contains every site ever measured.
         cross join lateral (
             select array_agg(prober.id order by prober.id) as probers,
                    array_agg(coalesce(seen.address, sites.address) order by prober.id) as addresses
@@ -340,7 +340,7 @@ pub async fn order_sites(
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
         left join resolved_addresses seen using (site_id, prober_id)
-        -- Two passes that order at once must meet in the same order, or each would wait for the other.
+        -- Concurrent passes insert orders in the same order, so that they do not dead-lock.
         order by locked, site_id
         on conflict do nothing
         returning prober_id

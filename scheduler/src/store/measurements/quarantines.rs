@@ -50,7 +50,7 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
         insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
         on conflict (agent_id) where released_at is null do update
         set evidence = excluded.evidence, reason = excluded.reason, consistent = 0, judged_at = now()
-        -- A row that was there has been written twice.
+        -- `xmax` is 0 for an inserted row, and not 0 for an updated row.
         returning (xmax = 0) as "new!"
         "#,
         agent.get(),
@@ -139,7 +139,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
     sqlx::query_scalar!(
         r#"
         with recent as (
-            -- Bounded before it is counted: a scheduler knows millions of these.
+            -- Limits the rows before counting, because there may be millions of measurements.
             select site_id, measured_at from site_measurements
             where rtt_us is not null order by measured_at desc limit $1::bigint * 64
         )

@@ -106,7 +106,8 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
         )
         select p.name as "prober!", t.name as "target!", t.beacon_url as "beacon_url?",
                from_one.id is not null and to_one.id is not null as "connected!",
-               -- Only of two that are named is it asked whether they are peers, as `order_mesh` has it.
+               -- Whether the prober measures the target, by the rule of `order_mesh`. True if only
+               -- one agent is given.
                $2::bigint is null or coalesce(to_one.is_landmark, false) or $3 >= (
                    select count(*) from connected c
                    where c.id <> pairs.prober_id and c.has_beacon and not c.is_landmark
@@ -115,7 +116,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
                ) as "peers!",
                m.rtt_us is not null as "reached!", m.measured_at as "measured_at?",
                m.measured_at + case when m.rtt_us is not null then $4::interval
-                   -- A new session of either makes what failed before it due.
+                   -- After a new session of either agent, an earlier failure is due at once.
                    when m.measured_at < greatest(from_one.opened_at, to_one.opened_at) then interval '0'
                    else $5::interval end as "next_at?",
                m.reached_us as "reached_us?", m.reached_at as "reached_at?",

@@ -46,7 +46,7 @@ pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups)
     let rows = sqlx::query!(
         r#"
         with crawled as (
-            -- Only one of the two parts is executed.
+            -- Postgres executes only one of these two parts.
             select o.task_id, o.agent_id, o.rtt_us, o.accepted_at
             from agents a join outcomes o on o.agent_id = a.id
             where $1::bigint is null and ($2::bigint[] is null or a.id = any($2))

@@ -132,7 +132,8 @@ macro_rules! page {
         with page as materialized (
             select t.id, t.site_id, t.round, t.state, t.state_since, t.reason, t.reason_kind, t.assignment_id
             from tasks t
-            -- The index is entered by the first condition; a comparison of rows alone reads it from the batch's begin.
+            -- `t.site_id >= $2` lets the index scan start at this site. With only the comparison of
+            -- rows, the scan would start at the batch's first site.
             where t.batch_id = $1 and t.site_id >= $2 and (t.site_id, t.round) > ($2, $3) and t.site_id <= $9
               and t.retried_at is null
               and ($4::text[] is null or t.state::text = any($4))
@@ -144,7 +145,7 @@ macro_rules! page {
             order by t.batch_id, t.site_id, t.round
             limit $10
         )
-        -- Each with a limit: the planner looks every row up by its key, whatever it thinks of the tables.
+        -- Each `limit 1` makes the planner look up rows by key, even if its estimates are wrong.
         select t.id as "id!", t.site_id as "site_id!", t.round as "round!", s.name as "site!", s.origin as "origin?",
                t.state as "state!", t.state_since as "state_since!",
                case when t.state in ('failed', 'cancelled') then t.reason end as "reason?", nullif(o.message, '') as "message?",

@@ -99,7 +99,7 @@ pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Er
         from site_placements p
         left join site_verdicts v on v.site_id = p.site_id and v.suspect
         left join (
-            -- Of each site the task whose crawl ended last; of one that never was crawled its newest.
+            -- For each site, the task whose crawl ended last; without a crawl, the newest task.
             select distinct on (t.site_id) t.site_id, b.request_interval_ms as interval_ms, o.pages, o.bytes
             from tasks t
             join batches b on b.id = t.batch_id

@@ -51,7 +51,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                    count(*) filter (where o.kind = 'truncated') as truncated,
                    count(*) filter (where o.kind not in ('complete', 'truncated')) as failed,
                    sum(o.pages)::bigint as pages,
-                   -- An agent may report any number; the sum of a few need not fit.
+                   -- An agent may report any number, so the sum may not fit into a bigint.
                    least(sum(o.bytes), 9223372036854775807)::bigint as bytes,
                    ceil(avg(o.rtt_us))::bigint as mean_rtt_us
             from outcomes o join tasks t on t.id = o.task_id

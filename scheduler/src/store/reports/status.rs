@@ -77,7 +77,7 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
                    select from refusals r
                    where r.agent_id = a.id and r.kind = $1 and r.last_at > now() - interval '2 minutes'
                ) as "has_twin!",
-               -- With limits, so that Postgres looks up an agent's rows instead of reading the mesh.
+               -- The limits make Postgres look up an agent's rows, instead of reading the mesh.
                s.id is not null and a.beacon_url is not null
                    and (
                        select m.agent_id from mesh_measurements m

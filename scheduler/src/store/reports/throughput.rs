@@ -103,14 +103,14 @@ pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawl
             from crawls c left join assignments a on a.id = c.assignment_id
             where c.batch_id = $1 and case when $2::integer is null then c.newest_round else c.round = $2 end
         ), alone as (
-            -- What of a crawl comes after every crawl of its agent that began before it.
+            -- From `alone_from` on, no crawl that the agent began earlier is active.
             select *, greatest(begun, max(ended) over (
                 partition by agent_id order by begun, ended rows between unbounded preceding and 1 preceding
             )) as alone_from
             from crawled
         ), grouped as (
             select agent_id, strategy, grouping(agent_id, strategy) as by, count(*) as sites, sum(pages)::bigint as pages,
-                   -- An agent may report any number; the sum of a few need not fit.
+                   -- An agent may report any number, so the sum may not fit into a bigint.
                    least(coalesce(sum(bytes), 0), 9223372036854775807)::bigint as bytes,
                    ceil(avg(rtt_us))::bigint as mean_rtt_us,
                    sum(ended - begun) as crawling,
@@ -171,8 +171,8 @@ pub async fn slices(
                    least(greatest(floor(ended), 0), $5::integer - 1)::integer as last
             from crawled
         ), shares as (
-            -- Of each crawl what lies in its first slice and in its last, and by how much those between have more: a rise behind the first
-            -- and a fall at the last.
+            -- `part` is a crawl's share in its first or last slice. `step` is its share in each
+            -- slice between, added after the first slice and subtracted at the last slice.
             select slice, pages, bytes, part, step, is_end
             from placed cross join lateral (
                 values (first, case when first = last then 1.0 else (first + 1 - begun) / (ended - begun) end, 0.0, 0),
@@ -222,7 +222,7 @@ pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<Recen
             where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
         ), under_way as (
             select l.task_id, l.granted_at as begun from tasks t join leases l on l.task_id = t.id and l.state = 'active'
-            -- Those that stand still say nothing of how long a crawl takes.
+            -- Omits stalled crawls, because they do not show how long a crawl takes.
             join sessions s on s.id = l.session_id and s.state = 'active' and s.disconnected_at is null and s.paused is null
             where t.batch_id = $1 and t.state = 'leased'
               and case when $2::integer is null then t.retried_at is null else t.round = $2 end

@@ -129,7 +129,7 @@ pub async fn check(
     let still = sqlx::query!(
         r#"
         select set_config('idle_in_transaction_session_timeout', $4, true),
-               -- The log names the term that it is written under.
+               -- Events that this transaction writes contain this term.
                set_config('landfall.term', t.role || ' ' || t.number, true) as term
         from terms t join schedulers s on s.id = t.holder
         where t.role = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()

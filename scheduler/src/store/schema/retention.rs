@@ -267,7 +267,7 @@ async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Erro
     sqlx::query!(
         r#"
         delete from embedding_history where epoch in (
-            -- Epochs rise with time.
+            -- Epochs rise, so the rows with the lowest epochs are the oldest rows.
             select epoch from (select epoch, fitted_at from embedding_history order by epoch limit $2) oldest
             where fitted_at < now() - $1::interval
         )

@@ -85,7 +85,7 @@ pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) 
     let found = sqlx::query!(
         r#"
         select (select count(*) from leases l where l.state = 'active' and l.address = $1 and l.task_id <> $2) as "crawls!: Unsigned<u32>",
-               -- With this one, whether or not it was there before.
+               -- Includes this site, even if its former crawl was at another address.
                (select count(*) from (
                     select from sites s where s.crawled_address = $1 and s.id <> $3 limit $4
                 ) others) + 1 as "sites!: Unsigned<u32>"
@@ -150,7 +150,7 @@ pub async fn admit(
     let waited_for = sqlx::query_scalar!(
         r#"
         with recursive waited_for (address, number) as (
-            -- From one address to the next, by index: a million may wait at one.
+            -- Finds each next address by index, because a million tasks may wait for one address.
             select min(address), 1 from task_holds
             where cause = 'address' and not admitted and ($1::inet is null or address > $1)
             union all

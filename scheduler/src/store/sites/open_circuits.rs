@@ -120,7 +120,8 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
         r#"
         select t.id from tasks t join open_circuits c on c.site_id = t.site_id
         where t.id = any($1)
-        -- So that it is not closed before its tasks are seen to be held. One that is being closed counts as closed.
+        -- The lock keeps a circuit open until the holds are committed. A circuit that is being
+        -- closed counts as closed.
         for share of c skip locked
         "#,
         tasks as _,

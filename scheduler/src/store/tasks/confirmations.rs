@@ -251,7 +251,7 @@ pub async fn ask(
         with ordered as (
             update measurement_orders o set confirming = true
             from unnest($1::bigint[], $2::bigint[]) as asked (site_id, agent_id)
-            -- Those of this transaction: an older one is a landmark's.
+            -- Only orders made in this transaction. An older order is for a landmark's measurement.
             where o.site_id = asked.site_id and o.prober_id = asked.agent_id and o.created_at = now()
             returning o.site_id, o.prober_id
         )

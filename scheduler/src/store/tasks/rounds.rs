@@ -33,7 +33,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
           and batch_id not in (select id from batches where removing_since is not null)
         order by recrawl_at, id
         limit $1
-        -- What somebody cancels, or makes go again, at this moment is his.
+        -- Skips tasks that another transaction has locked, for example to cancel or retry them.
         for update skip locked
         "#,
         limit,
@@ -50,7 +50,8 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
         update tasks t set recrawl_at = null
         from sites s
         where t.id = any($1) and s.id = t.site_id
-          -- Two names proved to be one site, and the batch has the other's task: that one's rounds are the site's.
+          -- The batch has another task for the same site: a newer task, or a task of the site to
+          -- which this alias points. Only that task gets further rounds.
           and exists (
               select from tasks other
               where other.batch_id = t.batch_id and other.site_id = any(array[t.site_id, s.alias_of])
@@ -97,7 +98,7 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
         select batch_id, site_id, round, case when b.strategy = any($2) then 'submitted'::task_state else 'located' end, b.choice
         from next join batches b on b.id = next.batch_id
         order by site_id
-        -- Somebody else has just made it.
+        -- Another transaction may have made this round in the meantime.
         on conflict (batch_id, site_id, round) do nothing
         "#,
         &tasks,

@@ -33,7 +33,7 @@ pub async fn task_totals(conn: &mut PgConnection, scope: ReportScope) -> Result<
                count(*) filter (where t.state in ('done', 'failed', 'cancelled') and o.task_id is null) as "uncrawled!: Unsigned<u64>",
                count(*) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>",
                count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!: Unsigned<u64>",
-               -- Nothing that passes by itself: an address or a pause does.
+               -- Omits holds for an address or a pause, because these holds end by themselves.
                count(*) filter (
                    where (t.state in ('submitted', 'measuring') and exists (select from stage_causes where stage = 'measuring'))
                       or (t.held and h.cause in ('unmet', 'breaker'))

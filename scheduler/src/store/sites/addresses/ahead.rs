@@ -46,7 +46,7 @@ pub(super) async fn room(
                     select from sites s where s.crawled_address = a.address limit $2
                ) there) as "sites!: Unsigned<u32>",
                (select count(*) from leases l where l.state = 'active' and l.address = a.address)
-               -- Admitted before, and on their way.
+               -- Admitted tasks, whose agents have not requested a permit yet.
                + (select count(*) from task_holds h
                   where h.cause = 'address' and h.admitted and h.address = a.address) as "taken!",
                exists (
@@ -82,7 +82,7 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
         from tasks t join sites s on s.id = t.site_id
         where t.id = any($1) and s.crawled_address is not null
           and not exists (select from task_holds h where h.task_id = t.id)
-        -- As they are chosen for.
+        -- The order in which agents are chosen for tasks.
         order by t.token = 0, t.id
         "#,
         tasks as _,
