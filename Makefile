@@ -1,6 +1,7 @@
 # Commands for developers. `make help` lists them. CI runs `.ci/run`, which runs `make test`.
 #
-# `demo`, `package`, `chaos`, `balance`, `paper` and `bench` pass ARGS="..." on. CARGO_TARGET_DIR sets the target folder.
+# `demo`, `package`, `chaos`, `balance`, `paper` and `bench` pass ARGS="..." to their programs.
+# CARGO_TARGET_DIR sets the target folder.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,12 +20,13 @@ TEST_LIMIT := 85m
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
-setup: ## Install missing Debian packages, after printing which
+setup: ## Print and install missing Debian packages
 	@ops/setup.sh
 
 demo: ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE" for measured round trips, --keep to look at the dashboard
 	@ops/setup.sh --for demo
-	@# A faster build than those of `make bench` and `make package`: without experiments, partly optimised.
+	@# This build is faster than those of `make bench` and `make package`, because it contains no
+	@# experiments and is only partly optimised.
 	@echo "building (some minutes the first time)"; \
 	$(OFFLINE) cargo build --profile quick --workspace --no-default-features; \
 	built=$$SECONDS; \
@@ -32,21 +34,23 @@ demo: ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE"
 	echo "built in $$((built / 60)) min $$((built % 60)) s, ran in $$(((SECONDS - built) / 60)) min $$(((SECONDS - built) % 60)) s"
 
 test: setup ## Build and run every test, on a private Postgres
-	@# At a terminal Ctrl-C must reach the tests; otherwise the time limit must end all of their processes.
+	@# At a terminal, Ctrl-C must reach the tests. Otherwise the time limit must end all processes
+	@# of the tests.
 	@foreground=; if [ -t 0 ]; then foreground=--foreground; fi; \
 	timeout $$foreground --kill-after=60 $(TEST_LIMIT) ops/test.sh
 
-package: ## Build static binaries as .tar.gz and .deb, for amd64 and arm64, into target/package; ARGS="--arch amd64" for one
+package: ## Build static binaries as .tar.gz and .deb, for amd64 and arm64, into target/package; ARGS="--arch amd64" for one architecture
 	ops/package.sh $(ARGS)
 
-check-package: ## Install the packages in Debian 11 and 12, crawl with them, remove them; as root, after make package, three minutes
+check-package: ## Install the packages in Debian 11 and 12, crawl with them, and remove them; needs root and make package, takes three minutes
 	ops/check-package.sh
 
-chaos: setup ## Inject 1,000 faults while 10,000 sites are crawled, for three seeds; as root, with real packets
+# Each kind of kill also runs alone, because it is timed. Its crawls take ten seconds, which keeps
+# every slot busy until the last fault.
+chaos: setup ## Inject 1,000 faults while 10,000 sites are crawled, with three seeds; if run as root, with real packets
 	$(OFFLINE) cargo build --release --workspace
 	old=$$(ops/old-agent.sh) && old="--old-agent $$old" || old=; \
 	for seed in 1 2 3; do $(TARGET)/release/lab chaos --seed $$seed $$old $(ARGS) || exit 1; done; \
-	@# Crawls of ten seconds, enough to keep every slot busy until the last fault; each kind of kill alone, because it is timed.
 	for kill in agent_kill scheduler_kill; do \
 		$(TARGET)/release/lab chaos --real-times --sites 1200 --faults 20 --interval 10s --request-interval 2s --only $$kill || exit 1; \
 	done
@@ -68,7 +72,7 @@ lint: ## Run clippy, and check the core's purity, the style and the pages
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-balance: setup ## Crawl a batch with agents of unequal rates, five times, and compare the time with the least possible
+balance: setup ## Crawl a batch five times with agents of unequal rates, and compare its time with the least possible time
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab balance $(ARGS)
 

@@ -2,10 +2,10 @@
 # Builds and runs every test; `make test` runs this script. At the end it prints the test runner's
 # `test result:` lines, their sum, and the times.
 #
-# Most tests wait more than they compute, so several lanes run at the same time: the end-to-end tests
-# that measure no times (`busy::`), the other integration tests, and the unit tests. The unit tests are
-# compiled while the first two lanes run. Tests that measure times (`quiet::`) run afterwards, at most
-# two at once. A test that printed `skipped:` or `void:` counts as skipped.
+# Most tests wait more than they compute, so several lanes run at the same time: the end-to-end
+# tests that measure no times (`busy::`), the other integration tests, and the unit tests. The unit
+# tests are compiled while the first two lanes run. Tests that measure times (`quiet::`) run
+# afterwards, at most two at once. A test that printed `skipped:` or `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
     packages=$2
@@ -111,8 +111,8 @@ if cargo build --workspace --bins --test '*'; then
     trap : TERM
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
-        # Starts a lane in the background, and waits until its first executable runs: until then cargo
-        # holds a lock that the other lanes need.
+        # Starts a lane in the background, and waits until its first executable runs. Until then,
+        # cargo holds a lock that the other lanes need.
         start() { # LOG PACKAGES TARGETS ARGUMENTS...
             local log=$1
             shift

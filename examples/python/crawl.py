@@ -27,7 +27,7 @@ TLS_NAME = "landfall-scheduler"
 SITES_PER_MESSAGE = 10_000
 # Seconds between two attempts to reach a scheduler that is away.
 PAUSE = 1
-# Exit codes, as those of `landfall`.
+# The same exit codes as those of `landfall`.
 FAILED, USAGE, SITES_FAILED = 1, 2, 3
 
 
@@ -83,8 +83,8 @@ class Scheduler:
             self.channel = grpc.insecure_channel(address, options)
 
     def ask(self, call, make_request, repeatable=False):
-        """Yields the answers of a call. While the scheduler is away, sends the request again; after
-        the first answer of a stream only if it is `repeatable`.
+        """Yields the answers of a call. While the scheduler is away, sends the request again. After
+        the first answer of a stream, does so only if the call is `repeatable`.
         """
         away_since = None
         answered = False

@@ -1,6 +1,6 @@
-"""Crawls one leased site with Scrapy 2.13 or newer, for `landfall-agent run --exec 'python3 scrapy_site.py'`.
+"""Crawls one leased site with Scrapy 2.13 or newer.
 
-Copy it and change what you need.
+Use it with `landfall-agent run --exec 'python3 scrapy_site.py'`. Copy it and change what you need.
 """
 
 import hashlib
@@ -72,7 +72,8 @@ def failed(prefix):
 
 
 robots = failed("robotstxt/response_status_count")
-# Links to other hosts and to paths that robots.txt forbids end in this exception, without a request.
+# Scrapy raises this exception, and sends no request, for links to other hosts and to paths that
+# robots.txt forbids.
 ignored = crawler.stats.get_value("downloader/exception_type_count/scrapy.exceptions.IgnoreRequest", 0)
 exceptions = crawler.stats.get_value("downloader/exception_count", 0) - ignored
 failures = failed("downloader/response_status_count") - robots + exceptions

@@ -1,4 +1,4 @@
-"""Crawls one site with Scrapy, its defaults but for robots.txt, which it obeys; pages are discarded."""
+"""Crawls one site with Scrapy's defaults, except that it obeys robots.txt. Discards the pages."""
 
 import sys
 from urllib.parse import urlsplit

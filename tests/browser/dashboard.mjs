@@ -1,7 +1,8 @@
-// Uses the dashboard in Chromium as a person does, in both themes and on a wide and a narrow screen.
-// Prints what is wrong, a line each; the exit code is then 1.
+// Tests the dashboard in Chromium, in both themes and on a wide and a narrow screen. Prints a line
+// for each failure. If there is a failure, the exit code is 1.
 //
-// After "stop" and "start" it waits for a line: the caller has ended or started the scheduler.
+// After it prints "stop" or "start", it waits for a line of input. The caller sends the line once
+// the scheduler has stopped or started.
 //
 //   node dashboard.mjs MODULES BASE TOKEN AGENT SITE BATCH FAILED-BATCH OPEN-BATCH SCREENSHOTS
 import { readFileSync } from "node:fs";
@@ -36,7 +37,7 @@ const open = async (scheme, width) => {
   const page = await context.newPage();
   const where = () => `${scheme}, ${width} px, ${page.url()}`;
   page.on("console", (message) => {
-    // The browser reports the answer to a wrong token and the lost scheduler, which the test provokes.
+    // Ignore the errors that the test causes, by a wrong token and by a stopped scheduler.
     if (message.type() === "error" && !/401|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) report(`${where()}: console: ${message.text()}`);
   });
   page.on("pageerror", (error) => report(`${where()}: ${error.message}`));
@@ -71,7 +72,7 @@ for (const scheme of ["light", "dark"]) {
       expect((await answer.body()).length <= MAX_WEIGHT, `${where()}: weighs ${(await answer.body()).length}`);
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       expect(over <= 0, `${where()}: ${over} px wider than the screen`);
-      // The page's policy forbids foreign scripts, so the audit runs in the debugger's world.
+      // The page's Content-Security-Policy forbids other scripts, so the debugger runs the audit.
       await page.evaluate(axe);
       const found = await page.evaluate(async () => {
         const { violations } = await globalThis.axe.run();
@@ -91,7 +92,7 @@ await signIn(page);
 const second = await context.newPage();
 await second.goto(`${base}/fleet`);
 page.on("dialog", (dialog) => dialog.accept());
-// Each action, and what a tab that was open before then shows by itself.
+// Each action, and what another open tab must then show without a reload.
 const agentRow = (state) => [`/fleet`, `tr:has-text(${JSON.stringify(agent)})`, state];
 const actions = [
   [named("/agents/", agent), "Drain", agentRow(/drain/)],
@@ -126,7 +127,7 @@ await overview(page);
 await page.keyboard.press("Tab");
 expect(await page.evaluate(() => document.activeElement.textContent) === "Skip to content", "the first stop skips to the content");
 
-// A lost scheduler shows as lost, and the page comes back by itself.
+// The page must show that the scheduler is lost, and must update itself once the scheduler is back.
 await overview(second);
 await second.locator("#lost").waitFor({ state: "hidden" });
 await ask("stop");

@@ -1,10 +1,11 @@
-// Keeps a page up to date, asks before changes, and lights an agent's sites. Pages work without it.
+// Updates a page, asks for confirmation of changes, and highlights an agent's sites. Pages work
+// without this script.
 "use strict";
 (() => {
   const live = document.getElementById("live");
   const lost = document.getElementById("lost");
 
-  // The focus stays where it was: on the link or region of the same address or name.
+  // Identifies an element by its link or label, so that an update can keep the focus on it.
   const focusKey = (element) => element && live.contains(element) && (element.getAttribute("href") || element.getAttribute("aria-label"));
   const replace = (html) => {
     const key = focusKey(document.activeElement);
@@ -19,7 +20,7 @@
     enliven();
   };
 
-  // A site's marks are lit while the pointer or the focus is on its agent.
+  // Highlights the marks of an agent's sites while the pointer or the focus is on the agent.
   const enliven = () => {
     for (const map of live ? live.querySelectorAll("svg.map") : []) {
       const light = (event) => {
