@@ -102,10 +102,11 @@ clean_up() {
     fi
 }
 trap clean_up EXIT
-# Scrapy comes from PyPI. If it cannot be installed, its test is skipped.
-ops/peers.sh --only scrapy || true
-ops/browser.sh || true
+# If Scrapy, from PyPI, or the browser's library, from npm, cannot be installed, its test is skipped.
+ops/peers.sh --only scrapy &
+ops/browser.sh &
 if cargo build --workspace --bins --test '*'; then
+    wait
     built=$SECONDS
     # If a time limit ends the tests, still add up the results up to that time.
     trap : TERM

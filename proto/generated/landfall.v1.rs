@@ -143,7 +143,7 @@ pub mod session_response {
         /// Takes a lease back: the agent must stop its crawl.
         #[prost(message, tag = "6")]
         Cancel(super::CancelOrder),
-        /// The answer to an `PermitRequest`.
+        /// The answer to a `PermitRequest`.
         #[prost(message, tag = "7")]
         Permit(super::PermitAnswer),
         /// Asks the agent to return a lease before its crawl has ended, because another agent would end
@@ -682,7 +682,7 @@ pub struct PermitRequest {
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
 }
-/// The answer to an `PermitRequest`, sent after its commit. Set by the scheduler.
+/// The answer to a `PermitRequest`, sent after its commit. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitAnswer {
     /// The task.
@@ -790,9 +790,9 @@ pub struct OutcomeReport {
     #[prost(enumeration = "Trouble", tag = "16")]
     pub trouble: i32,
 }
-/// Announces that the agent stops: it accepts no new lease, returns those that it holds, and then
-/// ends the stream. The session then closes at once instead of expiring. A stream that ends without
-/// this message counts as a broken connection. Set by the agent.
+/// Announces that the agent stops: it accepts no new lease, returns the leases that it holds, and
+/// then ends the stream. The session then closes at once instead of expiring. A stream that ends
+/// without this message counts as a broken connection. Set by the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
 /// Returns a lease whose crawl has not ended or not begun. Set by the agent.
@@ -808,8 +808,8 @@ pub struct LeaseRelease {
     /// that crashes too often is given up.
     #[prost(string, tag = "3")]
     pub crash: ::prost::alloc::string::String,
-    /// Remaining time of a pause that the site asked for: no agent is to crawl it before. Absent if
-    /// there is none.
+    /// Remaining time of a pause that the site asked for. Until the pause ends, no agent crawls the
+    /// site. Absent if there is none.
     #[prost(message, optional, tag = "4")]
     pub not_before: ::core::option::Option<::prost_types::Duration>,
 }
@@ -2292,8 +2292,8 @@ pub struct EventsRequest {
     /// Only events before this moment; not with `follow`.
     #[prost(message, optional, tag = "8")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only events of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
-    /// `countries`.
+    /// Only events of agents in one of these cities; empty: all. Case is ignored here, in `carriers`
+    /// and in `countries`.
     #[prost(string, repeated, tag = "9")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only events of agents on one of these carriers; empty: all.
@@ -2812,8 +2812,8 @@ pub struct ListEnrolmentsRequest {
     /// Include tokens that were used, revoked or have expired, until they are deleted.
     #[prost(bool, tag = "1")]
     pub all: bool,
-    /// Only tokens for agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
-    /// `countries`.
+    /// Only tokens for agents in one of these cities; empty: all. Case is ignored here, in `carriers`
+    /// and in `countries`.
     #[prost(string, repeated, tag = "2")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only tokens for agents on one of these carriers; empty: all.
@@ -2822,7 +2822,7 @@ pub struct ListEnrolmentsRequest {
     /// Only tokens for agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "4")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only tokens in one of these states; empty: open ones, or with `all` those in any state.
+    /// Only tokens in one of these states; empty: open tokens, or with `all` tokens in any state.
     #[prost(enumeration = "EnrolmentState", repeated, tag = "5")]
     pub states: ::prost::alloc::vec::Vec<i32>,
 }
@@ -3373,10 +3373,10 @@ pub struct Coverage {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diversity {
-    /// Those with a landmark.
+    /// Cities or carriers with a landmark.
     #[prost(string, repeated, tag = "1")]
     pub with: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Those of the connected fleet without a landmark.
+    /// Cities or carriers of the connected fleet without a landmark.
     #[prost(string, repeated, tag = "2")]
     pub without: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -5449,7 +5449,7 @@ pub struct SubmitChunk {
     /// Bare hosts, or scheme://host:port; a path is dropped.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The positions of these sites, for those whose position the list contains.
+    /// The positions of the sites whose position the list contains.
     #[prost(message, repeated, tag = "2")]
     pub positions: ::prost::alloc::vec::Vec<ListedPosition>,
 }
@@ -5497,8 +5497,8 @@ pub struct ListOpenCircuitsRequest {
     /// Only circuits of this batch's sites; empty: all.
     #[prost(string, tag = "3")]
     pub batch: ::prost::alloc::string::String,
-    /// Only circuits opened by crawls of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
-    /// `countries`.
+    /// Only circuits opened by crawls of agents in one of these cities; empty: all. Case is ignored
+    /// here, in `carriers` and in `countries`.
     #[prost(string, repeated, tag = "4")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only circuits opened by crawls of agents on one of these carriers; empty: all.
@@ -5507,10 +5507,10 @@ pub struct ListOpenCircuitsRequest {
     /// Only circuits opened by crawls of agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "6")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only circuits that opened then or later; absent: no limit.
+    /// Only circuits that opened at this time or later; absent: no limit.
     #[prost(message, optional, tag = "7")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only circuits that opened before; absent: no limit.
+    /// Only circuits that opened before this time; absent: no limit.
     #[prost(message, optional, tag = "8")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
@@ -5716,10 +5716,10 @@ pub struct ListBatchesRequest {
     /// Only batches in this state; unspecified: all.
     #[prost(enumeration = "BatchState", tag = "2")]
     pub state: i32,
-    /// Only batches that were first submitted then or later; absent: no limit.
+    /// Only batches that were first submitted at this time or later; absent: no limit.
     #[prost(message, optional, tag = "3")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only batches that were first submitted before; absent: no limit.
+    /// Only batches that were first submitted before this time; absent: no limit.
     #[prost(message, optional, tag = "4")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
@@ -8023,8 +8023,8 @@ pub struct AssignmentsRequest {
     /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "5")]
     pub limit: u64,
-    /// Only tasks whose newest assignment is an agent in one of these cities; empty: all. Case is ignored here, in `carriers` and in
-    /// `countries`.
+    /// Only tasks whose newest assignment is an agent in one of these cities; empty: all. Case is
+    /// ignored here, in `carriers` and in `countries`.
     #[prost(string, repeated, tag = "6")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only tasks whose newest assignment is an agent on one of these carriers; empty: all.
@@ -8033,10 +8033,10 @@ pub struct AssignmentsRequest {
     /// Only tasks whose newest assignment is an agent in one of these countries; empty: all.
     #[prost(string, repeated, tag = "8")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only tasks that entered their state then or later; absent: no limit.
+    /// Only tasks that entered their state at this time or later; absent: no limit.
     #[prost(message, optional, tag = "9")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only tasks that entered their state before; absent: no limit.
+    /// Only tasks that entered their state before this time; absent: no limit.
     #[prost(message, optional, tag = "10")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
@@ -8384,26 +8384,28 @@ pub struct StrategyThroughput {
 /// Selects ended crawls, or failed sites in their newest rounds.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlFilter {
-    /// Only those of this batch; empty: of all batches.
+    /// Only crawls or sites of this batch; empty: of all batches.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
     /// Only crawls by this agent, or failed sites for which it was chosen last; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// Only those of agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
-    /// `countries`.
+    /// Only crawls or sites of agents in one of these cities; empty: all. Case is ignored here, in
+    /// `carriers` and in `countries`.
     #[prost(string, repeated, tag = "3")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only those of agents on one of these carriers; empty: all.
+    /// Only crawls or sites of agents on one of these carriers; empty: all.
     #[prost(string, repeated, tag = "4")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only those of agents in one of these countries; empty: all.
+    /// Only crawls or sites of agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "5")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only crawls whose outcome was accepted, or sites that failed, then or later; absent: no limit.
+    /// Only crawls whose outcome was accepted, or sites that failed, at this time or later; absent: no
+    /// limit.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only those before; absent: no limit.
+    /// Only crawls whose outcome was accepted, or sites that failed, before this time; absent: no
+    /// limit.
     #[prost(message, optional, tag = "7")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
@@ -8430,8 +8432,9 @@ pub struct AccuracyResponse {
     #[prost(uint64, tag = "2")]
     pub more: u64,
 }
-/// How well the predicted round trips of some crawls agreed with measured ones. Only crawls whose agent had a predicted round
-/// trip to the site when it was chosen are counted. A relative error is |predicted - measured| / measured.
+/// How well the predicted round trips of some crawls agreed with measured ones. Only crawls whose
+/// agent had a predicted round trip to the site when it was chosen are counted. A relative error is
+/// \|predicted - measured| / measured.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AccuracyRow {
@@ -8444,7 +8447,8 @@ pub struct AccuracyRow {
     /// The agent's carrier; empty if rows are not by carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// The day on which the outcomes were accepted, in UTC, as 2026-11-24; empty if rows are not by day.
+    /// The day on which the outcomes were accepted, in UTC, as 2026-11-24; empty if rows are not by
+    /// day.
     #[prost(string, tag = "4")]
     pub day: ::prost::alloc::string::String,
     /// Number of crawls with a median round trip.
@@ -8550,10 +8554,10 @@ pub struct HostsRequest {
     /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "4")]
     pub limit: u64,
-    /// Only links found then or later; absent: no limit.
+    /// Only links found at this time or later; absent: no limit.
     #[prost(message, optional, tag = "5")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only links found before; absent: no limit.
+    /// Only links found before this time; absent: no limit.
     #[prost(message, optional, tag = "6")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
 }
@@ -8561,8 +8565,8 @@ pub struct HostsRequest {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRow {
-    /// Its name in the spelling of site lists: a bare host, or scheme://host:port if the port is not the
-    /// scheme's default.
+    /// Its name in the spelling of site lists: a bare host, or scheme://host:port if the port is not
+    /// the scheme's default.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
     /// Number of the batch's sites whose pages link to it.
@@ -9622,7 +9626,7 @@ pub struct ShowStatusResponse {
     /// The URL of the scheduler that answers.
     #[prost(string, tag = "2")]
     pub answering_url: ::prost::alloc::string::String,
-    /// The schedulers of this database, in the order in which they started. Includes those that
+    /// The schedulers of this database, in the order in which they started. Includes schedulers that
     /// stopped without notice in the last hour.
     #[prost(message, repeated, tag = "3")]
     pub schedulers: ::prost::alloc::vec::Vec<SchedulerStatus>,
@@ -9781,10 +9785,10 @@ pub struct BatchStatus {
     /// Of these, sites that failed.
     #[prost(uint64, tag = "5")]
     pub failed: u64,
-    /// Of the sites, those that are being crawled.
+    /// Number of its sites that are being crawled.
     #[prost(uint64, tag = "6")]
     pub crawling: u64,
-    /// Of the sites, those that no agent may crawl; counted up to 10,000.
+    /// Number of its sites that no agent may crawl; counted up to 10,000.
     #[prost(uint64, tag = "7")]
     pub unmet: u64,
     /// Number of crawls that ended per minute, over the last five minutes; absent if none did.

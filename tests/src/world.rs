@@ -13,7 +13,7 @@ pub mod tun;
 pub mod wan;
 pub mod web;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,9 +33,10 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The name server's port. A lab reserves a lane (a range of addresses) by binding this port at the
-/// lane's address for the name server.
+/// The name server's port.
 pub const NAMES_PORT: u16 = 5300;
+/// A lab reserves a lane (a range of addresses) by binding this port at the name server's address.
+const LANE_PORT: u16 = 5299;
 /// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 /// A lateness of the emulated network up to this limit never makes a run void.
@@ -64,6 +65,8 @@ pub struct World {
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
+    /// `None` in the tun grade.
+    reserved: Option<ReservedLane>,
     network: Option<Network>,
     began: Option<CpuTime>,
     tasks: TaskTracker,
@@ -80,33 +83,48 @@ impl World {
     /// (range of addresses) is free, or an address is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
+        match grade {
+            Grade::Rootless => Self::start_in(ReservedLane::take()?, scenario).await,
+            Grade::Tun => {
+                let network = start_network(scenario.clone()).await?;
+                Self::serve(Lane::TUN, None, Some(network), scenario).await
+            }
+        }
+    }
+
+    /// Starts another network at the addresses of this one, which must have been stopped.
+    pub async fn start_again(&self, scenario: Scenario) -> anyhow::Result<Self> {
+        Self::start_in(self.reserved.clone().context("only the rootless grade can start again")?, scenario).await
+    }
+
+    async fn start_in(reserved: ReservedLane, scenario: Scenario) -> anyhow::Result<Self> {
+        Self::serve(reserved.lane, Some(reserved), None, scenario).await
+    }
+
+    async fn serve(
+        lane: Lane,
+        reserved: Option<ReservedLane>,
+        network: Option<Network>,
+        scenario: Scenario,
+    ) -> anyhow::Result<Self> {
         let rules = scenario.web.clone();
         let webs: Vec<SiteWeb> =
             (0..scenario.sites.len()).map(|site| SiteWeb::draw(&rules, scenario.seed, site)).collect();
         let webs = Arc::new(webs);
-        let (lane, names, network) = match grade {
-            Grade::Rootless => take_lane().map(|(lane, names)| (lane, names, None))?,
-            Grade::Tun => {
-                let network = start_network(scenario.clone()).await?;
-                let address = SocketAddr::new(Lane::TUN.names().into(), NAMES_PORT);
-                let names = network.core().run(move || NameServer::bind(address))?.context("serve names")?;
-                (Lane::TUN, names, Some(network))
-            }
-        };
         let wan = Wan::new(scenario, lane, Timer::start().context("start the timer's thread")?);
-        let servers = {
+        let (names, servers) = {
             let (core, wan) = (network.as_ref().map_or(&NetNamespace::HOST, Network::core), wan.clone());
-            core.run(move || bind_sites(&wan))??
+            let address = SocketAddr::new(lane.names().into(), NAMES_PORT);
+            core.run(move || anyhow::Ok((NameServer::bind(address).context("serve names")?, bind_sites(&wan)?)))??
         };
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
-        let beacon_port = match grade {
-            Grade::Rootless => {
-                let beacons = BeaconProxies::bind(&wan).await?;
-                let port = beacons.port();
-                beacons.serve(&wan, &tasks, &shutdown);
-                port
-            }
-            Grade::Tun => tun::BEACON_PORT,
+        let beacon_port = if network.is_some() {
+            tun::BEACON_PORT
+        } else {
+            let beacons = BeaconProxies::bind(&wan).await?;
+            let port = beacons.port();
+            beacons.serve(&wan, &tasks, &shutdown);
+            port
         };
         let sites = wan.scenario().sites.iter();
         let hosts: Hosts = sites.map(|site| (site.host.clone(), lane.site(site.machine))).collect();
@@ -114,7 +132,7 @@ impl World {
         let site_port = servers.port();
         let log = servers.serve(&wan, &webs, &tasks, &shutdown);
         let began = CpuTime::now();
-        Ok(Self { wan, webs, log, site_port, beacon_port, network, began, tasks, shutdown })
+        Ok(Self { wan, webs, log, site_port, beacon_port, reserved, network, began, tasks, shutdown })
     }
 
     pub fn scenario(&self) -> &Scenario {
@@ -236,10 +254,22 @@ fn raise_file_limit() -> anyhow::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
 }
 
-fn take_lane() -> anyhow::Result<(Lane, NameServer)> {
-    let lanes = (0..LANES).filter_map(Lane::new);
-    let bind = |lane: Lane| anyhow::Ok((lane, NameServer::bind(SocketAddr::new(lane.names().into(), NAMES_PORT))?));
-    first_free(lanes.map(bind)).with_context(|| format!("port {NAMES_PORT} is taken on every lane of 127.x.0.1"))
+/// A lane that no other lab uses until the last clone is dropped.
+#[derive(Debug, Clone)]
+struct ReservedLane {
+    lane: Lane,
+    _socket: Arc<UdpSocket>,
+}
+
+impl ReservedLane {
+    fn take() -> anyhow::Result<Self> {
+        let bind = |lane: Lane| {
+            let socket = UdpSocket::bind((lane.names(), LANE_PORT))?;
+            anyhow::Ok(Self { lane, _socket: Arc::new(socket) })
+        };
+        let lanes = (0..LANES).filter_map(Lane::new);
+        first_free(lanes.map(bind)).with_context(|| format!("port {LANE_PORT} is taken on every lane of 127.x.0.1"))
+    }
 }
 
 fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {

@@ -153,7 +153,7 @@ fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
         i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17).is_multiple_of(11)
     };
     let matrix = plane(40, hole);
-    judge_with_holes(&matrix, &Settings { seeds: 8, ..small() });
+    judge_with_holes(&matrix, &Settings { seeds: 4, ..small() });
     judge_with_holes(&matrix, &Settings { first_seed: 1, seeds: 1, tier: Tier::Refined, ..small() });
 }
 
@@ -429,7 +429,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
 
 #[test]
 fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones() {
-    let settings = Settings { seeds: 3, tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
+    let settings = Settings { seeds: 2, tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
     let judged: Vec<SeedResult> = (0..settings.seeds)
         .map(|seed| {
             let (matrix, agents) = paper(seed);

@@ -11,6 +11,7 @@ mod join_and_leave;
 mod odd_sites;
 mod own_crawler;
 mod package;
+mod paper;
 mod planted_bugs;
 mod prometheus;
 mod python;

@@ -2,5 +2,4 @@
 
 mod measured;
 mod pace;
-mod paper;
 mod samples;

@@ -215,7 +215,7 @@ fn a_third_of_the_landmarks_raises_the_alarm() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
     fn whatever_agents_report_every_figure_is_a_number_and_no_distance_is_negative(

@@ -68,7 +68,7 @@ impl Known {
         // are not checked.
         let claimed: Vec<SiteId> = measured
             .iter()
-            .filter(|(site, measured)| !suspicions.contains_key(site) && measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent)))
+            .filter(|(site, measured)| !suspicions.contains_key(site) && map.has_claims(measured))
             .map(|(site, _)| *site)
             .collect();
         let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());

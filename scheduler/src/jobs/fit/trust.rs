@@ -205,9 +205,9 @@ mod tests {
     use crate::store::fixtures;
     use crate::store::measurements::orders::OrderTarget;
 
-    /// Twelve landmarks on a line with 10 ms between neighbours.
+    /// Nine landmarks on a line with 10 ms between neighbours.
     async fn landmarks(pool: PgPool) -> Trial {
-        let trial = Trial::new(pool, 12).await;
+        let trial = Trial::new(pool, 9).await;
         trial.set_landmarks(&trial.agents).await;
         trial.mesh(&trial.agents).await;
         trial
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn one_liar_among_twelve_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
+    async fn one_liar_among_nine_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
         let trial = landmarks(pool).await;
         let liar = trial.agents[4];
         lie(&trial, &[liar], 3).await;
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(held[0].0, liar.0);
         assert!(held[0].1.starts_with("its reports are too long: off by a factor of 2."), "{}", held[0].1);
         let map = trial.map().await.expect("an embedding");
-        assert_eq!(map.landmarks().len(), 11);
+        assert_eq!(map.landmarks().len(), 8);
         assert!(!map.landmarks().contains(&liar.0));
         assert!(map.fit_error() < 0.3, "{}", map.fit_error());
         assert!(map.placement(liar.0).is_some(), "it may still crawl: the others know where it is");
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(quarantined(&trial).await, []);
         fit(&trial).await;
         let map = trial.map().await.expect("an embedding");
-        assert_eq!(map.landmarks().len(), 12);
+        assert_eq!(map.landmarks().len(), 9);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -291,11 +291,11 @@ mod tests {
         let trial = landmarks(pool).await;
         fit(&trial).await;
         let good = trial.map().await.expect("an embedding");
-        assert_eq!(good.landmarks().len(), 12);
-        lie(&trial, &trial.agents[2..6], 5).await;
+        assert_eq!(good.landmarks().len(), 9);
+        lie(&trial, &trial.agents[2..5], 5).await;
         fit(&trial).await;
         let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
-        assert_eq!(alarm, "the map cannot be trusted: 4 of 12 landmarks are doubted");
+        assert_eq!(alarm, "the map cannot be trusted: 3 of 9 landmarks are doubted");
         let kept = trial.map().await.expect("an embedding");
         assert_eq!(kept, good);
         assert_eq!(crawl(&trial).await.0, "assigned");
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
         // The operator releases the agents. From now on they measure honestly.
-        for (agent, _) in &trial.agents[2..6] {
+        for (agent, _) in &trial.agents[2..5] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
         trial.mesh(&trial.agents).await;
@@ -327,14 +327,14 @@ mod tests {
         for place in 0..12 {
             let site = fixtures::site(&mut *trial.conn().await, &format!("s{place}.cn")).await;
             let lies = |index| if index == 4 { 5 } else { 1 };
-            let measured: Vec<u64> = (0..12).map(|index| lies(index) * millis(index, place)).collect();
+            let measured: Vec<u64> = (0..9).map(|index| lies(index) * millis(index, place)).collect();
             trial.measured_by_all(site, &measured).await;
             sites.push((site, place));
         }
         trial.review().await;
         let held = quarantined(&trial).await;
         assert_eq!(held.iter().map(|(agent, _)| *agent).collect::<Vec<_>>(), [trial.agents[4].0], "{held:?}");
-        assert!(held[0].1.contains("from where the other 11 landmarks place 12 sites"), "{}", held[0].1);
+        assert!(held[0].1.contains("from where the other 8 landmarks place 12 sites"), "{}", held[0].1);
 
         let answer = |target: &OrderTarget| match target {
             OrderTarget::Site { id, .. } => {

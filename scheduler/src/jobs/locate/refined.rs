@@ -33,6 +33,11 @@ pub struct CurrentMap {
 }
 
 impl CurrentMap {
+    /// Whether a non-landmark agent made one of the measurements.
+    pub(in crate::jobs) fn has_claims(&self, measured: &[(AgentId, Rtt)]) -> bool {
+        measured.iter().any(|(agent, _)| !self.embedding.landmarks().contains(agent))
+    }
+
     /// The measurements of a site that has only one location, without rejected claims.
     pub(in crate::jobs) fn believed(
         &self,

@@ -169,7 +169,7 @@ impl<'a> SurveyedCluster<'a> {
     }
 
     pub async fn crawl_cell(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
-        let world = World::start(self.settings.scenario(self.layout, self.seed, point)?).await?;
+        let world = self.cluster.world.start_again(self.settings.scenario(self.layout, self.seed, point)?).await?;
         self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;
         let finished = self.crawl(point, strategy).await;
         let halted = self.cluster.halt().await;

@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        // There are fewer sites and dimensions than in the paper, because tests are compiled without
-        // optimisation, and are slow.
-        let settings = Settings { sites: 30, ..Settings::committed().unwrap() };
+        // There are fewer agents, sites and dimensions than in the paper, because tests are compiled
+        // without optimisation, and are slow.
+        let settings = Settings { agents: 15, sites: 30, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();
         let estimate = report(&settings, &source, Tier::Plain, (Some(4), 9), 1).unwrap().estimate;

@@ -121,10 +121,10 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
 async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     let _turn = beside().await;
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
-    let policy = ["--request-interval", "1s", "--max-pages", "2"];
+    let policy = ["--request-interval", "500ms", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
+    let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
     // In the second batch, the sites' origins are known. So a crawl begins with robots.txt as soon
     // as the previous crawl at the address has ended.

@@ -11,7 +11,7 @@ use landfall_lab::world::layout::{Layout, SMALL};
 use landfall_lab::world::tun;
 use landfall_lab::world::{Grade, World};
 
-use crate::harness::alone;
+use crate::harness::beside;
 
 const SITES: usize = 8;
 /// Number of concurrent probers. More probers would delay each other.
@@ -45,7 +45,7 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
 /// Measures every site from every agent by each metric, and asserts that the samples equal the
 /// round trips.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
-    let _turn = alone().await;
+    let _turn = beside().await;
     let binaries = Binaries::find().unwrap();
     let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, Some(SITES)).unwrap();
     let world = World::start_on(grade, scenario).await.unwrap();
