@@ -44,12 +44,12 @@ const ENROLLED_AT_ONCE: usize = 6;
 /// A scheduler's configuration for tests. With its short intervals, the scheduler detects dead
 /// agents and measures sites within seconds.
 pub const HURRIED: &str = "
-[measure]
-site_interval = '200ms'
 [lease]
 heartbeat_interval = '500ms'
 life = '3s'
 grace = '500ms'
+[measure]
+site_interval = '200ms'
 ";
 
 #[derive(Debug, Clone)]

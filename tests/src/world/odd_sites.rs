@@ -124,7 +124,10 @@ impl OddSiteState {
                 stream.get_ref().set_zero_linger()?;
                 Err(std::io::ErrorKind::ConnectionReset.into())
             }
-            Some(Oddity::Breaks(after)) => send(stream, "200 OK", &links(after * 2)).await,
+            Some(Oddity::Breaks(after)) => {
+                let count = if what == "GET /" { after * 2 } else { 1 };
+                send(stream, "200 OK", &links(count)).await
+            }
             None => send(stream, "200 OK", &links(3)).await,
         }
     }

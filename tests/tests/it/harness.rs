@@ -37,9 +37,12 @@ pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }
 
-/// Starts a cluster in the small layout. Each agent has `capacity` slots.
+/// For tests that do not judge measurements: agents take few samples, even if the samples differ.
+pub const FEW_SAMPLES: &str = "site_samples = 4\n";
+
+/// Starts a cluster in the small layout, with [`FEW_SAMPLES`]. Each agent has `capacity` slots.
 pub async fn small(agents: usize, sites: usize, capacity: u32) -> Cluster {
-    cluster(small_scenario(SMALL, agents, sites), capacity, "").await
+    cluster(small_scenario(SMALL, agents, sites), capacity, FEW_SAMPLES).await
 }
 
 /// A scenario of the small layout or of a variant of it.
@@ -47,7 +50,8 @@ pub fn small_scenario(layout: &str, agents: usize, sites: usize) -> Scenario {
     Layout::parse(layout, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap()
 }
 
-/// Starts a cluster. `more` is appended to the configuration of the scheduler.
+/// Starts a cluster. `more` is appended to the configuration of the scheduler, whose last table is
+/// `[measure]`.
 pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     cluster_on(Grade::Rootless, scenario, capacity, more).await
 }

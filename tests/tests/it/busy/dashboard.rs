@@ -34,9 +34,9 @@ async fn every_page_works_in_a_browser() {
         }
     };
     let _beside = beside().await;
-    let mut cluster = small(6, 24, 8).await;
+    let mut cluster = small(4, 8, 8).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
-    cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
+    cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     submit_list(&cluster, "http://closed.test:1\n", "spring", &[]).await;
     let failed =

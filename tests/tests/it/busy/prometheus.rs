@@ -119,7 +119,7 @@ async fn prometheus_scrapes_both_and_evaluates_every_alert_and_panel() {
     let up = async || Ok(prometheus.query("up == 1", "job").await.is_ok_and(|up| up.len() == 2).then_some(()));
     until("both to be scraped", PATIENCE, up).await.unwrap();
 
-    submit(&cluster, &[]).await;
+    submit(&cluster, &["--request-interval", "100ms"]).await;
     cluster.await_count("the sites to end", ENDED, SITES, PATIENCE).await.unwrap();
     let crawled = async || {
         let crawls = prometheus.query("sum(landfall_agent_crawls_total)", "").await?;

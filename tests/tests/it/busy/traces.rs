@@ -11,7 +11,7 @@ use landfall_lab::world::layout::SMALL;
 use landfall_lab::world::{Grade, World};
 use serde_json::Value;
 
-use crate::harness::{ENDED, PATIENCE, beside, small_scenario, submit};
+use crate::harness::{ENDED, FEW_SAMPLES, PATIENCE, beside, small_scenario, submit};
 
 const SITES: usize = 4;
 
@@ -59,7 +59,7 @@ async fn one_trace_follows_a_site_over_scheduler_and_agent() {
     let _beside = beside().await;
     let (address, received) = collect().await;
     let world = World::start_on(Grade::Rootless, small_scenario(SMALL, 1, SITES)).await.unwrap();
-    let scheduler = format!("otlp = 'http://{address}'\n{HURRIED}");
+    let scheduler = format!("otlp = 'http://{address}'\n{HURRIED}{FEW_SAMPLES}");
     let options = ClusterOptions { scheduler, capacity: 4, logs: None, sharing: 0 };
     let mut cluster = Cluster::start(world, &options).await.unwrap();
     cluster.environment.insert(0, vec![("LANDFALL_OTLP".to_owned(), format!("http://{address}"))]);
@@ -68,7 +68,7 @@ async fn one_trace_follows_a_site_over_scheduler_and_agent() {
     let sessions = "select count(*) from sessions";
     cluster.await_count("the agent to connect again", sessions, 2, PATIENCE).await.unwrap();
 
-    submit(&cluster, &[]).await;
+    submit(&cluster, &["--request-interval", "100ms"]).await;
     cluster.await_count("the sites to end", ENDED, SITES, PATIENCE).await.unwrap();
     let whole = |spans: &[(String, Value)]| {
         let names: BTreeSet<&str> = spans.iter().map(|(_, span)| span["name"].as_str().unwrap()).collect();

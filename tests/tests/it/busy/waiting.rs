@@ -18,7 +18,7 @@ fn waiting_tasks_keep_their_state_during_the_measurement() {
         for standings in STANDINGS.chunks(STANDINGS.len() / AT_ONCE) {
             scope.spawn(move || {
                 let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
-                lab.args(["bench", "waiting", "--tasks", "100", "--settle", "3", "--seconds", "3"]);
+                lab.args(["bench", "waiting", "--tasks", "100", "--settle", "1", "--seconds", "2"]);
                 lab.args(["--standing", &standings.join(",")]);
                 let output = lab.output().unwrap();
                 let (printed, said) =

@@ -14,7 +14,7 @@ use landfall_lab::world::sites::Access;
 use landfall_lab::world::tun;
 
 use crate::harness::{
-    PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, small, small_scenario, submit, untrue, violations,
+    PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, small_scenario, submit, untrue, violations,
 };
 
 const CAPACITY: u32 = 8;
@@ -33,7 +33,7 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
 /// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
 /// measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
-    let mut cluster = small(6, 24, CAPACITY).await;
+    let mut cluster = cluster(small_scenario(SMALL, 6, 24), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();
     let elected = cluster.operate(&["landmarks", "elect", "--count", "4", "--format", "json"]).await.unwrap();
     let said = submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
