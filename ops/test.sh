@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
 # Number of busy end-to-end tests that run at once.
-at_once=3
+at_once=4
 # Free memory, in KiB, that the tests require to keep their files in memory.
 room_kb=$((4 << 20))
 

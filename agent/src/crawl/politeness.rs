@@ -35,6 +35,9 @@ const LARGE: u64 = 100_000;
 /// Maximum pause between two requests. A longer pause would exceed the time limit of any ordinary
 /// crawl, and might exceed the clock's range.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
+/// Maximum number of requests, including the first, for a page to which the site responds with 429
+/// or 503.
+pub(super) const ATTEMPTS: u32 = 3;
 /// The pause after the first 429 or 503, if the response does not say how long to pause. Each
 /// further refusal doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);

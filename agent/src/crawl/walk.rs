@@ -14,6 +14,7 @@ use super::frontier::storage::{CrawlSnapshot, StateWriter};
 use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
 use super::html::site_path::{Fingerprint, Site, SitePath};
+use super::politeness;
 use super::politeness::robots::directives::header_forbids_following;
 use super::politeness::robots::{self, RobotsCache, RobotsRules, RulesError};
 use super::{Blocker, Trouble};
@@ -28,9 +29,6 @@ use unread::UnreadPage;
 
 /// Maximum body bytes of one page. A larger page counts as an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-/// Maximum number of requests, including the first, for a page to which the site responds with 429
-/// or 503.
-const ATTEMPTS: u32 = 3;
 pub(super) const MAX_REDIRECTS: usize = 5;
 /// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
 /// thousands of rules, and each link is matched against all of them.
@@ -220,7 +218,7 @@ impl Walk<'_> {
     }
 
     /// Sends a request. While the site responds with 429 or 503, repeats the request up to
-    /// [`ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None` if the
+    /// [`politeness::ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None` if the
     /// request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
@@ -231,7 +229,9 @@ impl Walk<'_> {
         let mut turned_away = None;
         for attempt in 1.. {
             match self.get(&url).await.map(|answer| answer.found_at(depth)) {
-                Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
+                Ok(answer)
+                    if answer.turns_away() && attempt < politeness::ATTEMPTS && !self.fetcher.is_circuit_open() =>
+                {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
                     // Store the state now, because the pause may be long, and a restart must not

@@ -185,16 +185,16 @@ mod tests {
 
     #[test]
     fn every_ingredient_can_be_left_out_and_changes_what_is_predicted() {
-        let hosts = hosts(10, 9);
+        let hosts = hosts(8, 9);
         let (sites, agents) = hosts.split_at(1);
-        let seen = measured(agents, &sites[0], 5);
-        let all = map_of(agents, 5, &RefinedSwitches::default());
-        let with = all.locate(&seen).unwrap().predict(agent(7)).unwrap();
+        let seen = measured(agents, &sites[0], 4);
+        let all = map_of(agents, 4, &RefinedSwitches::default());
+        let with = all.locate(&seen).unwrap().predict(agent(6)).unwrap();
         for name in RefinedSwitches::NAMES {
             let ingredients = RefinedSwitches::default().without(name).unwrap();
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
-            let map = map_of(agents, 5, &ingredients);
-            let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
+            let map = map_of(agents, 4, &ingredients);
+            let without = map.locate(&seen).unwrap().predict(agent(6)).unwrap();
             // These three switches may change nothing here. The robust loss affects only unusual
             // pairs, and this map has none. The first constants in the list may be the best ones.
             // Exact predictions need no penalty.

@@ -6,7 +6,7 @@
 //! beacons. A fit is discarded if another embedding was stored since the fit began.
 
 pub(super) mod due;
-pub mod landmarks;
+pub mod lost_landmarks;
 pub mod trust;
 
 use std::sync::{Mutex, PoisonError};

@@ -22,7 +22,7 @@ use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
 use super::assign::{Assign, confirm};
-use super::fit::{Fit, landmarks as lost_landmarks, trust};
+use super::fit::{Fit, lost_landmarks, trust};
 use super::leadership::{HeldTerms, Leader};
 use super::locate::Locate;
 use super::measure::Measure;

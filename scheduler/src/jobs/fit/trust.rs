@@ -253,8 +253,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn one_liar_among_nine_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
-        let trial = landmarks(pool, 9).await;
+    async fn one_liar_among_seven_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
+        let trial = landmarks(pool, 7).await;
         let liar = trial.agents[4];
         lie(&trial, &[liar], 3).await;
         fit(&trial).await;
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(held[0].0, liar.0);
         assert!(held[0].1.starts_with("its reports are too long: off by a factor of 2."), "{}", held[0].1);
         let map = trial.map().await.expect("an embedding");
-        assert_eq!(map.landmarks().len(), 8);
+        assert_eq!(map.landmarks().len(), 6);
         assert!(!map.landmarks().contains(&liar.0));
         assert!(map.fit_error() < 0.3, "{}", map.fit_error());
         assert!(map.placement(liar.0).is_some(), "it may still crawl: the others know where it is");
@@ -283,19 +283,19 @@ mod tests {
         assert_eq!(quarantined(&trial).await, []);
         fit(&trial).await;
         let map = trial.map().await.expect("an embedding");
-        assert_eq!(map.landmarks().len(), 9);
+        assert_eq!(map.landmarks().len(), 7);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_third_of_liars_raises_the_alarm_and_the_last_good_map_stays(pool: PgPool) {
-        let trial = landmarks(pool, 9).await;
+        let trial = landmarks(pool, 6).await;
         fit(&trial).await;
         let good = trial.map().await.expect("an embedding");
-        assert_eq!(good.landmarks().len(), 9);
-        lie(&trial, &trial.agents[2..5], 5).await;
+        assert_eq!(good.landmarks().len(), 6);
+        lie(&trial, &trial.agents[2..4], 5).await;
         fit(&trial).await;
         let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
-        assert_eq!(alarm, "the map cannot be trusted: 3 of 9 landmarks are doubted");
+        assert_eq!(alarm, "the map cannot be trusted: 2 of 6 landmarks are doubted");
         let kept = trial.map().await.expect("an embedding");
         assert_eq!(kept, good);
         assert_eq!(crawl(&trial).await.0, "assigned");
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
         // The operator releases the agents. From now on they measure honestly.
-        for (agent, _) in &trial.agents[2..5] {
+        for (agent, _) in &trial.agents[2..4] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
         trial.mesh(&trial.agents).await;

@@ -15,9 +15,9 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
 use crate::store::{Error, leases};
-pub use active::{MachineReport, PendingMessages, disconnect, pause, renew, waiting};
+pub use heartbeats::{MachineReport, PendingMessages, disconnect, pause, renew, waiting};
 
-mod active;
+mod heartbeats;
 
 /// What an agent reports when it connects.
 #[derive(Debug, Clone)]

@@ -1,4 +1,5 @@
-//! Active sessions: renewals, pauses, disconnections, and messages waiting to be sent.
+//! What heartbeats renew: active sessions, with their pauses, disconnections, and messages waiting
+//! to be sent.
 
 use std::time::Duration;
 
