@@ -46,8 +46,9 @@ create table terms (
 );
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
--- Restores of this database from a backup. After a restore, schedulers must not issue a number for
--- the second time, and they report the restore to operators.
+-- Restores of this database from a backup. After a restore, schedulers must not issue an
+-- identifier, token or incarnation again that was issued after the backup. They also report the
+-- restore to operators.
 create table restores (
     -- The restore's identifier.
     id bigint primary key generated always as identity,

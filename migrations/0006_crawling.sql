@@ -2,8 +2,8 @@
 
 -- How agents are chosen for the tasks of a batch. Each of the two ways has its own pass.
 create type choice_kind as enum (
-    'alone',  -- for each task by itself
-    'planned' -- for all of them together
+    'alone',  -- for each task separately
+    'planned' -- for all tasks together
 );
 
 -- Batches: lists of sites that are crawled by one policy and one strategy.
@@ -57,7 +57,7 @@ create table batch_constraints (
     constraints jsonb not null,
     -- Why tasks that no agent may crawl wait; null if no task has waited for this reason.
     unmet_cause unmet_cause,
-    -- Number of agents that each constraint excluded then, a `constraints::ExcludedAgents`.
+    -- Number of agents that each constraint excluded at that time, a `constraints::ExcludedAgents`.
     unmet_detail jsonb,
     constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
 );
@@ -67,7 +67,7 @@ create table quota_spending (
     -- The batch, the agent, and when the hour began.
     batch_id bigint not null references batches (id) on delete cascade,
     agent_id bigint not null references agents (id), -- the agent
-    hour timestamptz not null, -- the hour
+    hour timestamptz not null, -- when the hour began
     -- Number of bytes in the outcomes that were accepted in this hour.
     bytes bigint not null,
     -- Number of these outcomes with at least one byte.
@@ -97,36 +97,36 @@ create index submissions_by_time on submissions (created_at);
 create index submissions_of_batch on submissions (batch_id);
 
 create type task_state as enum (
-    'submitted', -- known, nothing done
-    'measuring', -- landmarks measure its site
-    'located',   -- distances known, or unavailable for the cause in `reason`
+    'submitted', -- waits to be measured
+    'measuring', -- landmarks measure the site
+    'located',   -- distances are known, or unknown for the cause in `unmeasured`
     'assigned',  -- an agent is chosen
-    'leased',    -- that agent's session may crawl it
+    'leased',    -- this agent's session may crawl the site
     'done',      -- an outcome of kind complete or truncated was accepted
-    'failed',    -- an outcome of another kind was accepted, or it was given up
-    'cancelled'  -- not to be crawled
+    'failed',    -- an outcome of another kind was accepted, or the task was given up
+    'cancelled'  -- the site is not to be crawled
 );
 
 -- Why a task failed or was cancelled, for counts and filters.
 create type reason_kind as enum (
-    'guard',              -- the agent's guard refused its address
-    'robots',             -- robots.txt forbids it
-    'breaker',            -- its requests failed without end
+    'guard',              -- the agent's guard refused the site's address
+    'robots',             -- robots.txt forbids the crawl, or could not be fetched
+    'breaker',            -- too many requests failed in a row
     'blocked',            -- the crawl was blocked for another reason
     'name-not-found',     -- the name did not resolve
     'connection-refused', -- the connection was refused
-    'no-connection',      -- no connection for another reason
-    'timed-out',          -- no answer in time
-    'tls',                -- no TLS session
-    'redirect',           -- redirects led nowhere
-    'status-4xx',         -- the start page is refused or missing
-    'status-5xx',         -- the server fails
-    'broken-answer',      -- the answer is no HTTP
-    'unreachable',        -- not reached for another reason
-    'poison',             -- its crawls ended with their agents
-    'no-agent',           -- no enrolled agent may crawl it
-    'cancelled',          -- an operator cancelled it
-    'same-site'           -- its site is that of another task of the batch
+    'no-connection',      -- the connection failed for another reason
+    'timed-out',          -- the site did not answer in time
+    'tls',                -- TLS failed
+    'redirect',           -- the start page redirects out of the site, or in a circle
+    'status-4xx',         -- the site answered with a status from 400 to 499
+    'status-5xx',         -- the site answered with a status of 500 or more
+    'broken-answer',      -- the answer was not HTTP, or was incomplete
+    'unreachable',        -- the site returned no page for another reason
+    'poison',             -- the task's crawls crashed, or lost their agents, too often
+    'no-agent',           -- no enrolled agent may crawl the site
+    'cancelled',          -- an operator cancelled the task
+    'same-site'           -- the site is the same as another one of the batch
 );
 
 create type unmeasured_cause as enum (
@@ -138,7 +138,7 @@ create type unmeasured_cause as enum (
 create table tasks (
     -- The task's identifier.
     id bigint primary key generated always as identity,
-    -- The batch, the site, and the round from 1 on.
+    -- The batch, the site, and the round, counted from 1.
     batch_id bigint not null references batches (id),
     site_id bigint not null references sites (id), -- the site
     round integer not null default 1, -- the round
@@ -215,11 +215,11 @@ when (
 ) execute function name_agent_of_task();
 
 create type hold_cause as enum (
-    'address',   -- its address has no free place
-    'pause',     -- its site asked for a pause
-    'breaker',   -- the circuit of its site is open
-    'unmet',     -- no agent may crawl it: `batch_constraints` holds the cause
-    'confirming' -- the agents that may be nearest measure its site
+    'address',   -- the site's address permits no further crawl
+    'pause',     -- the site asked for a pause
+    'breaker',   -- the site's circuit is open
+    'unmet',     -- no agent may crawl the site; the cause is in `batch_constraints`
+    'confirming' -- the agents that may be nearest measure the site
 );
 
 create type wait_stage as enum (
@@ -231,14 +231,14 @@ create type wait_stage as enum (
 create type wait_cause as enum (
     'no-agent',          -- no agent is connected
     'none-accepts-work', -- no connected agent takes work
-    'no-landmarks',      -- none are chosen, and the fleet is too large to work without them
+    'no-landmarks',      -- no landmarks are chosen, and the fleet is too large to work without them
     'landmarks-away',    -- no chosen landmark is connected
     'all-quarantined',   -- every prober is quarantined
-    'no-map'             -- the map is about to be fitted
+    'no-map'             -- the map is not fitted yet
 );
 
--- Why no task can proceed in a stage; one row per closed stage. So a change of the cause updates
--- one row, and no waiting task.
+-- Closed stages: the stages in which no task can proceed, with the cause. So a change of the cause
+-- updates one row instead of all waiting tasks.
 create table stage_causes (
     -- The stage.
     stage wait_stage primary key,
@@ -298,8 +298,8 @@ create table exclusions (
     batch_id bigint not null references batches (id),
     -- The excluded agents.
     agents bigint[] not null,
-    -- The constraint that excluded each agent, in the same order: country, carrier, tag:NAME or
-    -- quota.
+    -- For each element of `agents`, the constraint that excluded the agent: country, carrier,
+    -- tag:NAME or quota.
     causes text[] not null,
     -- When the set was first used.
     created_at timestamptz not null default now(),
@@ -308,22 +308,22 @@ create table exclusions (
 create index exclusions_newest on exclusions (batch_id, id);
 
 create type assignment_cause as enum (
-    'strategy',       -- the strategy chose
-    'explores',       -- the agent may be nearer than the best known
-    'spread',         -- the site is probably in several places: the freest near agent
-    'next-candidate', -- the agent before is gone
-    'rebalanced',     -- the task waited at another agent
-    'taken-back'      -- the crawl was under way at another agent
+    'strategy',       -- the strategy chose the agent
+    'explores',       -- the agent may be nearer than the best known one
+    'spread',         -- the near agent with most free slots; the site is probably in several places
+    'next-candidate', -- the best remaining candidate, because the task left the former agent
+    'rebalanced',     -- the task waited at another agent, and was moved
+    'taken-back'      -- the crawl was preempted at another agent
 );
 
 create type fallback_cause as enum (
     'no-distance',       -- no agent's distance to the site is known
     'no-address',        -- the site's address is not known
     'nothing-shared',    -- no agent's address shares a bit with the site's
-    'no-suffix',         -- the site's name is an address
+    'no-suffix',         -- the site's name is an IP address
     'no-position',       -- the site's position is not known
     'no-agent-position', -- no agent's position is known
-    'no-map',            -- there is no map to pick the confirming agents from
+    'no-map',            -- there is no map by which to choose the confirmers
     'nobody-measured',   -- no agent that measured the site is connected
     'unmeasured',        -- no prober could measure the site
     'untrusted-map'      -- there is an alarm
@@ -391,10 +391,10 @@ insert into retention_progress default values;
 
 create type lease_state as enum (
     'active',    -- the session may crawl
-    'completed', -- its outcome was accepted
-    'released',  -- handed back
-    'expired',   -- its session was lost
-    'revoked'    -- its task was cancelled
+    'completed', -- the crawl's outcome was accepted
+    'released',  -- the agent returned the lease
+    'expired',   -- the agent's session ended
+    'revoked'    -- the task was cancelled
 );
 
 -- Leases: an agent session's right to crawl a task's site.
@@ -449,7 +449,7 @@ create table checkpoints (
     interval_ms bigint,
     -- The time until which no request is sent to the site; null without a pause.
     paused_until timestamptz,
-    -- Number of refused requests (429, 503) since the rate was last raised.
+    -- Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
     turned_away integer not null default 0,
     -- Number of requests that failed in a row. At a limit the circuit opens and the crawl ends.
     failed_in_a_row integer not null default 0,
@@ -466,9 +466,9 @@ alter table checkpoints alter column state set storage external;
 -- How a crawl ended.
 create type outcome_kind as enum (
     'complete',   -- everything within the budgets was fetched
-    'truncated',  -- a budget cut it
-    'blocked',    -- robots.txt, the guard or the breaker ended it
-    'unreachable' -- its start page was not reached
+    'truncated',  -- a budget ended the crawl
+    'blocked',    -- robots.txt, the guard or the breaker ended the crawl
+    'unreachable' -- the start page was not reached
 );
 
 -- The budget that truncated a crawl.
@@ -547,7 +547,7 @@ create table batch_totals (
     truncated bigint not null,
     -- Number of pages and bytes in the tasks' outcomes.
     pages bigint not null,
-    bytes numeric not null -- of the outcomes, too; an agent may report any number
+    bytes numeric not null -- numeric, because an agent may report any number
 );
 
 -- Differences that are not in the sums yet. The table has no key and no foreign key, so that
@@ -578,12 +578,12 @@ create table batch_changes (
 create table batch_minutes (
     -- The batch, and when the minute began.
     batch_id bigint not null references batches (id) on delete cascade,
-    minute timestamptz not null, -- the minute
+    minute timestamptz not null, -- when the minute began
     -- Number of crawls that ended in this minute.
     crawls bigint not null,
     -- Number of pages and bytes of these crawls.
     pages bigint not null,
-    bytes numeric not null, -- of these crawls, too
+    bytes numeric not null, -- the bytes
     primary key (batch_id, minute)
 );
 -- For deleting old minutes, and for reading the last few minutes.
@@ -694,7 +694,8 @@ create table preemptions (
     -- The agent that was predicted to end the crawl sooner. When the lease is released, an agent is
     -- chosen again.
     to_agent_id bigint not null references agents (id),
-    -- The predicted remaining time at the present agent, and at the other agent with the handover.
+    -- The predicted remaining time at the present agent, and at the other agent, including the
+    -- handover.
     here_ms bigint not null,
     there_ms bigint not null, -- at the other agent
     -- When the preemption was decided.

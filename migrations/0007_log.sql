@@ -7,7 +7,7 @@ create table events (
     -- The number of the transaction that wrote the event. Readers read only events whose number is
     -- below that of the oldest open transaction. All these events are final, so a reader that later
     -- continues after the last of them misses no event. The column `id` does not allow this,
-    -- because transactions commit in another order than they take identifiers.
+    -- because transactions do not commit in the order in which they take identifiers.
     xact xid8 not null default pg_current_xact_id(),
     -- The event's number. Later transitions of the same task, lease or session have higher numbers,
     -- because the row of the task, lease or session is locked while the number is taken.

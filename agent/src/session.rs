@@ -59,7 +59,7 @@ const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// within this time, so that it can grant leases within ten seconds. At this delay (3.75 s on
 /// average), a thousand disconnected agents make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay after an error that only the operator can remove. It is short in tests.
+/// The delay after an error that only the operator can fix. It is short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// The settings for connecting to the scheduler, and what the agent reports about itself.
@@ -130,7 +130,7 @@ pub async fn run(
             _ => tracing::debug!(error = %ended, failures, "session not opened; trying again"),
         }
         failures = failures.saturating_add(1);
-        // Only the operator can remove these two errors, so retry slowly.
+        // Only the operator can fix these two errors, so retry slowly.
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
         // The events during this wait need no report. Outcomes are in the outbox, and the next

@@ -147,7 +147,7 @@ pub mod session_response {
         #[prost(message, tag = "7")]
         Permit(super::PermitAnswer),
         /// Asks the agent to return a lease before its crawl has ended, because another agent would end
-        /// it sooner.
+        /// the crawl sooner.
         #[prost(message, tag = "8")]
         Preempt(super::PreemptOrder),
     }
@@ -221,8 +221,8 @@ pub struct Welcome {
     /// time passes without a renewal.
     #[prost(message, optional, tag = "4")]
     pub lease_life: ::core::option::Option<::prost_types::Duration>,
-    /// The held leases that the agent may keep; it drops all others. It reports unacknowledged
-    /// outcomes in either case.
+    /// The held leases that the agent may keep; it drops all others. It still reports the
+    /// unacknowledged outcomes of dropped leases.
     #[prost(message, repeated, tag = "5")]
     pub kept: ::prost::alloc::vec::Vec<HeldLease>,
     /// The contact URL for every user agent. If it is empty (the operator has configured none), the
@@ -255,10 +255,10 @@ pub struct Heartbeat {
     /// The agent's clock; absent from agents older than this field.
     #[prost(message, optional, tag = "6")]
     pub sent_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The fullest file system that the agent writes to: its free bytes; absent when unknown.
+    /// Free bytes of the fullest file system to which the agent writes; absent when unknown.
     #[prost(uint64, optional, tag = "7")]
     pub disk_free_bytes: ::core::option::Option<u64>,
-    /// All bytes of this file system; absent when unknown.
+    /// Total bytes of this file system; absent when unknown.
     #[prost(uint64, optional, tag = "8")]
     pub disk_size_bytes: ::core::option::Option<u64>,
 }
@@ -278,8 +278,8 @@ pub struct MeasureOrder {
     /// Maximum number of samples, 1 to 1000. The first request of the connection is not a sample.
     #[prost(uint32, tag = "4")]
     pub samples: u32,
-    /// The pause before *every* request, including the connection's first. So successive orders to
-    /// several landmarks never send a site more than one request in this time.
+    /// The pause before *every* request, including the connection's first. So landmarks that measure a
+    /// site one after another send it at most one request in this time.
     #[prost(message, optional, tag = "5")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
     /// Time after which a sample without an answer counts as lost.
@@ -292,8 +292,8 @@ pub struct MeasureOrder {
     /// well enough. Absent: the agent takes all samples.
     #[prost(uint32, optional, tag = "8")]
     pub least_samples: ::core::option::Option<u32>,
-    /// Maximum age of the agent's measurement of another site at the same address, port and scheme
-    /// that may answer this order. Absent: the agent must measure.
+    /// The agent may report its measurement of another site at the same address, port and scheme
+    /// instead, up to this age. Absent: the agent must measure.
     #[prost(message, optional, tag = "9")]
     pub share_max_age: ::core::option::Option<::prost_types::Duration>,
     /// Only resolve the site's name: the agent answers `postponed` with the address and sends no
@@ -302,9 +302,9 @@ pub struct MeasureOrder {
     #[prost(bool, tag = "10")]
     pub resolve_only: bool,
     /// The address that this order has locked. If the name resolves to it, the agent connects there
-    /// first. Otherwise the agent sends no request and answers `postponed` with the address that it
-    /// sees. Empty for beacons and with `resolve_only`. If it is empty in any other order, the agent
-    /// may use any address.
+    /// first. Otherwise the agent sends no request and answers `postponed` with the address to which
+    /// the name resolves. Empty for beacons and with `resolve_only`. If it is empty in any other
+    /// order, the agent may use any address.
     #[prost(string, tag = "11")]
     pub address: ::prost::alloc::string::String,
     /// Exactly one is set.
@@ -357,7 +357,8 @@ pub struct MeasurementReport {
     /// The site's settled origin (scheme://host:port); empty for beacons, and if no server answered.
     #[prost(string, tag = "4")]
     pub origin: ::prost::alloc::string::String,
-    /// The connected address, without port; empty if no name was resolved.
+    /// The address to which the agent connected, or to which the name resolved, without port; empty if
+    /// no name was resolved.
     #[prost(string, tag = "5")]
     pub address: ::prost::alloc::string::String,
     /// The origin of another site at the same address, if the agent reports that site's measurement;
@@ -371,8 +372,8 @@ pub struct MeasurementReport {
     /// samples.
     #[prost(uint32, tag = "9")]
     pub requests: u32,
-    /// Whether the measurement agrees with the one that could have been shared; absent if they were
-    /// not compared.
+    /// Whether the measurement agrees with another site's measurement that the agent could have
+    /// reported instead; absent if they were not compared.
     #[prost(bool, optional, tag = "10")]
     pub agreed: ::core::option::Option<bool>,
     /// Exactly one is set.
@@ -395,11 +396,11 @@ pub mod measurement_report {
         Postponed(super::Postponed),
     }
 }
-/// Reports that the order has no lock on the address that the agent sees, which the report contains.
-/// The causes: the order asked only for the address; the name resolves to another address than the
-/// scheduler expected; the site settled at another address; or the agent is measuring another site
-/// there. The scheduler repeats the order when that address is free. Without an address this counts
-/// as a failure.
+/// Reports that the order has not locked the address to which the name resolves at the agent. The
+/// report contains this address. The causes: the order asked only for the address; the name resolves
+/// to another address than the scheduler expected; the site settled at another address; or the agent
+/// is measuring another site there. The scheduler repeats the order when that address is free. A
+/// report without an address counts as a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Postponed {}
 /// The samples of one host from one prober, in summary.
@@ -463,7 +464,7 @@ pub mod measurement_failure {
         Unspecified = 0,
         /// The name did not resolve.
         Dns = 1,
-        /// No connection, for a cause without its own value.
+        /// The connection failed for a cause without its own value.
         Connect = 2,
         /// The TLS handshake failed.
         Tls = 3,
@@ -475,7 +476,7 @@ pub mod measurement_failure {
         Guard = 6,
         /// No contact URL is configured, so nothing was sent.
         NoContactUrl = 7,
-        /// The agent may not use this metric (ICMP without the right to send it).
+        /// The agent cannot use this metric; for example, it may not send ICMP.
         Metric = 8,
         /// The agent did not understand the order.
         Order = 9,
@@ -558,9 +559,9 @@ pub struct CrawlPolicy {
     /// Minimum time between the starts of two requests to a site that is small or of unknown size.
     #[prost(message, optional, tag = "5")]
     pub request_interval: ::core::option::Option<::prost_types::Duration>,
-    /// The same for a large site, of 100,000 pages or more. For sizes between the two the interval
-    /// follows the logarithm of the size. At most `request_interval`, which is also the value if
-    /// absent.
+    /// The same minimum for a large site, which has 100,000 pages or more. Between small and large
+    /// sites, the minimum is interpolated by the logarithm of the size. At most `request_interval`;
+    /// absent: equal to `request_interval`.
     #[prost(message, optional, tag = "6")]
     pub shortest_interval: ::core::option::Option<::prost_types::Duration>,
     /// Whether to read the sitemaps that robots.txt names; absent means true.
@@ -584,14 +585,14 @@ pub struct CrawlPolicy {
     /// Used by the scheduler only; orders do not contain it.
     #[prost(message, optional, tag = "12")]
     pub recrawl_interval: ::core::option::Option<::prost_types::Duration>,
-    /// The crawler's name, NAME or NAME/VERSION. NAME is also its name in robots.txt: at most 40
-    /// letters, '-' and '*'. VERSION: at most 20 letters, digits, '.', '-' and '*'. The contact and
-    /// the software's name stay in the user agent. Absent or empty: the software's name alone. Agents
-    /// older than this field use the software's name.
+    /// The crawler's name, NAME or NAME/VERSION. NAME has at most 40 letters, '-' and '*', and is also
+    /// the name that the crawler obeys in robots.txt. VERSION has at most 20 letters, digits, '.', '-'
+    /// and '*'. The contact and the software's name stay in the user agent. Absent or empty: the
+    /// software's name alone. Agents older than this field use the software's name.
     #[prost(string, optional, tag = "13")]
     pub user_agent: ::core::option::Option<::prost::alloc::string::String>,
-    /// Maximum number of other sites, to which pages link, that the outcome names, at most 1,000;
-    /// absent means 0.
+    /// Maximum number of discovered hosts (other sites to which pages link) in the outcome, at most
+    /// 1,000; absent means 0.
     #[prost(uint32, optional, tag = "14")]
     pub max_hosts: ::core::option::Option<u32>,
 }
@@ -614,8 +615,8 @@ pub struct CrawlOrder {
     /// field begin anew.
     #[prost(bytes = "vec", tag = "5")]
     pub checkpoint: ::prost::alloc::vec::Vec<u8>,
-    /// Number of pages of the site's last crawl, as an estimate of its size; absent if there was none,
-    /// or if no field of the policy depends on it.
+    /// Number of pages of the site's last crawl, as an estimate of the site's size; absent if there
+    /// was no crawl, or if no field of the policy depends on the size.
     #[prost(uint32, optional, tag = "6")]
     pub last_pages: ::core::option::Option<u32>,
 }
@@ -650,16 +651,16 @@ pub struct CrawlRateState {
     /// pause.
     #[prost(message, optional, tag = "2")]
     pub pause: ::core::option::Option<::prost_types::Duration>,
-    /// Number of answers 429 and 503 since the count was last reset (after 30 minutes without one).
+    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
     #[prost(uint32, tag = "3")]
     pub turned_away: u32,
-    /// Number of requests that failed in a row; 50 end the crawl.
+    /// Number of requests that failed in a row; after 50 the crawl ends.
     #[prost(uint32, tag = "4")]
     pub failed_in_a_row: u32,
     /// Number of requests in the last minute.
     #[prost(uint32, tag = "5")]
     pub recent_requests: u32,
-    /// Number of these that failed.
+    /// Number of these requests that failed.
     #[prost(uint32, tag = "6")]
     pub recent_errors: u32,
     /// The newest error, one sentence for people; empty if there was none.
@@ -667,9 +668,9 @@ pub struct CrawlRateState {
     pub last_error: ::prost::alloc::string::String,
 }
 /// Asks whether a crawl may send requests to an address. All sites at one address share a limit of
-/// crawls, over all agents. The agent sends it before its first request, and again if the site's
-/// name resolves to another address. A repeat is recognised by the lease and the address. The agent
-/// sends the site no request until it has the answer. Set by the agent.
+/// crawls, over all agents. The agent sends this message before its first request, and again if the
+/// site's name resolves to another address. A repeat is recognised by the lease and the address. The
+/// agent sends the site no request until it has the answer. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitRequest {
     /// The task.
@@ -713,12 +714,12 @@ pub struct CancelOrder {
     #[prost(int64, tag = "2")]
     pub token: i64,
 }
-/// Asks the agent to return a lease before its crawl has ended, because another agent would end it
-/// sooner. The agent ends the crawl as when it stops: it sends no further request, then a
-/// `CrawlCheckpoint`, and, after one request interval, the `LeaseRelease`. Until then it holds the
-/// lease. A crawl that has ended meanwhile reports its outcome, which counts. Repeated on a new
-/// session; ignored for a lease that the agent does not hold. Agents older than this message
-/// continue. Set by the scheduler.
+/// Asks the agent to return a lease before its crawl has ended, because another agent would end the
+/// crawl sooner. The agent sends the site no further request. It sends a `CrawlCheckpoint` and,
+/// after one request interval, the `LeaseRelease`. Until then it holds the lease. If the crawl has
+/// ended meanwhile, the agent reports its outcome, which counts. The order is repeated on a new
+/// session, and ignored for a lease that the agent does not hold. Agents older than this message
+/// continue the crawl. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PreemptOrder {
     /// The task.
@@ -776,7 +777,8 @@ pub struct OutcomeReport {
     /// Number of pages fetched again because the checkpoint of the former agent was incomplete.
     #[prost(uint32, tag = "13")]
     pub refetched: u32,
-    /// Number of links left out because they lead into traps: repeating paths, endless calendars.
+    /// Number of links left out because they lead into traps, such as repeating paths and endless
+    /// calendars.
     #[prost(uint32, tag = "14")]
     pub trapped: u32,
     /// The other sites to which pages of this site link, at most `CrawlPolicy.max_hosts`: each a bare
@@ -886,7 +888,7 @@ pub mod outcome_ack {
 pub enum DistanceMetric {
     /// Never sent.
     Unspecified = 0,
-    /// From sending a request on a warm connection to the first byte of the answer.
+    /// The time from sending a request on a warm connection to the first byte of the answer.
     Ttfb = 1,
     /// The TCP handshake.
     Connect = 2,
@@ -1601,11 +1603,11 @@ pub struct ShowEmbeddingResponse {
     /// Median of |ln(predicted / measured)| over the present mesh; absent if nothing is measured.
     #[prost(double, optional, tag = "6")]
     pub mesh_error_now: ::core::option::Option<f64>,
-    /// Its landmarks' names, in order of choice.
+    /// The names of the embedding's landmarks, in the order in which they were chosen.
     #[prost(string, repeated, tag = "2")]
     #[serde(rename = "landmark_names")]
     pub landmarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether landmarks are chosen now. If not, every agent of a small fleet acts as one.
+    /// Whether landmarks are chosen now. If not, every agent of a small fleet acts as a landmark.
     #[prost(bool, tag = "7")]
     pub landmarks_chosen: bool,
     /// The pairs with the largest errors, at most ten, largest first.
@@ -1614,7 +1616,7 @@ pub struct ShowEmbeddingResponse {
     /// Agents with an unusually large error, largest first.
     #[prost(message, repeated, tag = "4")]
     pub suspects: ::prost::alloc::vec::Vec<AgentError>,
-    /// Agents with too few measured distances for a certain place.
+    /// Agents with too few measured distances for a reliable place.
     #[prost(message, repeated, tag = "5")]
     pub low_confidence: ::prost::alloc::vec::Vec<AgentError>,
 }
@@ -1625,7 +1627,7 @@ pub struct Residual {
     /// One agent's name.
     #[prost(string, tag = "1")]
     pub from: ::prost::alloc::string::String,
-    /// The other's.
+    /// The other agent's name.
     #[prost(string, tag = "2")]
     pub to: ::prost::alloc::string::String,
     /// The pair's round trip: the geometric mean of both directions, or the single measured direction.
@@ -1689,7 +1691,8 @@ pub struct ExportEmbeddingResponse {
     /// The epoch; absent if there is none.
     #[prost(message, optional, tag = "1")]
     pub epoch: ::core::option::Option<Epoch>,
-    /// The agents, landmarks first in order of choice, then by name.
+    /// The agents: first the landmarks in the order in which they were chosen, then the others, sorted
+    /// by name.
     #[prost(message, repeated, tag = "2")]
     pub agents: ::prost::alloc::vec::Vec<PlacedAgent>,
 }
@@ -1889,7 +1892,7 @@ pub mod embedding_service_client {
                 .insert(GrpcMethod::new("landfall.v1.EmbeddingService", "ListEpochs"));
             self.inner.unary(req, path, codec).await
         }
-        /// Returns the newest embedding's coordinates, from which distances can be predicted elsewhere.
+        /// Returns the newest embedding's coordinates, from which other programs can predict distances.
         pub async fn export_embedding(
             &mut self,
             request: impl tonic::IntoRequest<super::ExportEmbeddingRequest>,
@@ -1955,7 +1958,7 @@ pub mod embedding_service_server {
             tonic::Response<super::ListEpochsResponse>,
             tonic::Status,
         >;
-        /// Returns the newest embedding's coordinates, from which distances can be predicted elsewhere.
+        /// Returns the newest embedding's coordinates, from which other programs can predict distances.
         async fn export_embedding(
             &self,
             request: tonic::Request<super::ExportEmbeddingRequest>,
@@ -2285,11 +2288,11 @@ pub struct EventsRequest {
     /// All events since this moment, by the database's clock, oldest first, instead of the newest.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Only events of these kinds: `noun`, or `noun-what` (lease-expired); empty: all. For an unknown
-    /// kind INVALID_ARGUMENT names all kinds.
+    /// Only events of these kinds; empty: all. A kind is a `noun`, or a `noun` and a `what`, such as
+    /// lease-expired. For an unknown kind INVALID_ARGUMENT names all kinds.
     #[prost(string, repeated, tag = "7")]
     pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only events before this moment; not with `follow`.
+    /// Only events before this moment; cannot be combined with `follow`.
     #[prost(message, optional, tag = "8")]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
     /// Only events of agents in one of these cities; empty: all. Case is ignored here, in `carriers`
@@ -2318,8 +2321,8 @@ pub struct Event {
     /// What changed: task, lease, session, agent, term (a role's leader), database.
     #[prost(string, tag = "3")]
     pub noun: ::prost::alloc::string::String,
-    /// The new state, or: granted, rebound, opened, draining, resumed, removed, enrolled, taken,
-    /// restored.
+    /// The new state, or one of: granted, rebound, opened, draining, resumed, removed, enrolled,
+    /// taken, restored.
     #[prost(string, tag = "4")]
     pub what: ::prost::alloc::string::String,
     /// The task's batch; empty if the event is not about a task.
@@ -2370,11 +2373,11 @@ pub mod event_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Events.
+    /// Reads the log of transitions.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct EventServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2509,11 +2512,11 @@ pub mod event_service_server {
             request: tonic::Request<super::EventsRequest>,
         ) -> std::result::Result<tonic::Response<Self::EventsStream>, tonic::Status>;
     }
-    /// Events.
+    /// Reads the log of transitions.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct EventServiceServer<T> {
         inner: Arc<T>,
@@ -2689,7 +2692,8 @@ pub struct ShowSchedulerResponse {
 /// Describes the agent to enrol.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateEnrolmentRequest {
-    /// The agent's name; empty: formed from city and carrier, with a number if that name is in use.
+    /// The agent's name. If empty, it is formed from city and carrier, with a number if that name is
+    /// in use.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The city.
@@ -2888,7 +2892,7 @@ pub struct RevokeEnrolmentResponse {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Whether it was already revoked.
+    /// Whether the token was already revoked.
     #[prost(bool, tag = "2")]
     pub before: bool,
 }
@@ -2919,7 +2923,7 @@ pub struct ListAgentsRequest {
     #[prost(uint64, tag = "7")]
     pub limit: u64,
 }
-/// The agents, by name.
+/// The agents, sorted by name.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAgentsResponse {
     /// The enrolled agents that match the request.
@@ -2971,18 +2975,19 @@ pub struct Agent {
     /// Number of tasks assigned to it that have not begun.
     #[prost(uint32, tag = "21")]
     pub waiting: u32,
-    /// Its load level: tasks assigned or leased to it minus its slots, negative while it has room;
-    /// absent while it is away.
+    /// Its load level: tasks assigned or leased to it minus its slots, negative while it has free
+    /// slots; absent while it is away.
     #[prost(int64, optional, tag = "20")]
     pub load_level: ::core::option::Option<i64>,
-    /// Number of slots in which a crawl could begin, from its last heartbeat; absent while it is away,
-    /// or if it never reported them.
+    /// Number of slots in which a crawl could begin, as of its last heartbeat; absent while it is
+    /// away, or if it never reported the number.
     #[prost(uint32, optional, tag = "22")]
     pub free_slots: ::core::option::Option<u32>,
-    /// Number of sites being crawled, from its last heartbeat; absent as for `free_slots`.
+    /// Number of sites being crawled, as of its last heartbeat; absent when `free_slots` is absent.
     #[prost(uint32, optional, tag = "23")]
     pub crawls: ::core::option::Option<u32>,
-    /// Number of unacknowledged outcomes, from its last heartbeat; absent as for `free_slots`.
+    /// Number of unacknowledged outcomes, as of its last heartbeat; absent when `free_slots` is
+    /// absent.
     #[prost(uint32, optional, tag = "24")]
     pub outcomes_waiting: ::core::option::Option<u32>,
     /// Number of other agents that have measured its beacon.
@@ -3068,8 +3073,8 @@ pub struct ShowReachRequest {
 /// Which agents reach each other.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowReachResponse {
-    /// The directions from the agent and to it, failures first, then by name. For two agents: from
-    /// `agent` to `other`, and back.
+    /// The directions from the agent and to it, failures first, then sorted by name. For two agents:
+    /// from `agent` to `other`, and back.
     #[prost(message, repeated, tag = "1")]
     pub ways: ::prost::alloc::vec::Vec<Way>,
 }
@@ -3106,7 +3111,8 @@ pub struct Way {
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::time")]
     pub failed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Time of the next attempt, or earlier if one of the two reconnects; absent if none is planned.
+    /// Time of the next attempt, which is made earlier if one of the two agents reconnects; absent if
+    /// none is planned.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::time")]
     pub next_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3300,7 +3306,7 @@ pub struct ListLandmarksRequest {}
 /// The landmarks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListLandmarksResponse {
-    /// In order of choice.
+    /// The landmarks, in the order in which they were chosen.
     #[prost(message, repeated, tag = "1")]
     pub landmarks: ::prost::alloc::vec::Vec<Landmark>,
     /// Dimensions of the embedding.
@@ -3309,32 +3315,32 @@ pub struct ListLandmarksResponse {
     /// The newest embedding's epoch; 0 if there is none.
     #[prost(int64, tag = "3")]
     pub epoch: i64,
-    /// The embedding's root mean square relative error between landmarks; no unit.
+    /// Root mean square of the landmarks' relative errors in the embedding; no unit.
     #[prost(double, tag = "4")]
     pub fit_error: f64,
     /// What the election found; absent except in the response to an election.
     #[prost(message, optional, tag = "5")]
     pub explanation: ::core::option::Option<ElectionExplanation>,
 }
-/// How well landmarks cover the fleet, by the agents' measured mesh. A distance is the geometric
-/// mean of both directions.
+/// How well landmarks cover the fleet, according to the measured mesh. A distance is the geometric
+/// mean of the round trips in both directions.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ElectionExplanation {
-    /// Number of connected agents that are no landmarks.
+    /// Number of connected agents that are not landmarks.
     #[prost(uint32, tag = "1")]
     pub others: u32,
     /// How many of them have a landmark within each distance, in order of distance.
     #[prost(message, repeated, tag = "2")]
     pub coverage: ::prost::alloc::vec::Vec<Coverage>,
-    /// The median of their distances to the nearest landmark; absent if none was measured.
+    /// The median of these agents' distances to the nearest landmark; absent if none was measured.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "median_ms", serialize_with = "crate::json::millis")]
     pub median: ::core::option::Option<::prost_types::Duration>,
     /// The agent farthest from its nearest landmark; empty if no distance was measured.
     #[prost(string, tag = "4")]
     pub farthest_agent: ::prost::alloc::string::String,
-    /// That agent's distance.
+    /// That agent's distance to its nearest landmark.
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "farthest_ms", serialize_with = "crate::json::millis")]
     pub farthest: ::core::option::Option<::prost_types::Duration>,
@@ -3349,11 +3355,11 @@ pub struct ElectionExplanation {
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub carriers: ::core::option::Option<Diversity>,
-    /// What each landmark contributes, in order of choice.
+    /// What each landmark contributes, in the order in which the landmarks were chosen.
     #[prost(message, repeated, tag = "9")]
     #[serde(rename = "worth")]
     pub landmarks: ::prost::alloc::vec::Vec<LandmarkWorth>,
-    /// Connected agents that no other agent could reach, by name. They cannot be landmarks.
+    /// Connected agents that no other agent could reach, sorted by name. They cannot be landmarks.
     #[prost(message, repeated, tag = "10")]
     pub unreached: ::prost::alloc::vec::Vec<UnreachedAgent>,
 }
@@ -3390,7 +3396,8 @@ pub struct LandmarkWorth {
     /// Number of agents whose nearest landmark it is.
     #[prost(uint32, tag = "2")]
     pub nearest_to: u32,
-    /// How much farther the nearest landmark would be without it, as the mean over all agents.
+    /// How much farther the nearest landmark would be without this landmark, on average over the
+    /// agents for which both distances are known.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "adds_ms", serialize_with = "crate::json::millis")]
     pub adds: ::core::option::Option<::prost_types::Duration>,
@@ -3408,7 +3415,7 @@ pub struct UnreachedAgent {
     /// Its beacon's port; 0 if it runs none.
     #[prost(uint32, tag = "3")]
     pub port: u32,
-    /// The last failed attempt of another agent; empty if there was no attempt.
+    /// How another agent's last attempt failed; empty if there was no attempt.
     #[prost(string, tag = "4")]
     pub failure: ::prost::alloc::string::String,
 }
@@ -3506,8 +3513,8 @@ impl EnrolmentState {
         }
     }
 }
-/// Whether an agent accepts work. If several states apply, an operator's action takes precedence,
-/// then the state that keeps the agent from working.
+/// Whether an agent accepts work. If several states apply, a state that an operator caused takes
+/// precedence, then a state in which the agent does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ServiceState {
@@ -3526,7 +3533,7 @@ pub enum ServiceState {
     Away = 5,
     /// The operator removed it.
     Removed = 6,
-    /// It accepts work, but its measurements are not used: `Agent.quarantined`.
+    /// It accepts work, but its measurements are not used; `Agent.quarantined` says why.
     Quarantined = 7,
     /// It is enrolled, and has never connected.
     NeverConnected = 8,
@@ -3628,9 +3635,9 @@ pub mod fleet_service_client {
     use tonic::codegen::http::Uri;
     /// Enrols, shows and changes agents and landmarks.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct FleetServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4374,9 +4381,9 @@ pub mod fleet_service_server {
     }
     /// Enrols, shows and changes agents and landmarks.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct FleetServiceServer<T> {
         inner: Arc<T>,
@@ -5423,7 +5430,7 @@ pub struct SubmitHeader {
     #[prost(bool, tag = "6")]
     pub dry_run: bool,
 }
-/// Which agents may crawl for a batch. Names compare without regard to case.
+/// Which agents may crawl for a batch. Names are compared without regard to case.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Constraints {
     /// The agent's country must be one of these, ISO 3166-1 alpha-2, at most 16; empty: any country.
@@ -5449,7 +5456,7 @@ pub struct SubmitChunk {
     /// Bare hosts, or scheme://host:port; a path is dropped.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The positions of the sites whose position the list contains.
+    /// The positions of the sites, as far as the list contains them.
     #[prost(message, repeated, tag = "2")]
     pub positions: ::prost::alloc::vec::Vec<ListedPosition>,
 }
@@ -5475,7 +5482,7 @@ pub struct SubmitResponse {
     /// Number of sites that the batch already had.
     #[prost(uint64, tag = "2")]
     pub already_present: u64,
-    /// Number of repeats inside the submission; each site counts once.
+    /// Number of names in the submission that repeat one of its sites, by the same or another name.
     #[prost(uint64, tag = "3")]
     pub duplicates: u64,
     /// Number of tasks of the batch now.
@@ -5551,7 +5558,7 @@ pub struct ReopenSitesRequest {
     /// Hosts, or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// All sites with an open circuit; then `sites` is empty.
+    /// Reopen all sites with an open circuit; `sites` is then empty.
     #[prost(bool, tag = "2")]
     pub all: bool,
 }
@@ -5561,7 +5568,7 @@ pub struct ReopenSitesResponse {
     /// Number of sites whose circuit was open.
     #[prost(uint64, tag = "1")]
     pub sites: u64,
-    /// Number of tasks that waited for this.
+    /// Number of tasks that waited for these circuits to close.
     #[prost(uint64, tag = "2")]
     pub tasks: u64,
 }
@@ -5644,10 +5651,11 @@ pub struct Estimate {
     /// Number of sites that the estimate covers.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
-    /// Number of sites that wait for an operator; the estimate does not cover them.
+    /// Number of sites that cannot be measured now, or that wait for an operator; the estimate does
+    /// not cover them.
     #[prost(uint64, tag = "3")]
     pub held: u64,
-    /// Number of sites at agents that have paused, disconnected or gone; the estimate does not cover
+    /// Number of sites at agents that have paused, disconnected or left; the estimate does not cover
     /// them either.
     #[prost(uint64, tag = "5")]
     pub stalled: u64,
@@ -5664,7 +5672,7 @@ pub struct CancelTasksRequest {
     /// The sites, hosts or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "2")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The whole batch; then `sites` is empty.
+    /// Cancel the whole batch; `sites` is then empty.
     #[prost(bool, tag = "3")]
     pub all: bool,
 }
@@ -5693,7 +5701,7 @@ pub struct RetryTasksRequest {
     /// Failed or cancelled sites, hosts or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "2")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Every failed task; then `sites` is empty.
+    /// Retry every failed task; `sites` is then empty.
     #[prost(bool, tag = "3")]
     pub failed: bool,
 }
@@ -5801,7 +5809,7 @@ pub struct Ending {
     #[prost(uint64, tag = "2")]
     #[serde(rename = "sites")]
     pub tasks: u64,
-    /// The site of the task that is given as an example.
+    /// The site of one of these tasks, as an example.
     #[prost(string, tag = "4")]
     pub site: ::prost::alloc::string::String,
     /// The state and the reason of that task, for people.
@@ -5829,7 +5837,7 @@ pub struct ShowSiteResponse {
     #[prost(string, tag = "3")]
     #[serde(serialize_with = "crate::json::some")]
     pub origin: ::prost::alloc::string::String,
-    /// The name of the site that this one proved to be; empty if it is no alias.
+    /// The name of the site that this one proved to be; empty if this site is not an alias.
     #[prost(string, tag = "4")]
     #[serde(serialize_with = "crate::json::some")]
     pub alias_of: ::prost::alloc::string::String,
@@ -5845,11 +5853,11 @@ pub struct ShowSiteResponse {
     /// The measurements of each prober.
     #[prost(message, repeated, tag = "5")]
     pub measurements: ::prost::alloc::vec::Vec<SiteMeasurement>,
-    /// The addresses at which probers see the site, for probers without an address in `measurements`
-    /// or with a postponed order.
+    /// The addresses to which the site's name resolves at probers that have no address in
+    /// `measurements`, or have a postponed order.
     #[prost(message, repeated, tag = "9")]
     pub resolved_addresses: ::prost::alloc::vec::Vec<ResolvedAddress>,
-    /// The open order to measure for which the site waits; absent if there is none.
+    /// The open measurement order for which the site waits; absent if there is none.
     #[prost(message, optional, tag = "10")]
     pub order: ::core::option::Option<SiteOrder>,
     /// When its circuit opened; absent if it is closed.
@@ -5874,7 +5882,7 @@ pub struct GlobePosition {
     #[prost(string, tag = "3")]
     pub source: ::prost::alloc::string::String,
 }
-/// The address at which a prober sees a site.
+/// The address to which a site's name resolves at a prober.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResolvedAddress {
@@ -5884,14 +5892,14 @@ pub struct ResolvedAddress {
     /// The address to which the site's name resolves at the prober.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// How many orders in a row had locked another address than the prober sees.
+    /// Number of consecutive orders that locked an address other than this one.
     #[prost(uint32, tag = "3")]
     pub postponed: u32,
-    /// Number of requests that it sent and that its measurement does not count yet.
+    /// Number of requests that the prober sent and that its measurement does not include yet.
     #[prost(uint64, tag = "4")]
     pub requests: u64,
 }
-/// An open order to measure.
+/// An open measurement order.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SiteOrder {
@@ -5901,7 +5909,7 @@ pub struct SiteOrder {
     /// The address that the order has locked; empty if it asks only for the address.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// The ordered site, if it is another one at the same address; empty if it is this one.
+    /// The site to measure, if it is another site at the same address; empty if it is this site.
     #[prost(string, tag = "3")]
     pub site: ::prost::alloc::string::String,
 }
@@ -5934,7 +5942,7 @@ pub struct SiteMeasurement {
     /// Number of samples without an answer.
     #[prost(uint32, tag = "7")]
     pub lost: u32,
-    /// The connected address.
+    /// The address to which the prober connected, or to which the name resolved.
     #[prost(string, tag = "8")]
     pub address: ::prost::alloc::string::String,
     /// Why the measurement failed; empty otherwise.
@@ -6032,29 +6040,29 @@ pub struct Why {
     /// Why the task left that agent.
     #[prost(enumeration = "Parting", tag = "5")]
     pub parted: i32,
-    /// For a strategy's choice: number of candidates that were passed over because they had no room; 0
-    /// if there were none.
+    /// For a strategy's choice: number of candidates that were passed over because they had no free
+    /// slot; 0 if there were none.
     #[prost(uint32, tag = "6")]
     pub full: u32,
-    /// For a strategy's choice: number of candidates.
+    /// For a strategy's choice: number of all candidates; 0 if `full` is 0.
     #[prost(uint32, tag = "7")]
     pub of: u32,
-    /// For a site in several places: the confidence of that, 0 to 1.
+    /// For a site that is probably in several places: the confidence in this, 0 to 1.
     #[prost(double, tag = "8")]
     pub confidence: f64,
-    /// For a site in several places: number of near agents.
+    /// For a site that is probably in several places: number of near agents.
     #[prost(uint32, tag = "9")]
     pub near: u32,
-    /// The agent at which the task waited or its crawl was under way; empty for other causes.
+    /// For a rebalanced task or a preempted crawl: the former agent; empty for other causes.
     #[prost(string, tag = "10")]
     pub from: ::prost::alloc::string::String,
-    /// What the waiting task gained.
+    /// What a rebalanced task gained.
     #[prost(enumeration = "Gain", tag = "11")]
     pub gain: i32,
-    /// For a preempted crawl: predicted remaining time at the former agent; absent otherwise.
+    /// For a preempted crawl: the predicted remaining time at the former agent; absent otherwise.
     #[prost(message, optional, tag = "12")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
-    /// Predicted duration at this agent; absent if it was not predicted.
+    /// For a preempted crawl: the predicted duration at this agent; absent if it was not predicted.
     #[prost(message, optional, tag = "13")]
     pub takes: ::core::option::Option<::prost_types::Duration>,
 }
@@ -6080,7 +6088,7 @@ pub struct SiteTask {
     /// The strategy that chose the agent.
     #[prost(string, tag = "6")]
     pub strategy: ::prost::alloc::string::String,
-    /// How the strategy was applied, if it differs from the usual; empty otherwise.
+    /// How the strategy was applied, if not in the usual way; empty otherwise.
     #[prost(string, tag = "11")]
     pub note: ::prost::alloc::string::String,
     /// Why it waits; absent if it has an agent or has ended.
@@ -6111,8 +6119,8 @@ pub struct SiteTask {
     /// Progress of the crawl at its last checkpoint; absent if there is none.
     #[prost(message, optional, tag = "14")]
     pub progress: ::core::option::Option<CrawlProgress>,
-    /// When the site's next round in this batch is due; absent if this one has not ended, or if there
-    /// is none.
+    /// When the site's next round in this batch is due; absent if this round has not ended, or if
+    /// there is no next round.
     #[prost(message, optional, tag = "15")]
     #[serde(serialize_with = "crate::json::time")]
     pub recrawl_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -6124,14 +6132,14 @@ pub struct CrawlProgress {
     /// Pages fetched.
     #[prost(uint32, tag = "1")]
     pub pages: u32,
-    /// Bytes of the state from which another agent would continue.
+    /// Size in bytes of the state from which another agent would continue the crawl.
     #[prost(uint64, tag = "2")]
     pub state_bytes: u64,
     /// Time of the checkpoint.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub saved_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Minimum time between the starts of two requests; absent from agents that do not report it.
+    /// Minimum time between the starts of two requests; absent if the agent does not report it.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "interval_ms", serialize_with = "crate::json::millis")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
@@ -6139,16 +6147,16 @@ pub struct CrawlProgress {
     #[prost(message, optional, tag = "5")]
     #[serde(serialize_with = "crate::json::time")]
     pub paused_until: ::core::option::Option<::prost_types::Timestamp>,
-    /// Number of answers 429 and 503 since the count was last reset (after 30 minutes without one).
+    /// Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
     #[prost(uint32, tag = "6")]
     pub turned_away: u32,
-    /// Number of requests that failed in a row; 50 end the crawl.
+    /// Number of requests that failed in a row; after 50 the crawl ends.
     #[prost(uint32, tag = "7")]
     pub failed_in_a_row: u32,
     /// Number of requests in the minute before the checkpoint.
     #[prost(uint32, tag = "8")]
     pub recent_requests: u32,
-    /// Number of these that failed.
+    /// Number of these requests that failed.
     #[prost(uint32, tag = "9")]
     pub recent_errors: u32,
     /// The newest error; empty if there was none.
@@ -6249,7 +6257,7 @@ pub struct ExplainedChoice {
     /// The seed of the random draw.
     #[prost(uint64, tag = "6")]
     pub seed: u64,
-    /// "chosen because ...".
+    /// The reason, as a text that begins with "chosen because".
     #[prost(string, tag = "7")]
     pub because: ::prost::alloc::string::String,
     /// The candidates, best first; only the chosen one if all agents were equally good.
@@ -6264,10 +6272,10 @@ pub struct ExplainedChoice {
     /// Why the batch's strategy could not be applied; empty if it was.
     #[prost(string, tag = "11")]
     pub fallback: ::prost::alloc::string::String,
-    /// How the strategy was applied, if it differs from the usual; empty otherwise.
+    /// How the strategy was applied, if not in the usual way; empty otherwise.
     #[prost(string, tag = "12")]
     pub note: ::prost::alloc::string::String,
-    /// Why it was made.
+    /// Why this agent was chosen.
     #[prost(message, optional, tag = "13")]
     pub why: ::core::option::Option<Why>,
 }
@@ -6434,7 +6442,7 @@ impl TaskState {
 pub enum ReasonKind {
     /// The task did not fail and was not cancelled, or the scheduler does not report the kind.
     Unspecified = 0,
-    /// A reason without a kind, as from a scheduler older than this field.
+    /// The reason has no kind, for example because the scheduler is older than this field.
     Other = 1,
     /// The guard refused the site's address.
     Guard = 2,
@@ -6547,7 +6555,7 @@ pub enum WaitCause {
     NoAgent = 5,
     /// No connected agent accepts work.
     NoneAcceptsWork = 6,
-    /// There are no landmarks, and the fleet is too large to work without.
+    /// There are no landmarks, and the fleet is too large to work without them.
     NoLandmarks = 7,
     /// No landmark is connected.
     LandmarksAway = 8,
@@ -6657,11 +6665,12 @@ pub enum ChoiceCause {
     Strategy = 1,
     /// The agent may be nearer than the best known one.
     Explores = 2,
-    /// The site probably stands in several places, so the near agent with the most room was chosen.
+    /// The site probably stands in several places, so the near agent with the most free slots was
+    /// chosen.
     Spread = 3,
-    /// The agent is the best of the former choice's other candidates.
+    /// The agent is the best of the candidates that remained from the former choice.
     NextCandidate = 4,
-    /// The task was moved; it had waited at another agent.
+    /// The task waited at another agent, and was moved.
     Rebalanced = 5,
     /// The crawl was preempted at another agent.
     TakenBack = 6,
@@ -6714,7 +6723,7 @@ pub enum FallbackCause {
     NoPosition = 5,
     /// No agent's position is known.
     NoAgentPosition = 6,
-    /// There is no map to select the agents that confirm.
+    /// There is no map by which to select the confirmers.
     NoMap = 7,
     /// No agent that measured the site is available.
     NobodyMeasured = 8,
@@ -6769,17 +6778,17 @@ pub enum Parting {
     Unspecified = 0,
     /// The agent's session expired during the crawl.
     Lost = 1,
-    /// The agent's process restarted without the crawl.
+    /// The agent's process restarted, and did not continue the crawl.
     Restarted = 2,
-    /// The agent reconnected without the crawl.
+    /// The agent reconnected, and did not continue the crawl.
     Reconnected = 3,
     /// The agent was enrolled again on another machine.
     Replaced = 4,
-    /// The agent left in order, but did not return the lease.
+    /// The agent announced that it leaves, but did not return the lease.
     Left = 5,
     /// The operator removed the agent during the crawl.
     Removed = 6,
-    /// The database was restored to a moment during the crawl.
+    /// The database was restored from a backup that was made during the crawl.
     Restored = 7,
     /// The crawl crashed; the agent did not.
     Crashed = 8,
@@ -6900,9 +6909,9 @@ pub mod site_service_client {
     use tonic::codegen::http::Uri;
     /// Submits and shows sites and batches.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct SiteServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -7032,9 +7041,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "WatchBatch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Cancels tasks that have not ended, and the recrawls of tasks that have. Leases are taken back
-        /// at once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks
-        /// one of the sites; then nothing changes.
+        /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
+        /// once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks one
+        /// of the sites; then nothing changes.
         pub async fn cancel_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelTasksRequest>,
@@ -7059,8 +7068,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "CancelTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. Errors as
-        /// for CancelTasks, and FAILED_PRECONDITION if one of the sites is done; then nothing changes.
+        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND if
+        /// the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is done;
+        /// then nothing changes.
         pub async fn retry_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::RetryTasksRequest>,
@@ -7299,9 +7309,9 @@ pub mod site_service_server {
             &self,
             request: tonic::Request<super::WatchBatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchBatchStream>, tonic::Status>;
-        /// Cancels tasks that have not ended, and the recrawls of tasks that have. Leases are taken back
-        /// at once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks
-        /// one of the sites; then nothing changes.
+        /// Cancels tasks that have not ended, and the recrawls of ended tasks. Leases are taken back at
+        /// once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks one
+        /// of the sites; then nothing changes.
         async fn cancel_tasks(
             &self,
             request: tonic::Request<super::CancelTasksRequest>,
@@ -7309,8 +7319,9 @@ pub mod site_service_server {
             tonic::Response<super::CancelTasksResponse>,
             tonic::Status,
         >;
-        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. Errors as
-        /// for CancelTasks, and FAILED_PRECONDITION if one of the sites is done; then nothing changes.
+        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND if
+        /// the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is done;
+        /// then nothing changes.
         async fn retry_tasks(
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
@@ -7386,9 +7397,9 @@ pub mod site_service_server {
     }
     /// Submits and shows sites and batches.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct SiteServiceServer<T> {
         inner: Arc<T>,
@@ -8017,20 +8028,20 @@ pub struct AssignmentsRequest {
     /// Only tasks that failed or were cancelled for one of these reasons; empty: all tasks.
     #[prost(enumeration = "ReasonKind", repeated, tag = "3")]
     pub reasons: ::prost::alloc::vec::Vec<i32>,
-    /// Only tasks whose newest assignment is this agent; empty: all.
+    /// Only tasks whose newest assignment is to this agent; empty: all.
     #[prost(string, tag = "4")]
     pub agent: ::prost::alloc::string::String,
     /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "5")]
     pub limit: u64,
-    /// Only tasks whose newest assignment is an agent in one of these cities; empty: all. Case is
+    /// Only tasks whose newest assignment is to an agent in one of these cities; empty: all. Case is
     /// ignored here, in `carriers` and in `countries`.
     #[prost(string, repeated, tag = "6")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only tasks whose newest assignment is an agent on one of these carriers; empty: all.
+    /// Only tasks whose newest assignment is to an agent on one of these carriers; empty: all.
     #[prost(string, repeated, tag = "7")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only tasks whose newest assignment is an agent in one of these countries; empty: all.
+    /// Only tasks whose newest assignment is to an agent in one of these countries; empty: all.
     #[prost(string, repeated, tag = "8")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only tasks that entered their state at this time or later; absent: no limit.
@@ -8100,22 +8111,22 @@ pub struct AssignmentRow {
     /// How long it took; absent until it ended.
     #[prost(message, optional, tag = "19")]
     pub duration: ::core::option::Option<::prost_types::Duration>,
-    /// How the strategy was applied, if it differs from the usual; empty otherwise.
+    /// How the strategy was applied, if not in the usual way; empty otherwise.
     #[prost(string, tag = "20")]
     pub note: ::prost::alloc::string::String,
     /// The confidence, 0 to 1, that the site stands in several places (anycast, CDN); absent if it is
     /// not suspected.
     #[prost(double, optional, tag = "21")]
     pub anycast_confidence: ::core::option::Option<f64>,
-    /// Number of probes of the site in the newest measurement of each prober, answered or lost. A
-    /// prober that shared another site's measurement counts zero.
+    /// Number of probes of the site, answered or lost, in the newest measurements of all probers. A
+    /// measurement shared from another site counts as zero probes.
     #[prost(uint64, tag = "22")]
     pub probes: u64,
     /// Number of these probes that served a confirmation.
     #[prost(uint64, tag = "23")]
     pub confirming_probes: u64,
-    /// Number of requests that probers have sent to the site, and connections that they have tried,
-    /// over all measurements.
+    /// Number of requests that probers have sent to the site, plus the number of connections that they
+    /// have tried, in all measurements.
     #[prost(uint64, tag = "24")]
     pub requests: u64,
     /// The round, from 1; each row is about the newest round.
@@ -8163,7 +8174,7 @@ pub struct AgentsReportRequest {
 /// The agents' report.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentsReportResponse {
-    /// The agents, by name.
+    /// The agents, sorted by name.
     #[prost(message, repeated, tag = "1")]
     pub agents: ::prost::alloc::vec::Vec<AgentRow>,
     /// Number of agents beyond the limit.
@@ -8193,7 +8204,7 @@ pub struct AgentRow {
     #[prost(enumeration = "ServiceState", tag = "14")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
-    /// Number of tasks whose newest assignment is this agent.
+    /// Number of tasks whose newest assignment is to this agent.
     #[prost(uint64, tag = "6")]
     pub assigned: u64,
     /// Number of crawls that ended complete.
@@ -8215,7 +8226,8 @@ pub struct AgentRow {
     #[prost(message, optional, tag = "12")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// Its present load level over all batches, negative while it has room; absent while it is away.
+    /// Its present load level over all batches, negative while it has free slots; absent while it is
+    /// away.
     #[prost(int64, optional, tag = "13")]
     pub load_level: ::core::option::Option<i64>,
 }
@@ -8232,8 +8244,8 @@ pub struct ThroughputRequest {
     #[prost(uint32, optional, tag = "3")]
     pub slices: ::core::option::Option<u32>,
 }
-/// A batch's throughput. A crawl lies between the grant of its lease and the acceptance of its
-/// outcome, by the database's clock; its pages and bytes are spread evenly over its length.
+/// A batch's throughput. A crawl begins after the grant of its lease, and ends before the acceptance
+/// of its outcome, by the database's clock. Its pages and bytes are spread evenly over its duration.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ThroughputResponse {
@@ -8249,16 +8261,16 @@ pub struct ThroughputResponse {
     /// Number of reported sites.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
-    /// Of these, sites whose crawl has ended, with any outcome.
+    /// Number of reported sites whose crawl has ended, with any outcome.
     #[prost(uint64, tag = "4")]
     pub crawled: u64,
-    /// Of these, sites that ended without a crawl: cancelled, or given up.
+    /// Number of reported sites that ended without a crawl: cancelled, or given up.
     #[prost(uint64, tag = "5")]
     pub uncrawled: u64,
-    /// Of these, sites being crawled.
+    /// Number of reported sites that are being crawled.
     #[prost(uint64, tag = "6")]
     pub crawling: u64,
-    /// Pages of crawls under way, by their last reports; not included in any other figure.
+    /// Pages of crawls under way, as last reported; not included in any other figure.
     #[prost(uint64, tag = "7")]
     pub crawling_pages: u64,
     /// Pages of ended crawls.
@@ -8281,14 +8293,14 @@ pub struct ThroughputResponse {
     /// The slices in order; empty if no crawl has ended.
     #[prost(message, repeated, tag = "12")]
     pub growth: ::prost::alloc::vec::Vec<GrowthSlice>,
-    /// The agents that have crawled, by name.
+    /// The agents that have crawled, sorted by name.
     #[prost(message, repeated, tag = "13")]
     pub agents: ::prost::alloc::vec::Vec<AgentThroughput>,
-    /// The strategies that have chosen an agent, by name.
+    /// The strategies that have chosen an agent, sorted by name.
     #[prost(message, repeated, tag = "14")]
     pub strategies: ::prost::alloc::vec::Vec<StrategyThroughput>,
 }
-/// A slice of the time.
+/// A slice of the reported time.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct GrowthSlice {
@@ -8299,10 +8311,10 @@ pub struct GrowthSlice {
     /// Number of crawls that have ended by then.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
-    /// Pages by then.
+    /// Number of pages fetched by then.
     #[prost(uint64, tag = "3")]
     pub pages: u64,
-    /// Bytes by then.
+    /// Number of bytes fetched by then.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
     /// Megabytes per minute in this slice.
@@ -8344,7 +8356,7 @@ pub struct AgentThroughput {
     #[prost(message, optional, tag = "8")]
     #[serde(rename = "busy_ms", serialize_with = "crate::json::length")]
     pub busy: ::core::option::Option<::prost_types::Duration>,
-    /// The sum of these crawls' lengths.
+    /// The sum of these crawls' durations.
     #[prost(message, optional, tag = "9")]
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
@@ -8352,7 +8364,7 @@ pub struct AgentThroughput {
     #[prost(double, optional, tag = "10")]
     pub share: ::core::option::Option<f64>,
 }
-/// The crawls of one strategy's choices, by each crawled site's newest assignment.
+/// The crawls of the tasks whose newest assignment was chosen by one strategy.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StrategyThroughput {
@@ -8376,7 +8388,7 @@ pub struct StrategyThroughput {
     #[prost(message, optional, tag = "6")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// The sum of these crawls' lengths.
+    /// The sum of these crawls' durations.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
@@ -8415,7 +8427,7 @@ pub struct AccuracyRequest {
     /// The crawls; absent: all.
     #[prost(message, optional, tag = "1")]
     pub crawls: ::core::option::Option<CrawlFilter>,
-    /// One row for each combination of these; empty: one row for all crawls.
+    /// One row for each combination of these properties; empty: one row for all crawls.
     #[prost(enumeration = "ReportGroup", repeated, tag = "2")]
     pub by: ::prost::alloc::vec::Vec<i32>,
     /// Maximum number of rows; 0: all.
@@ -8425,7 +8437,7 @@ pub struct AccuracyRequest {
 /// The accuracy of predictions.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AccuracyResponse {
-    /// The rows, sorted by what they are about.
+    /// The rows, sorted by the properties by which they are grouped.
     #[prost(message, repeated, tag = "1")]
     pub rows: ::prost::alloc::vec::Vec<AccuracyRow>,
     /// Number of rows beyond the limit.
@@ -8447,14 +8459,15 @@ pub struct AccuracyRow {
     /// The agent's carrier; empty if rows are not by carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// The day on which the outcomes were accepted, in UTC, as 2026-11-24; empty if rows are not by
-    /// day.
+    /// The day on which the outcomes were accepted, in UTC, such as 2026-11-24; empty if rows are not
+    /// by day.
     #[prost(string, tag = "4")]
     pub day: ::prost::alloc::string::String,
     /// Number of crawls with a median round trip.
     #[prost(uint64, tag = "5")]
     pub crawls: u64,
-    /// The median relative error to these crawls' round trips; absent without such crawls.
+    /// The median relative error of the predictions, compared with these crawls' round trips; absent
+    /// without such crawls.
     #[prost(double, optional, tag = "6")]
     pub median_error: ::core::option::Option<f64>,
     /// The 90th percentile of these errors.
@@ -8466,7 +8479,8 @@ pub struct AccuracyRow {
     /// Number of crawls whose agent had also measured the site before it was chosen.
     #[prost(uint64, tag = "9")]
     pub probed: u64,
-    /// The median relative error to these measurements; absent without any.
+    /// The median relative error of the predictions, compared with these measurements; absent without
+    /// any.
     #[prost(double, optional, tag = "10")]
     pub probed_median_error: ::core::option::Option<f64>,
     /// The 90th percentile of these errors.
@@ -8485,7 +8499,7 @@ pub struct FailuresRequest {
     /// Only sites that failed for one of these reasons; empty: for any.
     #[prost(enumeration = "ReasonKind", repeated, tag = "2")]
     pub reasons: ::prost::alloc::vec::Vec<i32>,
-    /// One row for each combination of these; empty: one row for all failed sites.
+    /// One row for each combination of these properties; empty: one row for all failed sites.
     #[prost(enumeration = "ReportGroup", repeated, tag = "3")]
     pub by: ::prost::alloc::vec::Vec<i32>,
     /// Maximum number of rows; 0: all.
@@ -8495,14 +8509,14 @@ pub struct FailuresRequest {
 /// Failed sites, in their newest rounds.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FailuresResponse {
-    /// The rows, the most sites first.
+    /// The rows; the row with the most sites comes first.
     #[prost(message, repeated, tag = "1")]
     pub rows: ::prost::alloc::vec::Vec<FailureRow>,
     /// Number of rows beyond the limit.
     #[prost(uint64, tag = "2")]
     pub more: u64,
 }
-/// A number of failed sites.
+/// A group of failed sites.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FailureRow {
@@ -8519,7 +8533,7 @@ pub struct FailureRow {
     /// The agent's carrier; empty if rows are not by carrier, or the sites had no agent.
     #[prost(string, tag = "4")]
     pub carrier: ::prost::alloc::string::String,
-    /// The day on which they failed, in UTC, as 2026-11-24; empty if rows are not by day.
+    /// The day on which they failed, in UTC, such as 2026-11-24; empty if rows are not by day.
     #[prost(string, tag = "5")]
     pub day: ::prost::alloc::string::String,
     /// The batch; empty if rows are not by batch.
@@ -8545,10 +8559,10 @@ pub struct HostsRequest {
     /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only hosts to which at least so many sites link; 0 and 1: all.
+    /// Only hosts to which at least this many sites link; 0 and 1: all.
     #[prost(uint32, tag = "2")]
     pub min_sites: u32,
-    /// Only hosts that are no site yet, neither by name nor by origin.
+    /// Only hosts that are not a site yet, by name or by origin.
     #[prost(bool, tag = "3")]
     pub unlisted: bool,
     /// Maximum number of rows; 0: all.
@@ -8599,7 +8613,8 @@ pub struct PlanRequest {
     /// The strategy for the sites: random, gnp-top1 or gnp-top3; empty: gnp-top3.
     #[prost(string, tag = "3")]
     pub strategy: ::prost::alloc::string::String,
-    /// Number of places for further agents to suggest, after those changes, at most 20; 0: none.
+    /// Number of places to suggest for further agents, in addition to those changes, at most 20; 0:
+    /// none.
     #[prost(uint32, tag = "4")]
     pub suggest: u32,
 }
@@ -8618,7 +8633,7 @@ pub struct PlannedAddition {
     /// Its place on the network: the name of an agent or a site that has a place in the embedding.
     #[prost(string, tag = "4")]
     pub near: ::prost::alloc::string::String,
-    /// Number of slots, 1 to 10000; absent: those of the median agent.
+    /// Number of slots, 1 to 10000; absent: as many as the median agent has.
     #[prost(uint32, optional, tag = "5")]
     pub slots: ::core::option::Option<u32>,
 }
@@ -8626,7 +8641,7 @@ pub struct PlannedAddition {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanResponse {
-    /// The embedding of the distances: the newest that contains sites.
+    /// The epoch of the embedding that predicts the distances: the newest one that contains sites.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
     /// The strategy.
@@ -8635,13 +8650,13 @@ pub struct PlanResponse {
     /// Number of sites in that embedding, each crawled once.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
-    /// Number of sites that are only in other embeddings; not counted.
+    /// Number of sites that are only in other embeddings; the plan leaves them out.
     #[prost(uint64, tag = "4")]
     pub sites_elsewhere: u64,
-    /// Number of sites suspected to stand in several places; not counted.
+    /// Number of sites suspected to stand in several places; the plan leaves them out.
     #[prost(uint64, tag = "5")]
     pub sites_in_several_places: u64,
-    /// Number of sites whose size is that of their last crawl.
+    /// Number of sites whose size is known from their last crawl.
     #[prost(uint64, tag = "6")]
     pub sites_of_known_size: u64,
     /// Assumed number of pages of the other sites: the mean of the known ones.
@@ -8658,7 +8673,7 @@ pub struct PlanResponse {
     #[prost(message, optional, tag = "10")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub after: ::core::option::Option<PlannedOutlook>,
-    /// Every included agent, by name, then the added ones.
+    /// The included agents, sorted by name, then the added agents.
     #[prost(message, repeated, tag = "11")]
     pub agents: ::prost::alloc::vec::Vec<PlannedAgent>,
     /// Agents that are not included.
@@ -8712,10 +8727,10 @@ pub struct PlannedAgent {
     /// The change: stays, added or removed.
     #[prost(string, tag = "5")]
     pub change: ::prost::alloc::string::String,
-    /// Its work before; absent if it is added.
+    /// The agent's predicted work before the change; absent if the change adds the agent.
     #[prost(message, optional, tag = "6")]
     pub before: ::core::option::Option<PlannedLoad>,
-    /// Its work after; absent if it is removed.
+    /// The agent's predicted work after the change; absent if the change removes the agent.
     #[prost(message, optional, tag = "7")]
     pub after: ::core::option::Option<PlannedLoad>,
 }
@@ -8729,7 +8744,7 @@ pub struct PlannedLoad {
     /// Its share of all sites, 0 to 1.
     #[prost(double, tag = "2")]
     pub share: f64,
-    /// The sum of the times of these crawls.
+    /// The sum of these crawls' predicted durations.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "work_ms", serialize_with = "crate::json::millis")]
     pub work: ::core::option::Option<::prost_types::Duration>,
@@ -8760,19 +8775,20 @@ pub struct PlannedSuggestion {
     /// The site's position on the globe; absent if unknown.
     #[prost(message, optional, tag = "2")]
     pub position: ::core::option::Option<GlobePosition>,
-    /// By how much it lowers the mean predicted round trip, after the suggestions before it.
+    /// By how much this agent lowers the mean predicted round trip, if the agents of the preceding
+    /// suggestions are added first.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "gain_ms", serialize_with = "crate::json::millis")]
     pub gain: ::core::option::Option<::prost_types::Duration>,
-    /// The mean predicted round trip after it.
+    /// The mean predicted round trip with these agents.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "mean_ms", serialize_with = "crate::json::millis")]
     pub mean: ::core::option::Option<::prost_types::Duration>,
-    /// The share of all sites that it would take, 0 to 1.
+    /// The share of all sites that this agent would crawl, 0 to 1.
     #[prost(double, tag = "5")]
     pub share: f64,
 }
-/// What the rows of a report are about.
+/// A property by which the rows of a report are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ReportGroup {
@@ -8786,9 +8802,9 @@ pub enum ReportGroup {
     Carrier = 3,
     /// The day, in UTC.
     Day = 4,
-    /// The kind of reason; only of failures.
+    /// The kind of reason; only for failures.
     Reason = 5,
-    /// The batch; only of failures.
+    /// The batch; only for failures.
     Batch = 6,
 }
 impl ReportGroup {
@@ -8832,11 +8848,11 @@ pub mod report_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Reports.
+    /// Reports on tasks, agents, crawls and discovered hosts.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct ReportServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -8917,8 +8933,8 @@ pub mod report_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One row per task of a batch, in the order in which the scheduler first knew the sites; sites of
-        /// one list are in order of name.
+        /// One row per task of a batch, in the order in which the sites were first submitted; sites of one
+        /// list are sorted by name.
         pub async fn assignments(
             &mut self,
             request: impl tonic::IntoRequest<super::AssignmentsRequest>,
@@ -8943,7 +8959,7 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Assignments"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// One row per agent, by name.
+        /// One row per agent, sorted by name.
         pub async fn agents(
             &mut self,
             request: impl tonic::IntoRequest<super::AgentsReportRequest>,
@@ -9018,7 +9034,7 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Accuracy"));
             self.inner.unary(req, path, codec).await
         }
-        /// Failed sites, counted by reason and by the agents that had them.
+        /// Counts failed sites, for example by reason or by agent.
         pub async fn failures(
             &mut self,
             request: impl tonic::IntoRequest<super::FailuresRequest>,
@@ -9043,7 +9059,7 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Failures"));
             self.inner.unary(req, path, codec).await
         }
-        /// The other sites to which pages of a batch's sites link, by name.
+        /// The other sites to which pages of a batch's sites link, sorted by name.
         pub async fn hosts(
             &mut self,
             request: impl tonic::IntoRequest<super::HostsRequest>,
@@ -9112,8 +9128,8 @@ pub mod report_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// One row per task of a batch, in the order in which the scheduler first knew the sites; sites of
-        /// one list are in order of name.
+        /// One row per task of a batch, in the order in which the sites were first submitted; sites of one
+        /// list are sorted by name.
         async fn assignments(
             &self,
             request: tonic::Request<super::AssignmentsRequest>,
@@ -9121,7 +9137,7 @@ pub mod report_service_server {
             tonic::Response<Self::AssignmentsStream>,
             tonic::Status,
         >;
-        /// One row per agent, by name.
+        /// One row per agent, sorted by name.
         async fn agents(
             &self,
             request: tonic::Request<super::AgentsReportRequest>,
@@ -9145,7 +9161,7 @@ pub mod report_service_server {
             tonic::Response<super::AccuracyResponse>,
             tonic::Status,
         >;
-        /// Failed sites, counted by reason and by the agents that had them.
+        /// Counts failed sites, for example by reason or by agent.
         async fn failures(
             &self,
             request: tonic::Request<super::FailuresRequest>,
@@ -9159,7 +9175,7 @@ pub mod report_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// The other sites to which pages of a batch's sites link, by name.
+        /// The other sites to which pages of a batch's sites link, sorted by name.
         async fn hosts(
             &self,
             request: tonic::Request<super::HostsRequest>,
@@ -9171,11 +9187,11 @@ pub mod report_service_server {
             request: tonic::Request<super::PlanRequest>,
         ) -> std::result::Result<tonic::Response<super::PlanResponse>, tonic::Status>;
     }
-    /// Reports.
+    /// Reports on tasks, agents, crawls and discovered hosts.
     ///
-    /// In calls that read, the beginning of a name suffices if it is the beginning of no other name; if
-    /// it begins several, FAILED_PRECONDITION lists them. Calls that change something need full names.
-    /// The message of NOT_FOUND suggests the nearest known names.
+    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
+    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct ReportServiceServer<T> {
         inner: Arc<T>,
@@ -9683,7 +9699,7 @@ pub struct DiskSpace {
     /// Free bytes.
     #[prost(uint64, tag = "1")]
     pub free_bytes: u64,
-    /// All bytes.
+    /// Total bytes.
     #[prost(uint64, tag = "2")]
     pub size_bytes: u64,
 }
@@ -9734,10 +9750,10 @@ pub struct LandmarksStatus {
     /// Their number.
     #[prost(uint32, tag = "1")]
     pub landmarks: u32,
-    /// Of these, connected ones.
+    /// Number of these landmarks that are connected.
     #[prost(uint32, tag = "2")]
     pub connected: u32,
-    /// Of these, landmarks that were set by hand.
+    /// Number of these landmarks that were set by hand.
     #[prost(uint32, tag = "3")]
     pub by_hand: u32,
 }
@@ -9779,10 +9795,10 @@ pub struct BatchStatus {
     /// Number of its sites, in their newest rounds.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
-    /// Of these, sites that have ended with any result.
+    /// Number of these sites that have ended, with any result.
     #[prost(uint64, tag = "4")]
     pub ended: u64,
-    /// Of these, sites that failed.
+    /// Number of these sites that failed.
     #[prost(uint64, tag = "5")]
     pub failed: u64,
     /// Number of its sites that are being crawled.
@@ -9802,7 +9818,8 @@ pub struct BatchStatus {
     /// The remaining time; absent while it is computed for the first time.
     #[prost(message, optional, tag = "10")]
     pub estimate: ::core::option::Option<Estimate>,
-    /// Time since one of its crawls ended; before the first, since it was submitted.
+    /// Time since the last end of one of its crawls; before any crawl has ended, time since the batch
+    /// was submitted.
     #[prost(message, optional, tag = "11")]
     #[serde(rename = "idle_ms", serialize_with = "crate::json::millis")]
     pub idle: ::core::option::Option<::prost_types::Duration>,
@@ -9858,7 +9875,7 @@ pub enum AttentionKind {
     AgentDisks = 11,
     /// A second process has an agent's credential.
     AgentTwins = 12,
-    /// No other agent reaches the beacons of agents.
+    /// No other agent reaches the beacons of some agents.
     BeaconsUnreached = 13,
     /// The fleet is too large to work without landmarks, and none is chosen.
     NoLandmarks = 14,
@@ -9868,7 +9885,7 @@ pub enum AttentionKind {
     MapAlarm = 16,
     /// Sites are not crawled until the operator reopens them.
     OpenCircuits = 17,
-    /// No agent may crawl sites of a batch.
+    /// No agent may crawl some sites of a batch.
     NoEligibleAgent = 18,
     /// No crawl of a batch has ended for a long time.
     BatchIdle = 19,

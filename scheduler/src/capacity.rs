@@ -103,7 +103,7 @@ pub struct Agent {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// In milliseconds: one component per dimension, then the height.
+    /// One component per dimension, then the height; all in milliseconds.
     pub coordinate: Vec<f64>,
     /// Number of sites that the agent crawls concurrently, at least 1.
     pub slots: u32,

@@ -214,7 +214,7 @@ The Debian package installs them. Names come from the scheduler; if it does not 
     },
 }
 
-/// What `up`, `serve` and `doctor` share.
+/// The flags that `up`, `serve` and `doctor` have in common.
 #[derive(Debug, Args)]
 struct SchedulerArgs {
     /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
@@ -248,7 +248,7 @@ impl SchedulerArgs {
     }
 }
 
-/// What `up` and `serve` share.
+/// The flags that `up` and `serve` have in common.
 #[derive(Debug, Args)]
 struct RunArgs {
     #[command(flatten)]

@@ -54,7 +54,7 @@ pub struct Config {
     /// The Postgres server; if absent, `landfall up` starts a private one. If the URL contains a
     /// password, only the file's owner may be able to read the file.
     pub database_url: Option<String>,
-    /// Sent in every user agent. Once set, it is also stored in the database.
+    /// The contact URL. Once set, it is also stored in the database.
     pub contact_url: Option<String>,
     /// A MaxMind DB of positions, for sites whose list gives no position. Read at start.
     pub geoip: Option<PathBuf>,
@@ -63,9 +63,9 @@ pub struct Config {
     pub lease: LeaseConfig,
     pub term: TermConfig,
     pub measure: MeasureConfig,
-    /// The map that predicts distances. A change of or to `gnp` takes effect with the next fit.
+    /// The map that predicts distances. A change from or to `gnp` takes effect with the next fit.
     pub map: Tier,
-    /// What decides a draw among candidates.
+    /// The facts that decide how an agent is drawn from the candidates.
     pub draws: Draws,
     pub landmarks: LandmarksConfig,
     pub confirm: ConfirmConfig,
@@ -216,11 +216,11 @@ macro_rules! section {
 }
 
 words!(
-    /// What decides a draw among the candidates of a task.
+    /// The facts that decide how an agent is drawn from a task's candidates.
     #[derive(Default)]
     Draws {
-        /// Agents with room come first, results of crawls correct distances, and a task that waits
-        /// for a slot moves to an agent that would end it sooner.
+        /// Agents with free slots are preferred, and results of crawls correct the distances. A
+        /// task that waits for a slot moves to an agent that would end it sooner.
         #[default]
         Balanced = "balanced",
         /// Only the distances, as in the paper: a full agent is as likely as an idle one, and no
@@ -249,19 +249,19 @@ section! {
         /// sooner; each heartbeat updates one row.
         heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so
-        /// that the loss of one heartbeat ends no crawl.
+        /// that one lost heartbeat does not end a crawl.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
-        /// to 1 min: for the network's delay and the drift of the clocks. Unbegun tasks of a lost
-        /// agent wait equally long, because most agents return within a second.
+        /// to 1 min. This allows for the network's delay and the drift of clocks. A lost agent
+        /// also keeps its waiting tasks for this time, because most agents return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum supersessions (a new session replaces another of the same agent) of one agent
-        /// per minute, 2 to 600; further ones are refused. A bad connection causes one or two a
-        /// minute; two processes with one credential replace each other's session all the time.
+        /// Maximum number of times per minute that a new session of an agent may replace the
+        /// former one, 2 to 600; further sessions are refused. A bad connection causes one or two
+        /// a minute; two processes with one credential replace each other's session all the time.
         max_supersessions: u32 = 10, 2..=600;
         /// Crashes of one task after which it fails as poison, 1 to 100. A page that kills its
         /// crawler crashes every lease of its task. A broken connection or a restarted machine
-        /// crashes one lease of each task that the agent held, seldom two.
+        /// counts as one crash, seldom as two, for each task that the agent held.
         max_crashes: u32 = 5, 1..=100;
     }
 }
@@ -269,10 +269,10 @@ section! {
 section! {
     /// How roles pass from one scheduler to another.
     TermConfig "term" {
-        /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. It renews them four
-        /// times in this time. If shorter, another scheduler takes over sooner after a crash; if
-        /// longer, the roles stay during a brief stall of the database or machine. All schedulers
-        /// of one database should use the same value.
+        /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. A leader renews its
+        /// roles four times in this time. With a shorter time, another scheduler takes over sooner
+        /// after a crash; with a longer time, roles survive a brief stall of the database or
+        /// machine. All schedulers of one database should use the same value.
         life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;
     }
 }
@@ -288,7 +288,7 @@ section! {
         /// Samples of a site before a landmark may stop early, 1 to 100. If this is `site_samples`
         /// or more, a landmark never stops early.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100; not limited by politeness: beacons are our own.
+        /// Samples of a beacon per agent, 1 to 100. Politeness sets no limit: beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
         /// Minimum time between probes of a site by any landmarks, at least 100 ms; 1 s is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
@@ -296,16 +296,18 @@ section! {
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
         /// Time after which a sample counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum site orders of one agent at a time, 1 to 10000; most wait for the interval.
+        /// Maximum number of orders to measure sites that an agent has at a time, 1 to 10000. Most
+        /// of them wait for `site_interval`.
         max_site_orders: u32 = 256, 1..=10_000;
-        /// Maximum beacon orders of one agent at a time, 1 to 32. More would queue in the agent and
-        /// disturb each other's measurements.
+        /// Maximum number of orders to measure beacons that an agent has at a time, 1 to 32. More
+        /// orders would queue in the agent and disturb each other's measurements.
         max_mesh_orders: u32 = 4, 1..=32;
         /// Maximum number of other agents that each agent measures, in addition to the landmarks.
         max_mesh_peers: u32 = 32, 0..=1000;
         /// Age at which a measurement of a beacon is repeated.
         mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
-        /// Maximum age at which sites at one address share a measurement, up to a day; zero: never.
+        /// Maximum age, up to a day, of a measurement that sites at one address share. With 0, no
+        /// measurement is shared.
         share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
         /// Age from which a measurement of a site is no longer used for new tasks.
         site_max_age: Duration = DAY, SECOND..=YEAR;
@@ -326,10 +328,10 @@ section! {
     /// How the strategy `gnp-confirmed` confirms.
     ConfirmConfig "confirm" {
         /// Maximum number of agents that measure a site, one after another, 1 to 16. A third agent
-        /// still shortens the mean distance by several per cent, a fifth by one or two. Sixteen
-        /// delay a site by more than a minute.
+        /// still shortens the mean distance by several per cent, a fifth by one or two.
+        /// Sixteen agents delay a site by more than a minute.
         agents: u32 = 3, 1..=16;
-        /// Samples per agent, 1 to 100. Three is the minimum whose median tolerates a bad one.
+        /// Samples per agent, 1 to 100. The median of three tolerates one bad sample.
         samples: u32 = 3, 1..=100;
     }
 }
@@ -370,7 +372,7 @@ mod tests {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/landfall.example.toml");
         let text = std::fs::read_to_string(example).unwrap();
         let as_written = load(&text).unwrap();
-        // Settings in comments are examples too, so they must parse.
+        // Commented-out settings are examples too, so they must parse.
         let uncommented: String =
             text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         assert!(load(&uncommented).unwrap().contact_url.is_some());

@@ -64,7 +64,7 @@ pub const FEWEST_LANDMARKS: usize = 3;
 /// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
 /// measures every site.
 pub const SMALL_FLEET: usize = 9;
-/// Maximum of the default number of dimensions. More dimensions do not improve the map, however
+/// The greatest default number of dimensions. More dimensions do not improve the map, however
 /// many landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
@@ -75,7 +75,7 @@ const SOFTENING: f64 = 0.005;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
     pub epoch: EmbeddingEpoch,
-    /// In milliseconds: one component per dimension, then the height.
+    /// One component per dimension, then the height; all in milliseconds.
     pub coordinate: Vec<f64>,
     /// Root mean square of the relative errors on the fitted measurements; 0.1 is 10 %.
     pub fit_error: f64,

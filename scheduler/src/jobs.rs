@@ -40,7 +40,7 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
 /// A quiet scheduler multiplies the period of a pass by this factor. Some changes send no signal,
-/// such as the end of a site's pause. They are then noticed up to this many periods late.
+/// such as the end of a site's pause. The scheduler then notices them up to this many periods late.
 const QUIET_STRETCH: u32 = 5;
 
 /// The time after which a pass runs even without a signal.
@@ -138,7 +138,7 @@ mod tests {
         }
         assert!(began.elapsed() >= 3 * LEAST_REST, "four passes within {:?}", began.elapsed());
         // The job now rests after its fourth pass. Without the signal below, the fifth pass would
-        // begin only in an hour.
+        // not begin for an hour.
         wake.notify_one();
         let fifth = tokio::time::timeout(Duration::from_secs(20), passes.wait_for(|passes| *passes == 5)).await;
         fifth.expect("the signal was answered").expect("the task runs");

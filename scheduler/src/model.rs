@@ -25,7 +25,8 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word in the store, on the command line and in reports. It never changes.
+            /// The word for this value in the store, on the command line and in reports. It never
+            /// changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -331,7 +332,7 @@ impl Default for Strategy {
     }
 }
 
-/// The name in the store, on the command line and in reports. It never changes.
+/// Writes the name that the store, the command line and reports use. The name never changes.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -40,7 +40,7 @@ pub struct DashboardConfig {
     /// Whether everybody who reaches the scheduler may read the pages without signing in. Only an
     /// operator may change something.
     pub public: bool,
-    /// Whether everybody may read the metrics also if the scheduler listens on more than loopback.
+    /// Whether everybody may read the metrics even if the scheduler listens on more than loopback.
     pub public_metrics: bool,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Web {
     tls: bool,
     hub: Arc<Hub>,
     kept: Arc<KeptPages>,
-    /// The last text made for a scrape of the metrics.
+    /// The text of the newest scrape of the metrics.
     scrape: Arc<Mutex<Option<Scrape>>>,
-    /// The errors of the map that were computed last.
+    /// The most recently computed errors of the map.
     map_errors: Arc<Mutex<Option<EpochErrors>>>,
     shutdown: CancellationToken,
 }

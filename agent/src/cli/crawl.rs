@@ -24,7 +24,7 @@ use crate::warc::Store;
 
 /// The default policy. A `shortest_interval` below `request_interval` shortens the interval for
 /// large sites, because their servers can bear more load (`crawl::politeness`). The default
-/// `shortest_interval` is above every `request_interval`, so it shortens no interval.
+/// `shortest_interval` is above every `request_interval`, so it has no effect.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,

@@ -166,7 +166,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a record of the frontier's log that stands for no visit of a page, for example the
+    /// Ends a record of the frontier's log that does not record a visit of a page, for example the
     /// record of a sitemap.
     fn end_step(&mut self) {
         self.note_totals();

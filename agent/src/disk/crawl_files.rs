@@ -150,8 +150,8 @@ fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()>
     })
 }
 
-/// Whether the file that was to be renamed or removed existed. A missing file is no error: it may
-/// have been removed because of its age, or never created.
+/// Whether the file that was to be renamed or removed existed. A missing file is not an error: it
+/// may have been removed because of its age, or never created.
 fn is_there(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),

@@ -81,8 +81,7 @@ fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(task, token)| number(task) && number(token))
 }
 
-/// Removes a folder. It is no error if the folder is missing, because an operator may have moved it
-/// away.
+/// Removes a folder. A missing folder is not an error, because an operator may have moved it away.
 fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

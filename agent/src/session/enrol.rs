@@ -138,7 +138,7 @@ async fn reach<'a>(
         match connected.await {
             Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
             // If this scheduler cannot be reached, another may respond. Only the operator can
-            // remove any other error.
+            // fix any other error.
             Err(error @ EnrolError::Connect { .. }) => failed = error,
             Err(error) => return Err(error),
         }

@@ -29,8 +29,7 @@ pub(super) enum WorkEvent {
 }
 
 impl WorkEvent {
-    /// The lease that this event ends without an outcome; `None` if the event ends no lease in this
-    /// way.
+    /// The lease that this event ends without an outcome; `None` for other events.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

@@ -29,7 +29,7 @@ pub(super) struct PendingRequest {
 pub(super) struct PermitRequests {
     sender: mpsc::Sender<PendingRequest>,
     receiver: mpsc::Receiver<PendingRequest>,
-    /// Claims of addresses without a reply, at most one per crawl.
+    /// Requests without a reply, at most one per crawl.
     pending: HashMap<LeaseKey, PendingRequest>,
 }
 

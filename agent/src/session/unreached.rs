@@ -30,7 +30,8 @@ pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item
     successors(Some(error), |&cause| cause.source())
 }
 
-/// The innermost cause of an error. The outer errors only say "transport error".
+/// The message of the last error in the chain of causes. The errors before it say only
+/// "transport error".
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -64,8 +64,7 @@ impl TestScheduler {
 
 impl TestSession {
     /// Waits for the next message that is not a request for a permit, and grants the requests that
-    /// come before this message. Returns `None` if the
-    /// agent closed the stream.
+    /// come before this message. Returns `None` if the agent closed the stream.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next_or_permit_request().await {

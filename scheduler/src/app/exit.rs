@@ -113,7 +113,7 @@ fn reader_is_gone(error: &anyhow::Error) -> bool {
         && error.chain().any(<dyn std::error::Error>::is::<ReaderGone>)
 }
 
-/// Distinguishes errors of writing to standard output from errors of sockets.
+/// Marks a failed write to standard output, to distinguish it from an error of a socket.
 #[derive(Debug, thiserror::Error)]
 #[error("write to standard output")]
 pub struct ReaderGone(#[source] pub std::io::Error);
@@ -125,7 +125,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(written)
 }
 
-/// An error of writing to standard output.
+/// The error for a failed write to standard output.
 pub fn written(error: std::io::Error) -> anyhow::Error {
     anyhow::Error::new(ReaderGone(error))
 }

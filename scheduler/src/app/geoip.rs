@@ -15,8 +15,8 @@ use crate::gnp::Position;
 
 /// Maximum size of the file in bytes: twice the size of the largest commercial database.
 const MOST_BYTES: u64 = 1 << 30;
-/// At least one of this many records at the start of the file must have a position. A file that
-/// contains only countries or carriers has no positions.
+/// Number of records at the start of the file that are searched for a position. A file without
+/// positions, such as one that contains only countries or carriers, is rejected.
 const LOOKED_AT: usize = 10_000;
 
 #[derive(Debug)]

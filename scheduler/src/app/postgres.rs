@@ -234,8 +234,8 @@ fn down(log: &Path, what: &str) -> anyhow::Error {
     let room = disk::space(&cluster).map(|disk| disk.free);
     let (last, cluster) = (server::last_lines(log), cluster.display());
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
-    // In the log, an error's SQLSTATE follows the process id. The log is checked too, because the disk may have room again: when the server ends, the space
-    // of its temporary files becomes free.
+    // The log is checked too, because the disk may have room again: when the server ends, the space
+    // of its temporary files becomes free. In the log, an error's SQLSTATE follows the process id.
     if room.is_some_and(|room| room < LEAST_ROOM) || last.contains(&format!("] {} ", crate::store::DISK_FULL)) {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"
@@ -305,7 +305,7 @@ mod tests {
         let said = down(&log, "ended (signal 6)").to_string();
         assert!(said.contains("is or was full (") && said.ends_with(": free some space and start again"), "{said}");
         std::fs::write(&log, line("XX000")).unwrap();
-        // If this machine's disk is nearly full, the error would name the full disk instead.
+        // If the disk of the test's machine is nearly full, the error blames the disk instead.
         if disk::space(folder.path()).is_some_and(|disk| disk.free >= LEAST_ROOM) {
             let said = down(&log, "ended (signal 6)").to_string();
             assert!(said.ends_with("XX000 PANIC:  what happened"), "{said}");

@@ -49,7 +49,7 @@ pub struct Options {
     pub database_url: Option<String>,
     /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
-    /// The contact URL, sent in every user agent; the configured URL if `None`.
+    /// The contact URL, sent in the User-Agent header; the configured URL if `None`.
     pub contact_url: Option<ContactUrl>,
     /// The file that maps addresses to positions; the configured file if `None`.
     pub geoip: Option<PathBuf>,

@@ -67,7 +67,7 @@ pub(in crate::cli) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Fails if a flag was given that only commands with a connection to a scheduler have.
+    /// Fails if the user gave a flag that is only for commands that contact a scheduler.
     pub(super) fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
         let flags = [

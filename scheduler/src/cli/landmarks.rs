@@ -205,7 +205,7 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // The answer does not contain why an agent is paused; `landfall agents list` shows it.
+        // The answer lacks the reason for a pause, which `landfall agents list` shows.
         ("!service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),

@@ -52,7 +52,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The flags that determine how an answer is printed.
 pub(super) trait Printing {
     fn is_json(&self) -> bool;
-    /// Whether the format has no separator between two answers.
+    /// Whether answers follow one another without a separator.
     fn is_unseparated(&self) -> bool;
     fn view(&self) -> View;
 }

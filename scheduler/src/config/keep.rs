@@ -22,10 +22,12 @@ section! {
         /// Assignments and leases, counted from a newer assignment of the same task. `sites show`
         /// then lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites, counted from the measuring; at least `measure.site_max_age`. A
-        /// site that still waits is then assigned only by its placement on the map.
+        /// Measurements of sites, counted from when they were made; at least
+        /// `measure.site_max_age`. A waiting site whose measurements were deleted is assigned only
+        /// by its placement on the map.
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions, counted from their end. Then the cause of a crawl lost in them is unknown.
+        /// Sessions, counted from their end. If a crawl was lost in a deleted session, the cause is
+        /// no longer known.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Results of submissions. After this time, a submission with the same key counts as new.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
@@ -33,11 +35,12 @@ section! {
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
         /// The history of embeddings, counted from their fit. `embedding history` lists only these.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. So long
-        /// `agents tokens --all` lists them, and an agent that uses one learns why it is invalid.
+        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. Until
+        /// a token is deleted, `agents tokens --all` lists it, and an agent that uses it learns why
+        /// it is invalid.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Throughput by the minute, counted from the minute. A batch adds a row of some 60 bytes in
-        /// each minute in which one of its crawls ends.
+        /// Each minute's throughput, counted from that minute. A batch adds a row of some 60 bytes
+        /// in each minute in which one of its crawls ends.
         minutes: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }

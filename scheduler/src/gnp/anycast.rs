@@ -78,7 +78,7 @@ pub enum LocationVerdict {
     Unicast,
     /// The host may have several locations.
     Suspect {
-        /// 0 to 1; 1 is certain.
+        /// The probability that the host has several locations, from 0 to 1.
         confidence: f64,
         /// The evidence, strongest first; not empty.
         evidence: Vec<AnycastEvidence>,
@@ -104,8 +104,8 @@ pub enum AnycastEvidence {
         /// The host's score minus the limit above which a host is suspect.
         beyond: f64,
         /// The pair of landmarks whose round trips to the host add up to the smallest share of the
-        /// pair's distance; the sum of these round trips; and the distance. `None` if the round
-        /// trips of no pair add up to less than the pair's distance.
+        /// pair's distance. The tuple also contains the sum of these round trips and the distance.
+        /// `None` if the round trips of no pair add up to less than the pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than
         /// 0.8 of the pair's distance.

@@ -40,9 +40,9 @@ const MOST_SWEEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// The stop rule of a simplex that moves one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The number of the first sweep with the final step length. The variable `round` has a sweep's
-/// number, counted from 0. A fit that starts near the optimum begins with this sweep number,
-/// because long steps would be useless there.
+/// The number of the first sweep with the final step length. Sweeps are counted from 0 (`round`). A
+/// fit that starts near the optimum begins with this sweep number, because long steps would be
+/// useless there.
 const LAST_ROUND: usize = 11;
 /// The simplex's step length in the first sweep, and from the sweep [`LAST_ROUND`] on. Both are
 /// shares of the median measured distance.

@@ -121,7 +121,7 @@ impl Embedding {
 #[derive(Debug)]
 pub struct Locator<'a> {
     embedding: &'a Embedding,
-    /// In ascending order. An agent has the same index here as in `ground`.
+    /// All located agents, in ascending order. An agent has the same index in `ground`.
     agents: Vec<AgentId>,
     ground: Box<dyn AnyAnchorage>,
 }

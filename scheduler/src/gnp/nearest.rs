@@ -16,7 +16,8 @@ const NEAREST: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearest {
     agents: [AgentId; NEAREST],
-    /// In milliseconds. Single precision has seven digits, and no map is more precise than that.
+    /// The predicted round trips in milliseconds. Single precision suffices, because no map is more
+    /// precise than its seven digits.
     millis: [f32; NEAREST],
     /// Number of agents found; less than three if the embedding has fewer agents.
     count: u8,

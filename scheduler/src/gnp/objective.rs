@@ -57,7 +57,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// The loss of Ng and Zhang.
+    /// The loss that Ng and Zhang's method minimises.
     pub(super) const RELATIVE: Self = Self { log: false, robust: false };
 
     /// The loss of one host, summed over its anchors.

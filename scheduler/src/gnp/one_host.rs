@@ -19,7 +19,7 @@ pub(super) struct Descent {
     pub(super) loss: Loss,
     /// Whether hosts have a height. If not, heights are zero.
     pub(super) height: bool,
-    /// In milliseconds.
+    /// The map's scale, in milliseconds.
     pub(super) scale: f64,
 }
 

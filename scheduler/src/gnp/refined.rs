@@ -36,10 +36,11 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// The numbers of dimensions over which predictions are averaged. They are low enough for nine
-/// measurements to determine a point, and high enough to describe distances on the Internet.
+/// The map has one layout for each of these numbers of dimensions, and averages the layouts'
+/// predictions. The numbers are low enough for nine measurements to determine a point, and high
+/// enough to describe distances on the Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
-/// The number of dimensions if averaging is switched off.
+/// The number of dimensions of the only layout if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
 /// Milliseconds added to a distance before its logarithm is taken, as a share of the median
 /// measured distance. Without this softening, a few milliseconds of noise would change the
@@ -58,7 +59,7 @@ pub struct Refined {
     index: BTreeMap<AgentId, usize>,
     layers: Vec<Layer>,
     ingredients: RefinedSwitches,
-    /// In milliseconds.
+    /// The softening of logarithms ([`SOFTENING`]), in milliseconds.
     softening: f64,
     /// Milliseconds added to a prediction that is compared with a measurement.
     penalty: f64,

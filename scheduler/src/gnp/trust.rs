@@ -38,16 +38,16 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// The alarm is raised if one landmark in this many is doubtful. If a third of the landmarks lie,
-/// the honest landmarks are no clear majority.
+/// The alarm is raised if at least one in `ALARM_ONE_IN` landmarks is doubtful. If a third of the
+/// landmarks lie, the honest landmarks are no clear majority.
 pub const ALARM_ONE_IN: usize = 3;
 /// Minimum number of measurements to locate a host, and of log ratios to judge an agent.
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
 pub const FEWEST_SITES: usize = 8;
 /// A non-landmark agent is quarantined if its median log ratio over sites is at most this value.
-/// Its reported round trips are then, in the median, at most 1/4.5 as long as expected. The lowest
-/// such median of an honest agent was about a third (docs/trust.md).
+/// At this value, the median ratio of reported to expected round trips is 1/4.5. The lowest median
+/// ratio of an honest agent was about a third (docs/trust.md).
 const TOO_NEAR: f64 = -1.5;
 /// Minimum number of impossible round trips (shorter than light needs) for a quarantine by light. A
 /// single one may be due to another agent's wrong position.
@@ -161,7 +161,7 @@ impl FleetTrust {
         held.map(|(&agent, _)| agent).collect()
     }
 
-    /// Returns the alarm if one landmark in [`ALARM_ONE_IN`] is doubtful.
+    /// Returns the alarm if at least one in [`ALARM_ONE_IN`] landmarks is doubtful.
     pub fn alarm(&self) -> Option<Alarm> {
         let landmarks = self.landmarks.len();
         let doubted = self.landmarks.iter().filter(|landmark| self.findings.contains_key(landmark)).count();

@@ -54,7 +54,7 @@ impl WrongTokens {
     }
 }
 
-/// The address of the client of a connection.
+/// The client's address.
 pub(crate) fn peer(extensions: &Extensions) -> Option<SocketAddr> {
     let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
     plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr())

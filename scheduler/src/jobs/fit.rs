@@ -260,7 +260,7 @@ async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Re
     tx.commit().await.context("commit the refusal")
 }
 
-/// Explains to the operator why no map can be fitted. `unmeasured` says that no agent has measured
+/// Explains to the operator why no map can be fitted. `unmeasured` is true if no agent has measured
 /// another agent.
 fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
     match (fleet.probers(), trouble) {

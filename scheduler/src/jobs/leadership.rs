@@ -26,8 +26,8 @@ use crate::wake::Wakes;
 
 use super::locate::refined::MapCache;
 
-/// Number of renewals of a scheduler's row during the life of a term. Three consecutive renewals
-/// may fail without the loss of the term.
+/// Number of renewals of a scheduler's row during a term's life. The scheduler keeps the term even
+/// if three consecutive renewals fail.
 const RENEWALS_PER_LIFE: u32 = 4;
 /// Maximum idle time between two statements of a role's transaction, as a multiple of a term's
 /// life. This time is at least `LEAST_STANDSTILL`.
@@ -55,7 +55,7 @@ impl Leader {
     /// Begins a transaction that commits only while this scheduler leads the role.
     ///
     /// # Errors
-    /// [`NotLeader`] if another scheduler leads the role, otherwise an error of the database.
+    /// [`NotLeader`] if another scheduler leads the role, otherwise a database error.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;

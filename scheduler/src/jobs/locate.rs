@@ -78,8 +78,8 @@ impl Locate {
         Ok(())
     }
 
-    /// Decides whether each site is located, and stores all decisions in one transaction. Returns the number of
-    /// tasks that became located.
+    /// Decides whether each site is located, and stores all decisions in one transaction. Returns
+    /// the number of tasks that became located.
     async fn settle(
         &self,
         heard: Vec<MeasuredSite>,

@@ -2,8 +2,8 @@
 //! another to measure a site.
 //! Each pass ends overdue orders, creates new orders within every prober's limits, and moves
 //! submitted tasks to the state measuring. Each site and each address has at most one open order.
-//! So each site and each address gets at most one probe per interval, over all probers. The address
-//! of a new site is unknown, so its first order only asks for the address.
+//! So all probers together send at most one probe per interval to each site and each address. The
+//! address of a new site is unknown, so its first order only asks for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ const BATCH: i64 = 1000;
 /// Maximum number of tasks in the state measuring. It exceeds the 2304 site orders that nine
 /// probers together can have open with the default settings.
 const MEASURING_AT_ONCE: i64 = 4096;
-/// Time allowed for an order in addition to its samples: for the message's round trip, and because
-/// the agent may be busy.
+/// Time allowed for an order in addition to its samples, because messages take time and the agent
+/// may be busy.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// Number of requests of an order that are not samples: one opens the connection, and one follows a
 /// redirect.

@@ -4,8 +4,8 @@
 //!
 //! Only the leader of the role reap follows the log, from the newest event on. The number of
 //! unfinished tasks in memory is bounded; the scheduler sends no spans of tasks above this limit.
-//! If a pass reads [`MOST_EVENTS`] or more, the share of traced tasks is halved, so that the cost
-//! stays bounded.
+//! If a pass reads [`MOST_EVENTS`] events or more, the share of traced tasks is halved, so that the
+//! cost stays bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,10 +30,10 @@ use super::{Period, run_periodic};
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
 /// Maximum number of unfinished tasks in memory. Each task takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
-/// Number of events in a pass from which on fewer tasks are traced. With this number, a busy
-/// scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
+/// If a pass reads this number of events, fewer tasks are traced from then on. With this number, a
+/// busy scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
 const MOST_EVENTS: usize = 1_000;
-/// At least one task in this number is traced.
+/// At least one out of this number of tasks is traced.
 const RAREST: i64 = 1 << 16;
 
 /// Sends traces until `stop`, if the configuration names a collector.
@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn the_share_of_traced_tasks_keeps_a_pass_short_and_returns_to_all() {
         let page = usize::try_from(PAGE).expect("small");
-        // The events that a pass reads if `moved` events of tasks happened, and the share after it.
+        // Returns the number of events that a pass reads if `moved` events of tasks happened, and
+        // the share of traced tasks after the pass.
         let pass = |mut share: TracedShare, moved: usize| {
             let (mut unread, mut events) = (moved, 0);
             loop {

@@ -69,7 +69,7 @@ const WAITING: &str = "
     set session_replication_role = origin;
     analyze";
 
-/// Returns when every other connection to this database has ended, because only then do the
+/// Waits until every other connection to this database has ended, because only then do the
 /// statistics of Postgres include the reads of those connections.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity

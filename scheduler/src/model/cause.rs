@@ -104,7 +104,7 @@ words!(
 );
 
 words!(
-    /// How a task was separated from its previous agent.
+    /// Why a task is no longer at its previous agent.
     Parting {
         /// The agent's session was lost during the crawl.
         Lost = "lost",
@@ -181,7 +181,7 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// The agent that was previously chosen for a task, and how the task was separated from this agent.
+/// The agent that was previously chosen for a task, and why the task is no longer at this agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
     /// The agent's name at that time.
@@ -194,7 +194,7 @@ pub struct FormerAgent {
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum ChoiceCause {
     Strategy {
-        /// Number of candidates without a free slot, if the chosen agent had a free slot.
+        /// Number of candidates without a free slot; 0 if the chosen agent had no free slot either.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
         /// Number of all candidates; 0 if `full` is 0.

@@ -1,5 +1,5 @@
-//! The contact URL, by which a site's owner can reach the operator. Every request has it in the
-//! user agent.
+//! The contact URL, by which a site's owner can reach the operator. Every request contains it in
+//! the User-Agent header.
 
 use std::fmt;
 use std::str::FromStr;

@@ -11,7 +11,8 @@ pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl 
     in_order_while(count, threads, |piece| Some(work(piece)))
 }
 
-/// Like `in_order`, but a thread stops when `work` returns `None`. Other threads continue.
+/// Does the same as [`in_order`], except that a thread stops when `work` returns `None`. Other
+/// threads continue.
 pub(crate) fn in_order_while<T: Send>(
     count: usize,
     threads: NonZeroUsize,

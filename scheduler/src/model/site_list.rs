@@ -1,4 +1,4 @@
-//! Site lists.
+//! Parses site lists.
 //!
 //! A line of a list has one of three forms: a name; a rank and a name; or a name, a latitude and a
 //! longitude. Commas separate the columns. A first line with column names, among them `site`,

@@ -1,4 +1,4 @@
-//! Site names.
+//! Checks site names and converts them to their canonical spelling.
 //!
 //! A name has one canonical spelling: a bare lower-case host (punycode for international names,
 //! brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default port. A

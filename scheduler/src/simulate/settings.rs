@@ -7,7 +7,7 @@ use super::{Draw, Matrix};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
-/// A report depends only on these settings and the matrix.
+/// The settings of a simulation. Its report depends only on them and on the matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of agents drawn for each seed.

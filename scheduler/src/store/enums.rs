@@ -1,4 +1,4 @@
-//! Maps the schema's enums to Rust types. It is an error to read a word that has no Rust variant.
+//! Maps the schema's enums to Rust types. Reading a value that has no Rust variant is an error.
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -15,7 +15,7 @@ use super::leases::outcomes::{Budget, OutcomeKind};
 use super::measurements::failures::Cause as FailureCause;
 use super::schedulers::terms::Role;
 
-/// Stores the variants of a Rust enum as words of a Postgres enum.
+/// Stores the variants of a Rust enum as values of a Postgres enum.
 macro_rules! as_enum {
     ($($type:ty: $name:literal;)+) => {
     $(
@@ -39,7 +39,7 @@ macro_rules! as_enum {
         }
     )+
 
-        /// Whether this program knows this word of the Postgres enum `name`.
+        /// Whether this program knows the value `word` of the Postgres enum `name`.
         #[cfg(test)]
         fn is_known(name: &str, word: &str) -> bool {
             match name {
@@ -82,7 +82,7 @@ impl<'r> Decode<'r, Postgres> for Strategy {
     }
 }
 
-/// The error for a stored word that this program does not know.
+/// The error for a stored value that this program does not know.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UnknownWord(String);

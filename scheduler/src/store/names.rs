@@ -112,7 +112,8 @@ pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Resu
     Ok(nearest::nearest(name, around?))
 }
 
-/// Whether a stored name could begin with this text. Postgres accepts no zero character in a text.
+/// Whether a stored name could begin with this text. In Postgres, a text cannot contain the
+/// character U+0000.
 fn is_storable(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST && !text.contains('\0')
 }

@@ -22,7 +22,7 @@ pub(crate) mod minutes;
 pub(crate) mod status;
 pub(crate) mod throughput;
 
-/// Selects crawls, or selects sites by the agent of their newest choice.
+/// Selects crawls, or selects sites by the agent of their newest assignment.
 #[derive(Debug, Clone, Default)]
 pub struct CrawlFilter {
     /// `None` selects all batches.

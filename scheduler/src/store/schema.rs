@@ -71,7 +71,7 @@ pub enum MigrationObstacle {
     Unfit { version: i64, said: String },
     #[error("the database {0} is read-only: name the primary server instead of a standby")]
     ReadOnly(String),
-    /// An error that the operator did not cause.
+    /// Any other error, which the operator did not cause.
     #[error("migrate the schema")]
     Other(#[source] MigrateError),
 }

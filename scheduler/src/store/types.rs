@@ -19,8 +19,8 @@ use crate::model::{
     SchedulerId, SessionId, SiteId, TaskId, TermNumber,
 };
 
-/// Stores a type as a `bigint`. The first function converts the stored number, the second converts
-/// the value.
+/// Stores a type as a `bigint`. The first function converts the stored number to the type; the
+/// second does the reverse.
 macro_rules! as_bigint {
     ($($type:ty: $read:expr, $write:expr;)+) => {$(
         impl Type<Postgres> for $type {
@@ -74,7 +74,7 @@ as_bigint! {
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
 
-/// Reads a type from `jsonb`. The type is written as [`Json`].
+/// Makes a type readable from `jsonb`. To write such a value, wrap it in [`Json`].
 macro_rules! from_json {
     ($($type:ty),+) => {$(
         impl Type<Postgres> for $type {

@@ -232,8 +232,8 @@ fn take_over(
     one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
-/// The median, shrunk towards zero. It is not the mean, because a few slow servers would change a
-/// mean too much.
+/// The median, shrunk towards zero. A mean is not used, because a few slow servers would change it
+/// too much.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());

@@ -48,8 +48,8 @@ impl fmt::Display for LoadLevel {
     }
 }
 
-/// Number of crawls with the fleet's mean duration that are added to an agent's own crawls, so that
-/// a single slow site does not make a new agent look slow.
+/// An agent's pace includes this many assumed crawls with the fleet's mean duration, so that a
+/// single slow site does not make a new agent look slow.
 const PRIOR_CRAWLS: u32 = 2;
 /// The mean duration assumed before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);

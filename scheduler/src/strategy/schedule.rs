@@ -99,7 +99,7 @@ pub struct PlannedSite {
 }
 
 /// Plans all jobs. `frees` contains, for each agent, the time until each of its slots is free. Jobs
-/// that no agent with slots may have are left out. The result is sorted by agent, then by begin.
+/// that no agent with slots may have are left out. The result is sorted by agent, then by start.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));

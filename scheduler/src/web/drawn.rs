@@ -12,8 +12,8 @@ use super::pages::{self, PageName};
 
 /// A page that takes less time to draw than this is drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
-/// A slow page is kept for this many times the time that drawing it took, so that drawing a page
-/// takes at most half a per cent of a core.
+/// A slow page is kept for its drawing time multiplied by this number, so that drawing a page takes
+/// at most half a per cent of a core.
 const KEPT: u32 = 200;
 /// Maximum time for which a page is kept. Without a limit, a page drawn while the database is slow
 /// could be shown for an hour.

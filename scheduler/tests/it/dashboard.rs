@@ -11,7 +11,8 @@ use sqlx::{ConnectOptions as _, PgPool};
 use super::json_schema::differences;
 use super::serving::{Serving, ask, client_file, serve_at, until};
 
-/// Time limit of every answer. The dashboard keeps a page that it drew slowly, for up to a minute.
+/// Time limit of every answer. It is longer than a minute, because the dashboard may keep a page
+/// for a minute before it draws the page again.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A scheduler, and the data with which a browser uses its dashboard.

@@ -136,7 +136,7 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs a test with a scheduler on a thread that may block.
+/// Starts a scheduler and runs a test with it, on a thread that is allowed to block.
 async fn operated(pool: PgPool, test: impl FnOnce(Operated) + Send + 'static) {
     tokio::task::spawn_blocking(move || test(Operated::start(&pool))).await.unwrap();
 }

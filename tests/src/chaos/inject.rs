@@ -2,7 +2,7 @@
 //! end.
 //!
 //! A fault begins when its time has come and a target has no conflicting fault. Faults that affect
-//! only messages conflict with no fault. Any two other faults of the same process conflict.
+//! only messages do not conflict with any fault. Any two other faults of the same process conflict.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;

@@ -76,9 +76,9 @@ impl Figures {
         }
     }
 
-    /// Sentences that say what is wrong with the measurements. If `void` gives a reason why the
-    /// timing is void, there are no such sentences. The function always fails if the mesh or the
-    /// sites have fewer than `fewest` measurements.
+    /// Sentences that say what is wrong with the measurements; empty if `void` gives a reason why
+    /// the timing is void. Fails in any case if the mesh or the sites have fewer than `fewest`
+    /// measurements.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {

@@ -1,5 +1,5 @@
 //! Reads the state of a finished batch from the database with SQL of the lab. The scheduler's
-//! queries are not used, because a check that uses a wrong query would not find its error.
+//! queries are not used, because an error in them would also mislead the check.
 
 use std::collections::BTreeMap;
 use std::path::Path;

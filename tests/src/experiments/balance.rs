@@ -74,7 +74,7 @@ impl RunResult {
     }
 }
 
-/// Runs the experiment and prints the results. A missed target is no error.
+/// Runs the experiment and prints the results. A missed target is not an error.
 pub async fn balance(args: BalanceArgs) -> anyhow::Result<()> {
     println!(
         "{AGENTS} agents of {SLOTS} slots, a third each at {SHAPES:?} of {:.0} kB/s, {} sites, {}",

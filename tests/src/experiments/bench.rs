@@ -137,7 +137,7 @@ const SECTIONS: &[Section] = &[
     ("warc", || block(warc::run())),
 ];
 
-/// Runs the sections and prints their lines. A missed target is no error.
+/// Runs the sections and prints their lines. A missed target is not an error.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(LongSection::Waiting(args)) = &args.long {
         return print("waiting", || block(waiting::run(args)));

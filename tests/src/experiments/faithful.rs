@@ -103,7 +103,7 @@ pub fn landmarks_by_hand(layout: &str, scenario: &Scenario) -> anyhow::Result<Ve
     network::landmarks(&Settings::committed()?, layout, scenario)
 }
 
-/// Simulates the unfinished cells, and prints all cells. A missed target is no error.
+/// Simulates the unfinished cells, and prints all cells. A missed target is not an error.
 pub async fn faithful(args: &FaithfulArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
     match (args.alone, args.in_lab) {

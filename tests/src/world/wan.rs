@@ -184,7 +184,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// `None` if the source address belongs to no agent.
+    /// The agent with the source address; `None` if there is none.
     pub fn agent(&self) -> Option<usize> {
         self.agent
     }

@@ -16,7 +16,7 @@ use crate::evidence::float;
 use crate::world::scenario::WebRules;
 
 pub const DISALLOWED: &str = "/private/";
-/// In a site with a robots.txt, on average one of `PRIVATE_ONE_IN` pages is in the disallowed
+/// On a site with a robots.txt, on average one in `PRIVATE_ONE_IN` pages is in the disallowed
 /// folder.
 const PRIVATE_ONE_IN: usize = 10;
 /// A page's parent is one of the `PARENT_WINDOW` pages before it. A smaller window makes the tree

@@ -45,7 +45,7 @@ impl LeaseFiles {
 pub(super) fn variables(crawl: &ExternalCrawl, target: &Target<'_>, files: &LeaseFiles) -> Vec<(&'static str, String)> {
     let ExternalCrawl { key, job, stores_pages, context, .. } = crawl;
     let Job { name, policy, .. } = job;
-    // Another crawler cannot report hosts.
+    // External crawlers cannot report hosts, so `max_hosts` is not passed to them.
     let Policy { max_pages, max_bytes, max_depth, max_hosts: _, max_duration, request_interval, .. } = policy;
     let Policy { shortest_interval, sitemaps, paths, .. } = policy;
     let path = |path: &Path| path.to_string_lossy().into_owned();

@@ -2,7 +2,7 @@
 //!
 //! A shell script reads the crawlers' process groups from a pipe. Only the agent has the pipe's
 //! writing end, and the kernel closes it however the agent dies. When the pipe ends, the script
-//! kills the process groups. The parent-death signal is no alternative, because it reaches only a
+//! kills the process groups. The parent-death signal would not suffice, because it reaches only a
 //! crawler's first process.
 
 use std::io::{self, Write as _};

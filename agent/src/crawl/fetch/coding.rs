@@ -1,7 +1,7 @@
 //! The supported encodings of a body, the parser of `Content-Encoding`, and decoding errors.
 //!
-//! This module is pure. Only one layer of encoding is decoded. Words in the header that name no
-//! encoding (`none`, a charset) are ignored.
+//! This module is pure. Only one layer of encoding is decoded. Words in the header that are not
+//! encodings (`none`, a charset) are ignored.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ impl Coding {
     }
 }
 
-/// Whether a word in `Content-Encoding` names no encoding. Some servers send `none` or a charset.
+/// Whether a word in `Content-Encoding` is not an encoding. Some servers send `none` or a charset.
 fn says_nothing(word: &str) -> bool {
     matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()
 }

@@ -1,7 +1,7 @@
 //! The address to which a crawl sends its requests: one of the site's addresses, for which the
 //! crawl has a permit.
 //!
-//! The scheduler limits the requests of all agents to each address, for all sites at the address.
+//! For each address, the scheduler limits the requests of all agents to all sites at the address.
 //! So a crawl requests a permit before it connects to an address, and then stays with that address.
 //! It requests another permit in two cases: the site's name no longer resolves to the address, or
 //! the address does not respond and the site has another address. A crawl keeps its permits until

@@ -149,8 +149,8 @@ fn counted(mut frame: &[u8]) -> Option<(u64, u64)> {
     Some((queued, hosts))
 }
 
-/// Compression level, 1 to 9. Fingerprints are random bytes, which level 1 makes a twentieth
-/// longer; level 2 does not.
+/// Compression level, 1 to 9. Fingerprints are random bytes. Level 1 would make them a
+/// twentieth longer; level 2 does not.
 const LEVEL: u32 = 2;
 
 fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {

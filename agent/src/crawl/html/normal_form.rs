@@ -43,8 +43,8 @@ pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
 /// Removes unnecessary escapes from a text, and writes the other escapes with capital letters.
 pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
-    // Position of the last `%` that starts no escape. If a hexadecimal digit is decoded right after
-    // this `%`, the result could look like an escape.
+    // The position of the last literal `%`, which is not part of an escape. If a hexadecimal digit
+    // were decoded right after this `%`, the result could look like an escape.
     let mut stray = None;
     let mut rest = text;
     while let Some(at) = rest.find('%') {

@@ -137,7 +137,7 @@ impl Site {
 
     /// The name of another site at a URL, in the canonical spelling of site lists. `None` if the
     /// URL is inside this site, or neither http nor https. The site's host with the other scheme is
-    /// no other site, because a bare host is the name of both.
+    /// not another site, because a bare host is the name of both.
     pub(in crate::crawl) fn other_site(&self, url: &Url) -> Option<String> {
         let origin = Origin::of(url).ok().filter(|origin| origin.host.len() <= MAX_HOST_BYTES)?;
         let name = origin.site_name();

@@ -22,8 +22,8 @@ const NICENESS: &str = "10";
 /// Maximum time to wait for the lock of a table. While a dump waits for a transaction that alters
 /// the table, all later queries of the table must wait too.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// Gives Postgres more memory to build indexes. Commits need not wait for the disk: if the machine
-/// fails, the operator repeats the restore.
+/// Gives Postgres more memory to build indexes. Commits do not wait for the disk, because the
+/// operator can repeat the restore if the machine fails.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
 /// Environment variables that tell the programs how to connect. Command lines are not used for

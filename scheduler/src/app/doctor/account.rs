@@ -11,9 +11,9 @@ const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// Facts about users. The scheduler runs as the owner of its data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AccountFacts {
-    /// The user of this command.
+    /// The user who runs this command: id and name.
     pub(super) own: (Uid, String),
-    /// The user of the scheduler.
+    /// The user who runs the scheduler: id and name.
     pub(super) scheduler: (Uid, String),
     /// The scheduler's port, and whether the scheduler starts a private Postgres; `None` if
     /// unknown.

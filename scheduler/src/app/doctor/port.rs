@@ -29,9 +29,10 @@ pub(super) enum PortFacts {
     Scheduler(Option<CertificateDer<'static>>),
     /// A Landfall scheduler that refuses requests. Contains the reason.
     Refusing(String),
-    /// A server whose certificate is from the data directory's authority, but is not valid now.
+    /// A server whose certificate was signed by the data directory's authority, but is not valid
+    /// now.
     OutdatedCertificate(&'static str),
-    /// Another program.
+    /// A program other than a Landfall scheduler. Contains the reason for this conclusion.
     Stranger(String),
     /// This machine does not have the address.
     NotHere,

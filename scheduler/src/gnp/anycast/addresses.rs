@@ -46,7 +46,7 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, AnycastEvidence)> {
         .then_some((ONE_PREFIX, AnycastEvidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
 }
 
-/// The prefix of an address as a number; its length is [`PREFIX_V4`] or [`PREFIX_V6`].
+/// The first [`PREFIX_V4`] or [`PREFIX_V6`] bits of an address, as a number.
 fn prefix(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits() >> (u32::BITS - PREFIX_V4)),

@@ -61,7 +61,7 @@ pub(super) struct DrawnPlaces {
     columns: BTreeMap<AgentId, usize>,
     one: Vec<ExpectedRtts>,
     several: Vec<ExpectedRtts>,
-    /// In milliseconds.
+    /// The softening of log residuals, in milliseconds.
     softening: f64,
 }
 

@@ -75,7 +75,7 @@ pub(in crate::gnp) struct Ground<const N: usize> {
     pub(in crate::gnp) blocks: Vec<Block<N>>,
     /// Number of dimensions in use. Further components, except the height, are zero.
     pub(in crate::gnp) dimensions: usize,
-    /// In milliseconds.
+    /// The median distance between agents, in milliseconds.
     pub(in crate::gnp) scale: f64,
     softening: f64,
     /// One over the square of the prior's reach, in 1/ms².
@@ -128,7 +128,7 @@ impl<const N: usize> Ground<N> {
         Host { ground: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
     }
 
-    /// The index of the agent nearest without heights, and the square of its distance.
+    /// The index of the nearest agent, without heights, and the squared distance to this agent.
     #[inline]
     fn nearest(&self, point: &Point<N>) -> (usize, f64) {
         let mut nearest = [f64::INFINITY; LANES];
@@ -156,7 +156,7 @@ impl<const N: usize> Ground<N> {
 #[derive(Debug)]
 struct Anchors<const N: usize> {
     at: Block<N>,
-    /// In milliseconds.
+    /// The measured distances, in milliseconds.
     measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],

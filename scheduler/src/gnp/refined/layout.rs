@@ -43,7 +43,7 @@ const NO_DISTANCE: f64 = 1e-9;
 pub(super) struct LaidOut<'a> {
     pub(super) measured: &'a Measured,
     pub(super) layout: &'a Layout,
-    /// In milliseconds.
+    /// The softening of log errors, in milliseconds.
     pub(super) softening: f64,
     pub(super) seed: u64,
 }
@@ -95,7 +95,7 @@ impl Layout {
 
 struct LayoutProblem<'a> {
     measured: &'a Measured,
-    /// In milliseconds.
+    /// The softening of log errors, in milliseconds.
     softening: f64,
     /// The limit of Huber's loss in the sweeps after [`SQUARE_SWEEPS`].
     huber: f64,

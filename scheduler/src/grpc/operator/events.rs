@@ -83,7 +83,7 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
     Ok(filter)
 }
 
-/// One operator's reading of the log. It keeps no database connection between two pages.
+/// Reads the log for one operator. It keeps no database connection between two pages.
 struct Reader {
     scheduler: Scheduler,
     shutdown: CancellationToken,

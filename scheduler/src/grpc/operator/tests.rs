@@ -882,7 +882,7 @@ async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
     for _ in 0..2 {
         let fitted = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect("a fit").into_inner();
         let epoch = fitted.epoch.expect("within half a minute");
-        // A pass that an earlier request started may fit the first map before it is requested.
+        // A pass that an earlier request started may fit the first map before this request.
         let reason = if epoch.median_move.is_some() { "requested by the operator" } else { "first" };
         assert_eq!((epoch.reason.as_str(), epoch.agents, epoch.dimensions), (reason, 5, 4));
     }

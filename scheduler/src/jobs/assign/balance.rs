@@ -31,7 +31,7 @@ use crate::jobs::leadership::Leader;
 /// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. Among a hundred tasks, even an agent that may crawl only
-/// one in fifty probably finds a task that it may crawl.
+/// one task in fifty probably finds one.
 const LOOKED_AT: i64 = 100;
 /// Maximum number of queues read in one pass, the longest first.
 const QUEUES: usize = 20;
@@ -184,7 +184,7 @@ fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
 
-/// The agents at which tasks wait for a slot, the fullest first.
+/// The agents at which tasks wait for a slot, the longest queue first.
 fn longest_queues(agents: &[AvailableAgent]) -> Vec<AgentId> {
     let mut queues: Vec<&AvailableAgent> =
         agents.iter().filter(|agent| agent.waiting > 0 && level(agent).get() > 0).collect();
@@ -312,7 +312,7 @@ mod tests {
         let highest = trial.count("select max(level) from assignments, unnest(levels) as level").await;
         assert!(highest > 5, "the load levels are recorded all the same: {highest}");
         assert!(drawn[0] > 5 + 8 && drawn[1] > 8 && drawn[0] - 5 != drawn[1], "even in the mean: {drawn:?}");
-        // The third agent idles, and the queues of the first two agents differ.
+        // The third agent is idle, and the queues of the first two agents differ.
         trial.balance().await;
         assert_eq!(loads(&trial).await, drawn);
     }

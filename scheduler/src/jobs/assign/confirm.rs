@@ -8,7 +8,7 @@
 //! for each confirmer is bounded.
 //!
 //! A confirmer's measurement takes precedence over a prediction, like any other measurement. It
-//! also helps to locate the site. Implausible claims are rejected (see `super::claims`). An
+//! also helps to locate the site. Implausible claims are rejected (see `gnp::trust::claim`). An
 //! agent that is excluded by all batches that wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -153,7 +153,7 @@ impl ConfirmInput {
 
     /// The available agents that have not tried to measure the site and whose measurements are most
     /// likely to identify the nearest agent. Without a refined map, they are the agents predicted
-    /// nearest. Empty without any map.
+    /// nearest. Returns no agents if there is no map.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
         let measured: Vec<(AgentId, Rtt)> = tried
@@ -188,8 +188,8 @@ mod tests {
     use crate::store::fixtures;
 
     /// Agents on a line with 10 ms between neighbours. Three of them are landmarks: the first, the
-    /// last and one between. The landmarks have measured a site that is 5 ms before the second-last
-    /// agent.
+    /// last and one in between. The landmarks have measured a site that is 5 ms before the
+    /// second-to-last agent.
     struct Line {
         trial: Trial,
         site: SiteId,

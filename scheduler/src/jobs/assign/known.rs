@@ -2,7 +2,7 @@
 //! for assigning or for rebalancing.
 //!
 //! A measured round trip takes precedence over a predicted one. Implausible claims are rejected
-//! (see `super::claims`).
+//! (see `gnp::trust::claim`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -11,12 +11,12 @@ use crate::store::measurements;
 
 use crate::jobs::measure::fleet::Ground;
 
-/// The map is fitted again if at least one in this many round trips of the mesh is newer than the
-/// fit.
+/// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
+/// the fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift (the growth of the map's error since the fit) is judged if at least one in this many
-/// measured pairs of agents is newer than the fit. Fewer pairs could all have been measured during
-/// one minute of unusual delays, which is no drift.
+/// Drift (the growth of the map's error since the fit) is judged if at least `1 / FRESH_SHARE` of
+/// the measured pairs of agents are newer than the fit. Fewer pairs could all have been measured
+/// during one minute of unusual delays, which is not drift.
 const FRESH_SHARE: usize = 4;
 /// Minimum number of newer pairs for judging drift. A median over fewer pairs would mean little.
 const FEWEST_FRESH: usize = 10;
@@ -26,7 +26,8 @@ const DRIFT_FACTOR: f64 = 1.5;
 /// The map has drifted only if its median error has also risen by at least this much. The fit error
 /// of a steady network is near zero, so `DRIFT_FACTOR` alone would be reached too easily.
 const DRIFT_ABOVE: f64 = 0.01;
-/// Maximum number of newly joined agents that a reason names. Further agents are only counted.
+/// Maximum number of newly joined agents listed by name in the reason for a fit. Further agents are
+/// only counted.
 const NAMED: usize = 3;
 
 /// How well the newest embedding predicts the round trips measured after its fit.

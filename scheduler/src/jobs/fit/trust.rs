@@ -178,7 +178,7 @@ fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool
 /// Accepts or rejects a fit.
 ///
 /// # Errors
-/// If the fit is so bad that the last good fit must stay.
+/// Fails if the fit is so bad that the last good fit must stay.
 pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {

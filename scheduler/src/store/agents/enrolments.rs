@@ -1,7 +1,7 @@
 //! Enrolments: one-time tokens, which agents exchange for credentials.
 //!
 //! Invariants: only a token's hash is stored. A token is exchanged at most once, because each
-//! exchange locks the token's row. A name has at most one open token (not used, revoked or
+//! exchange locks the token's row. A name has at most one open token (neither used, revoked nor
 //! expired). A token replaces an agent in use (one that is not removed) only if the token was made
 //! for that purpose. The replacement is one transaction, which voids the agent's former credential,
 //! ends its session and releases its leases.

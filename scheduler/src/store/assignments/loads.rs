@@ -230,7 +230,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     Ok(waiting.collect())
 }
 
-/// Combines three parallel columns of a stored assignment into its candidates.
+/// Combines three parallel arrays of a stored assignment into its candidates.
 pub(in crate::store) fn listed(
     candidates: &[AgentId],
     predicted: &[Option<Rtt>],

@@ -149,7 +149,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
-    // The hosts of sites whose tasks retention has deleted.
+    // Deletes the discovered hosts of sites whose tasks retention has already deleted.
     let hosts = sqlx::query!(
         r#"
         delete from discovered_hosts

@@ -27,9 +27,9 @@ pub struct Landmark {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
-    /// By the operator; only the operator can replace it.
+    /// The operator chose the landmark; only the operator can replace it.
     Hand,
-    /// By an election; another agent may be elected in its place.
+    /// An election chose the landmark; another agent may be elected in its place.
     Election,
 }
 

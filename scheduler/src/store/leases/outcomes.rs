@@ -60,8 +60,8 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held because the address for which the lease has a permit permits no
-        /// further crawl.
+        /// Whether other tasks are held until the address of this lease's permit permits a further
+        /// crawl.
         waited_for: bool,
     },
     /// The same outcome was recorded before.
@@ -178,8 +178,8 @@ async fn break_circuits(
 }
 
 /// Judges reports on different tasks. Also returns the tasks that end now but still have a hold.
-/// The lease of such a task was released, or never requested a permit for the address for which the task was
-/// admitted.
+/// Such a task's lease was released, or its agent never requested a permit for the address to which
+/// the task was admitted.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,

@@ -1,4 +1,4 @@
-//! Contradictions: crawls whose observed round trip is a multiple, or a fraction, of the round trip
+//! Contradictions: crawls whose observed round trip is much longer or shorter than the round trip
 //! known when the agent was chosen. After enough contradictions in a row, the site's measurements
 //! are marked as doubtful, so that the site is measured again.
 

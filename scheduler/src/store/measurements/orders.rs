@@ -70,7 +70,7 @@ pub struct AvailableProber {
 }
 
 impl AvailableProber {
-    /// Combines two parallel columns of a query.
+    /// Combines two parallel arrays of a query into a list.
     pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
         probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
     }

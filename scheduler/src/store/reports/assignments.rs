@@ -16,7 +16,7 @@ use crate::store::types::{Unsigned, whole};
 
 use super::assignment_row::{AssignmentRow, TaskRow};
 
-/// The next page reads a range of sites if, on average, at least one of this many consecutive site
+/// The next page reads a range of sites if, on average, at least one in `SPARSEST` consecutive site
 /// identifiers is in the batch.
 const SPARSEST: i64 = 4;
 

@@ -68,7 +68,7 @@ pub struct Filter {
     /// Events of tasks of these sites, and of their leases.
     pub sites: Option<Vec<SiteId>>,
     pub agents: Option<Vec<AgentId>>,
-    /// Events of these kinds: a noun, or `noun-what`.
+    /// Events of these kinds, each in the form `noun` or `noun-what`.
     pub kinds: Option<Vec<String>>,
     /// If set, only events of tasks whose number is a multiple of this number.
     pub one_task_in: Option<i64>,

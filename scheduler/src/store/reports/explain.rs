@@ -42,8 +42,8 @@ pub struct TaskChoice {
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
 
-/// The site's tasks of one batch or of all batches, newest first. With the assignment `at`, only
-/// the task of this assignment.
+/// The site's tasks of one batch or of all batches, newest first. If the assignment `at` is given,
+/// returns only its task.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,
@@ -81,7 +81,7 @@ pub async fn tasks(
     Ok(tasks.collect())
 }
 
-/// The choices for these tasks, newest first. With `at`, only that choice.
+/// The choices for these tasks, newest first. If `at` is given, returns only that choice.
 pub async fn choices(
     conn: &mut PgConnection,
     tasks: &[Task],

@@ -76,7 +76,7 @@ pub struct CrawlTotals {
     pub mean_rtt: Option<Rtt>,
 }
 
-/// Totals of all ended crawls, by agent, and by strategy.
+/// Totals of all ended crawls, of each agent's crawls, and of each strategy's crawls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
     pub all: CrawlTotals,

@@ -33,15 +33,15 @@ pub async fn server(conn: &mut PgConnection) -> Result<ServerFacts, Error> {
 /// How a database's schema differs from this program's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaState {
-    /// There are no tables; the start of a scheduler creates them.
+    /// There are no tables; a starting scheduler creates them.
     Empty,
-    /// There are tables of another program, and none of them has the name of a Landfall table. The
-    /// start of a scheduler creates Landfall's tables beside them.
+    /// There are tables of another program, and none of them has the name of a Landfall table. A
+    /// starting scheduler creates Landfall's tables beside them.
     Shared {
         /// One of the other program's tables.
         table: String,
     },
-    /// The start of a scheduler would apply this number of migrations.
+    /// A starting scheduler would apply this number of migrations.
     Older { missing: usize },
     /// The schema is equal to this program's.
     Current,
@@ -50,7 +50,7 @@ pub enum SchemaState {
 /// Compares the database's schema with this program's.
 ///
 /// # Errors
-/// The reason why a start on this database would fail.
+/// The reason why a scheduler could not start on this database.
 pub async fn schema(conn: &mut PgConnection, server: &ServerFacts) -> Result<SchemaState, Error> {
     if restores::under_way(conn).await? {
         return Err(Error::HalfRestored);

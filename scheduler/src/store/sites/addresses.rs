@@ -6,7 +6,7 @@
 //! This maximum grows with the number of known sites at the address, up to a cap
 //! ([`permitted_crawls`]). Each crawl limits its own request rate, so the rate at an address is at
 //! most this maximum times the rate of one crawl. If an address already has the maximum number of
-//! leases, a further lease that gets no permit ends, and its task is held
+//! leases, a further lease gets no permit and ends, and its task is held
 //! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
 //! longest is admitted. If an earlier crawl found the site's address, the address is also checked
 //! before an agent is chosen ([`ahead`]).
@@ -57,7 +57,8 @@ pub struct PermitRequest {
 /// wait for a hundred thousand addresses.
 const LOOKED_AT: i32 = 500;
 
-/// Claims an address for a lease. Run in a transaction.
+/// Grants a lease a permit for an address, or ends the lease if the address permits no further
+/// crawl. Run in a transaction.
 pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) -> Result<PermitResult, Error> {
     let PermitRequest { agent, session, task, token, address } = *request;
     let address = shared_network(address);

@@ -55,8 +55,8 @@ impl Cause {
 }
 
 /// Holds tasks, replacing their former holds. Returns the held tasks, without those that are
-/// admitted. A task that is held again for the same cause keeps the time since which it is held, so
-/// it does not move back in the queue. The tasks are located, and the caller has locked them.
+/// admitted. A task that is held again for the same cause keeps the start time of its hold, so it
+/// does not move back in the queue. The tasks are located, and the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -190,7 +190,7 @@ pub async fn release(
 
 /// Admits the tasks that have waited longest at each address. `places` gives the number of further
 /// crawls that each address permits. Admits at most `limit` tasks in all. An admitted task counts
-/// as a crawl at the address until its crawl requests a permit for it. Returns the number of admitted
+/// as a crawl at the address until its agent requests a permit. Returns the number of admitted
 /// tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,

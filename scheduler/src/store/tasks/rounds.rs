@@ -336,7 +336,7 @@ mod tests {
         cancelling.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE);
 
-        // An operator can retry a cancelled task by name.
+        // An operator who names the site can retry its cancelled task.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;

@@ -6,7 +6,7 @@
 //! Schonlau and Welch, "Efficient global optimization of expensive black-box functions", 1998,
 //! equation 15). The cost is the expected extra round trip of the trial. The agent with the
 //! greatest difference between gain and cost is tried, but only if its gain exceeds its cost. Only
-//! some choices explore ([`one_in`]).
+//! some randomly drawn choices explore ([`one_in`]).
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -15,9 +15,10 @@ use crate::strategy::Candidate;
 
 /// Number of later crawls that benefit from a nearer agent.
 const HORIZON: f64 = 5.0;
-/// After `crawls` crawls of the site, one choice in this many may explore; `None` if no choice may.
-/// The first two crawls do not explore, because there may be no later crawls that benefit. The next
-/// two crawls explore often, because many crawls benefit from a nearer agent that is found early.
+/// Returns the number `n` such that a choice explores with the probability `1 / n` after `crawls`
+/// crawls of the site. Returns `None` if the choice must not explore. The choices for the first two
+/// crawls do not explore, because there may be no later crawls that benefit. The choices for the
+/// next two crawls explore often, because many crawls benefit if a nearer agent is found early.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -32,9 +33,9 @@ const LEAST_SPREAD: f64 = 0.01;
 /// does not change the strategy's draw.
 const STREAM: u64 = 1;
 
-/// Returns the agent to try instead of `chosen`, for a site after `crawls` crawls. Returns `None`
-/// if the choice does not explore, or if for every agent the cost of a trial exceeds the gain. The
-/// seed decides whether a choice explores.
+/// Returns the agent to try instead of `chosen`, for a site that was crawled `crawls` times. The
+/// seed decides whether the choice explores. Returns `None` if it does not, or if no trial is worth
+/// its cost.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],

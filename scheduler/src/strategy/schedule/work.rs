@@ -22,8 +22,8 @@ const LATE_S: f64 = 1.0;
 /// If the first byte is late ([`LATE_S`]), the time between requests is at least this multiple of
 /// the time to the first byte.
 const LATE_TIMES: f64 = 2.0;
-/// If a crawl's mean time per page was less than this multiple of the request interval, the
-/// interval determined this time. Then the crawl does not show the agent's speed.
+/// If a crawl's mean time per page was less than this multiple of the request interval, the crawl
+/// was limited by the interval. Such a crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
 /// The weight of the prior speed, as a number of crawls. The prior speed limits the effect of a
 /// single unusual crawl.

@@ -109,7 +109,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
 }
 
-/// Draws a chart of the epochs: for each map, its median error over the round trips between agents.
+/// Draws a chart of the median error of each epoch's map over the round trips between agents.
 fn accuracy(epochs: &[Epoch]) -> Markup {
     let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
     let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index + 1, per_cent(epoch)?)));

@@ -113,7 +113,7 @@ pub struct FaultRecord {
 
 impl History {
     /// The part of the record that concerns the tasks for which `keep` is true, and all data that
-    /// concern no task.
+    /// do not concern tasks.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();

@@ -33,8 +33,8 @@ const LANDMARKS: usize = 12;
 const SITES: usize = 60;
 /// Every third of these sites is also used to judge whether landmarks lie.
 const JUDGED_BY: usize = 3;
-/// Maps are scored after each of these numbers of steps of drift. In a step, a drifting liar's
-/// reports grow by [`DRIFT`]. Several numbers are needed, because the damage is largest just before
+/// The numbers of drift steps after which maps are scored. In a step, a drifting liar's reports
+/// grow by [`DRIFT`]. Several numbers are needed, because the damage is largest just before
 /// the liar is detected, and the time of detection is unknown.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per step, as a fraction.

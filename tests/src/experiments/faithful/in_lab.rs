@@ -1,6 +1,6 @@
 //! The experiment in the lab: the crawler of the real agent crawls emulated sites. The results are
 //! compared with a simulation of the same crawls. The real crawler keeps a connection unless the
-//! site closes it, so for a connection per request the sites close theirs after each response.
+//! site closes it, so for a connection per request the site closes it after each response.
 //!
 //! No scheduler runs: the code of the simulation draws the agent that crawls each site.
 

@@ -216,8 +216,8 @@ impl Settings {
         }
     }
 
-    /// The fastest links, the smallest pages and the slowest servers. At this point, random's
-    /// growth is about random's growth in the paper.
+    /// The fastest links, the smallest pages and the slowest servers. At this point, the
+    /// growth with `random` is about that in the paper.
     pub(super) fn slowest_servers(&self) -> Point {
         let slowest = self.factors.server_ms.iter().copied().fold(self.centre.server_ms, u64::max);
         Point { server_ms: slowest, ..self.where_distance_counts() }

@@ -60,7 +60,7 @@ impl Group<'_> {
         self.median(strategy, |result| result.busiest_link).is_some_and(|busy| busy >= SATURATED)
     }
 
-    /// Whether random's growth is similar to random's growth in the paper.
+    /// Whether the growth with `random` is similar to that in the paper.
     fn is_alike(&self) -> bool {
         let random = self.median(&Strategy::Random, |result| result.whole);
         random.is_some_and(|random| (random / PAPER_RANDOM - 1.0).abs() <= ALIKE)

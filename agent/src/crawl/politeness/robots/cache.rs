@@ -22,8 +22,8 @@ const MAX_BYTES: usize = 8 << 20;
 /// Approximate size in bytes of an entry without its rules. It is added to the size of each file,
 /// so the number of entries is limited even if all files are empty.
 const ENTRY_BYTES: usize = 256;
-/// A file above this size counts as large. Fewer than one file in a thousand is large. Two thousand
-/// files that are not large take at most 128 MiB.
+/// A file above this size counts as large. Fewer than one file in a thousand is large. If two
+/// thousand crawls each use a file that is not large, these files take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
 /// Maximum total bytes of the large files in use.
 const LARGE_BYTES: usize = 32 << 20;

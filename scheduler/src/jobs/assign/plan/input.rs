@@ -34,7 +34,7 @@ const LISTED: usize = 3;
 /// The input of a plan.
 pub(super) struct PlanInput {
     pub(super) waiting: Vec<WaitingTask>,
-    /// The agents that can get work. Candidates are in the same order.
+    /// The agents that can get work. Lists of candidates keep this order.
     pub(super) agents: Vec<AgentId>,
     facts: HashMap<TaskId, SiteFacts>,
     /// Pages and bytes assumed for a site of unknown size.
@@ -131,9 +131,9 @@ impl PlanInput {
         Ok((input, PathDistances { known, agents, speeds }))
     }
 
-    /// Stores the decisions. Returns the agents that got a task, and whether a task has no agent. A
-    /// decided task is held if its address permits no further crawl. A task that still waits for a
-    /// slot does not count toward the crawls that its address permits.
+    /// Stores the decisions. Returns the agents that got a task, and whether some task may be
+    /// crawled by no agent. A decided task is held if its address permits no further crawl. An
+    /// undecided task does not count toward the crawls that its address permits.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -183,8 +183,9 @@ impl PlanInput {
     }
 
     /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
-    /// The candidates of all sites would need a hundred megabytes. So only each crawl's duration at
-    /// each agent is kept, and the candidates of the few decided sites are read again from `among`.
+    /// The candidates of all sites would take a hundred megabytes of memory. So only each crawl's
+    /// duration at each agent is kept, and the candidates of the few decided sites are read again
+    /// from `among`.
     pub(super) fn decided(
         &self,
         admission: &Admission,

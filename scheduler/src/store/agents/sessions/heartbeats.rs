@@ -1,5 +1,5 @@
-//! What heartbeats renew: active sessions, with their pauses, disconnections, and messages waiting
-//! to be sent.
+//! Renews active sessions at each heartbeat, stores their pauses and disconnections, and reads
+//! which messages wait to be sent.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Endings of crawls, and the words with which they are stored.
+//! The ways in which a crawl can end, and the words stored for them.
 
 use crate::model::{ReasonKind, words};
 

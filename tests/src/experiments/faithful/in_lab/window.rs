@@ -34,7 +34,7 @@ struct Growth {
 }
 
 /// Runs the published strategies for `minutes` with the first layout and every seed: at the centre,
-/// at the points around it, and at the point where random's growth is about random's growth in the
+/// at the points around it, and at the point where the growth with `random` is about that in the
 /// paper. Prints the growth beside that of the simulation. A cell with a void run is not finished.
 pub(in crate::experiments::faithful) async fn cells(
     settings: &Settings,
@@ -85,8 +85,8 @@ pub(in crate::experiments::faithful) async fn cells(
     Ok(())
 }
 
-/// The medians of the growth with a strategy; each seed has this growth, and the growth with the
-/// first strategy.
+/// Describes the growth with a strategy by medians over the seeds. Each pair has the growth with
+/// this strategy, and the growth with the strategy `first`.
 fn line(seeds: &[(Growth, Growth)], first: &Strategy) -> String {
     let median = |of: fn(&(Growth, Growth)) -> f64| median(seeds.iter().map(of).collect()).unwrap_or(f64::NAN);
     let agreement = |(growth, _): &(Growth, Growth)| growth.lab / growth.simulation;
