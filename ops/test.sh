@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
 # Number of busy end-to-end tests that run at once.
-at_once=4
+at_once=3
 # Free memory, in KiB, that the tests require to keep their files in memory.
 room_kb=$((4 << 20))
 
@@ -130,7 +130,7 @@ if cargo build --workspace --bins --test '*'; then
         cargo test --workspace --lib --no-run 2>&1 || status=$?
         start "$0/lab" landfall-lab --lib
         start "$0/agent" "landfall-agent landfall-proto" --lib
-        ops/test.sh --lane landfall-scheduler --lib --test-threads=4 2>&1 || status=$?
+        ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
         for lane in "${!lanes[@]}"; do
             wait "$lane" || status=$?
             cat "${lanes[$lane]}"

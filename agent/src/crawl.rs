@@ -120,7 +120,7 @@ async fn run_within(
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
             // The pause counts against the crawl's time budget even while no agent has the lease. A
-            // crawl that resumes before the pause ends also ends here, but has no fetcher yet. The
+            // crawl that is resumed during the pause also stops here, before it has a fetcher. The
             // pause is then not counted a second time.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);

@@ -5708,7 +5708,7 @@ pub struct RetryTasksRequest {
 /// The retried tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetryTasksResponse {
-    /// Number of tasks with a new round.
+    /// Number of sites that got a new round.
     #[prost(uint64, tag = "1")]
     pub tasks: u64,
     /// Number of sites whose task is already under way.
@@ -8237,7 +8237,8 @@ pub struct ThroughputRequest {
     /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only tasks of this round, from 1; absent: each site's newest round, as in the other reports.
+    /// Only tasks of this round (the first round is 1); absent: each site's newest round, as in the
+    /// other reports.
     #[prost(uint32, optional, tag = "2")]
     pub round: ::core::option::Option<u32>,
     /// Number of slices of equal length into which the time is divided, 1 to 500; absent: 20.

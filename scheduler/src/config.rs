@@ -45,7 +45,7 @@ pub enum ConfigError {
     In { path: PathBuf, source: Box<ConfigError> },
 }
 
-/// All settings of an operator.
+/// All settings that an operator can change.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

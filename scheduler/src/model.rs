@@ -10,8 +10,9 @@ pub use cause::{
     UnmeasuredCause, UnmetCause, WaitCause,
 };
 pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};
+pub use reason::ReasonKind;
 pub use report_group::ReportGroup;
-pub use task::{ReasonKind, TaskState};
+pub use task::TaskState;
 
 // A macro must be declared before the modules that use it.
 macro_rules! words {
@@ -51,6 +52,7 @@ pub(crate) mod naming;
 pub(crate) mod nearest;
 pub(crate) mod parallel;
 mod policy;
+mod reason;
 mod report_group;
 pub mod seed;
 pub(crate) mod service;

@@ -227,8 +227,8 @@ fn paint(terminal: &Term, painted: bool, page: &str) -> std::io::Result<()> {
     terminal.flush()
 }
 
-/// A page that fits the screen: the line `head`, and the lines of the answer `text`. The last row
-/// is left free for the cursor.
+/// A page that fits the screen: the line `head`, and as many lines of the answer `text` as fit. The
+/// last row is left free for the cursor.
 fn page(head: &str, text: &str, rows: usize, columns: usize) -> String {
     let room = rows.saturating_sub(3).max(1);
     let lines: Vec<&str> = text.lines().collect();

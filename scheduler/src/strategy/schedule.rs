@@ -65,8 +65,8 @@ pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
 /// A site to be crawled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The time of the crawl at each agent, in the order of the agents; `None` if the agent may not
-    /// crawl the site.
+    /// How long the crawl takes at each agent, in the order of the agents; `None` if the agent may
+    /// not crawl the site.
     pub takes: Vec<Option<Duration>>,
     /// Whether the site's size is known. If not, `takes` assumes a typical size.
     pub sized: bool,

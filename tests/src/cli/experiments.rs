@@ -39,8 +39,8 @@ pub(super) enum Experiment {
     Bench(BenchArgs),
     /// Crawl a batch with agents of unequal rates, and compare its time with the minimum
     Balance(BalanceArgs),
-    /// Repeat the paper's experiments with real agents, and print and plot them with the paper's
-    /// numbers
+    /// Repeat the paper's experiments with real agents, and print and plot the results beside the
+    /// paper's
     Paper(PaperArgs),
     /// Simulate the paper's experiment over the full product of its factors
     Sweep(SweepArgs),

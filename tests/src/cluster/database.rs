@@ -19,7 +19,7 @@ pub enum DatabaseAction {
     Restart,
     /// Kills the server with all its processes. `Resume` then includes crash recovery.
     Crash,
-    /// Starts the server if it does not run.
+    /// Starts the server if it is not running.
     Resume,
     /// Suspends all processes of the server with SIGSTOP if true, and continues them with SIGCONT
     /// if false.

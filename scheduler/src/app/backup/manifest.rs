@@ -39,7 +39,7 @@ struct FormHeader {
 }
 
 impl Manifest {
-    /// The manifest as JSON, for the first entry.
+    /// The manifest as JSON, which is the first entry of the backup.
     pub(super) fn write(&self) -> anyhow::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self).context("write the manifest")?;
         text.push(b'\n');

@@ -1,4 +1,4 @@
-//! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites once.
+//! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites exactly once.
 //!
 //! If the answer to a submission is lost, the result is unknown. The submission is then repeated
 //! with the same idempotency key. If the database already has the submission, any of its schedulers

@@ -86,7 +86,8 @@ pub(in crate::gnp) struct HeldOut<'a> {
 }
 
 impl<'a> HeldOut<'a> {
-    /// Draws the clouds; `None` if there are more than [`MOST_AGENTS`] agents.
+    /// Draws the points of each agent's cloud at random; `None` if there are more than
+    /// [`MOST_AGENTS`] agents.
     pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
         let LaidOut { measured, softening, .. } = *mesh;
         if !can_hold_out(measured) {

@@ -141,7 +141,9 @@ mod tests {
     async fn whoever_does_not_wait_gets_the_former_estimate(pool: PgPool) {
         let batch = fixtures::batch(&mut pool.acquire().await.expect("connect"), "b", "random").await;
         let estimates = Arc::new(Estimates::default());
+        let taken = estimates.places.acquire_many(AT_ONCE.try_into().expect("few")).await.expect("open");
         assert_eq!(estimates.of(&pool, batch, Duration::ZERO).await, None, "none was made yet");
+        drop(taken);
         assert_eq!(estimates.of(&pool, batch, Duration::from_secs(60)).await, Some(None));
     }
 }
