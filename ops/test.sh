@@ -105,9 +105,10 @@ trap clean_up EXIT
 # If Scrapy, from PyPI, or the browser's library, from npm, cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy &
 ops/browser.sh &
-if cargo build --workspace --bins --test '*'; then
-    wait
-    built=$SECONDS
+cargo build --workspace --bins --test '*' || status=$?
+wait
+built=$SECONDS
+if [ "$status" = 0 ]; then
     # If a time limit ends the tests, still add up the results up to that time.
     trap : TERM
     # shellcheck disable=SC2016 # expanded by the inner shell
@@ -139,7 +140,6 @@ if cargo build --workspace --bins --test '*'; then
         exit $status
     ' "$scratch" "$at_once" | tee "$scratch/all" | brief || status=$?
 else
-    status=$? built=$SECONDS
     : >"$scratch/all"
 fi
 sum "$scratch/all" || { [ "$status" != 0 ] || status=1; }

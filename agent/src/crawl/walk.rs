@@ -218,8 +218,8 @@ impl Walk<'_> {
     }
 
     /// Sends a request. While the site responds with 429 or 503, repeats the request up to
-    /// [`politeness::ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None` if the
-    /// request failed.
+    /// [`politeness::ATTEMPTS`] times in total, so that pages of a busy site are not missed. `None`
+    /// if the request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;

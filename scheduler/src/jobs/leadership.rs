@@ -55,7 +55,7 @@ impl Leader {
     /// Begins a transaction that commits only while this scheduler leads the role.
     ///
     /// # Errors
-    /// [`NotLeader`] if another scheduler leads the role, otherwise a database error.
+    /// [`NotLeader`] if another scheduler is the leader of the role, otherwise a database error.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;

@@ -1,4 +1,4 @@
-//! Tests that judge times, or that must not run in parallel with another lab.
+//! Tests that judge times.
 
 mod measured;
 mod pace;

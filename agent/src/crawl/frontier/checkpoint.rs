@@ -52,8 +52,8 @@ pub struct Checkpoint {
 pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes the newest state whose queue fits, from the log that `reader` reads, and all `hosts`.
-/// Also returns the size class of that queue: an index into the maximum queue sizes of `log_points`,
-/// largest first.
+/// Also returns the size class of that queue: an index into the maximum queue sizes of
+/// `log_points`, largest first.
 pub(super) fn encode(
     reader: &LogReader,
     log_points: &LogPoints,

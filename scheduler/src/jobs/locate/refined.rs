@@ -14,8 +14,7 @@ use anyhow::Context;
 use sqlx::{PgConnection, Postgres, Transaction};
 use tokio::sync::Mutex;
 
-use crate::gnp::trust;
-use crate::gnp::{Embedding, Mesh, PlainSwitches, Position, Refined, RefinedSwitches, Tier};
+use crate::gnp::{Embedding, Mesh, PlainSwitches, Position, Refined, RefinedSwitches, Tier, trust};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::facts;
 use crate::store::measurements::MeshMeasurement;

@@ -10,6 +10,8 @@ use landfall_lab::experiments::sweep::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 
+use crate::harness::beside;
+
 /// Time between probes of a site. It can be short, because there are only twenty sites.
 const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -34,6 +36,7 @@ fn small() -> anyhow::Result<Settings> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lab_and_the_simulation_make_the_same_requests() {
+    let _beside = beside().await;
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
     let mut surveyed =
