@@ -23,7 +23,7 @@ impl Visitor<'_> for DurationText {
     type Value = Duration;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration")
+        f.write_str("a duration such as 10s or 1h 30m")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
