@@ -1,12 +1,12 @@
 # Commands for developers. `make help` lists them. CI runs `.ci/run`, which runs `make test`.
 #
-# `demo`, `package`, `chaos`, `balance`, `paper` and `bench` pass ARGS="..." to their programs.
+# `demo`, `package`, `chaos`, `paper` and `bench` pass ARGS="..." to their programs.
 # CARGO_TARGET_DIR sets the target folder.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test package check-package chaos balance paper check fmt lint doc bench sqlx-prepare sqlx-check clean
+.PHONY: help setup demo test package check-package chaos paper check fmt lint doc bench sqlx-prepare sqlx-check clean
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -71,10 +71,6 @@ lint: ## Run clippy, and check the core's purity, the style and the pages
 
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
-
-balance: setup ## Crawl a batch five times with agents of unequal rates, and compare its time with the least possible time
-	$(OFFLINE) cargo build --release --workspace
-	$(TARGET)/release/lab balance $(ARGS)
 
 paper: setup ## Repeat the paper's experiments, and print how long that takes; ARGS="--quick" for one seed and the base cells of its layout
 	$(OFFLINE) cargo build --release --workspace

@@ -49,7 +49,7 @@ pub use elect::held_out::elect_held_out;
 pub use elect::replace::replace_landmark;
 pub use elect::{ElectError, ElectedLandmark, Nominee, elect};
 pub use fit::{FitError, fit, fit_with};
-pub use geo::{Direction, Position, PositionError, beats_light, great_circle_km, least_round_trip};
+pub use geo::{Direction, Position, PositionError, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};

@@ -2,7 +2,6 @@
 
 pub mod check;
 pub mod figures;
-pub mod fit;
 pub mod machine;
 pub mod pace;
 pub mod table;

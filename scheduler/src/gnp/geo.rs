@@ -7,8 +7,6 @@
 
 use std::time::Duration;
 
-use crate::model::Rtt;
-
 /// The earth's mean radius in kilometres (IUGG).
 const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
@@ -117,11 +115,6 @@ pub fn least_round_trip(a: Position, b: Position) -> Duration {
     Duration::from_secs_f64(2.0 * way / FIBRE_KM_PER_MS / 1e3)
 }
 
-/// Whether a round trip between two positions is faster than light in fibre.
-pub fn beats_light(rtt: Rtt, a: Position, b: Position) -> bool {
-    rtt.as_duration() < least_round_trip(a, b)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{prop_assert, proptest};
@@ -142,8 +135,6 @@ mod tests {
         assert!((way - 1888.0).abs() < 5.0, "{way}");
         let least = least_round_trip(beijing, guangzhou).as_secs_f64() * 1e3;
         assert!((least - way * 0.9944 / 99.931).abs() < 0.01, "{least}");
-        assert!(beats_light(Rtt::try_from_millis_f64(18.0).unwrap(), beijing, guangzhou));
-        assert!(!beats_light(Rtt::try_from_millis_f64(19.0).unwrap(), beijing, guangzhou));
     }
 
     #[test]

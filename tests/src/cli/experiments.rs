@@ -9,15 +9,11 @@ use landfall_agent::probe::weighted_mean::trial;
 use crate::chaos::prepare::have_private_mounts;
 use crate::chaos::rejudge::{JudgeArgs, rejudge};
 use crate::chaos::{ChaosArgs, chaos};
-use crate::experiments::balance::{BalanceArgs, balance};
 use crate::experiments::bench::crawl::measured::measured;
 use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
-use crate::experiments::faithful::{FaithfulArgs, faithful};
-use crate::experiments::fleet::{FleetArgs, fleet};
 use crate::experiments::paper::{PaperArgs, paper};
-use crate::experiments::scheduling::{SchedulingArgs, scheduling};
 use crate::experiments::sweep::{SweepArgs, sweep};
 
 #[derive(Debug, Subcommand)]
@@ -37,19 +33,11 @@ pub(super) enum Experiment {
     },
     /// Run the benchmarks, and print each figure with its target
     Bench(BenchArgs),
-    /// Crawl a batch with agents of unequal rates, and compare its time with the minimum
-    Balance(BalanceArgs),
     /// Repeat the paper's experiments with real agents, and print and plot the results beside the
     /// paper's
     Paper(PaperArgs),
     /// Simulate the paper's experiment over the full product of its factors
     Sweep(SweepArgs),
-    /// Simulate the paper's experiment from its text alone: sites without end, all under way at once
-    Faithful(FaithfulArgs),
-    /// Add agents to a running crawl by twos, and print throughput and cost by the size of the fleet
-    Fleet(FleetArgs),
-    /// Compare landmarks with measuring all pairs, and ping with httping, and print times and probes
-    Scheduling(SchedulingArgs),
     /// Serve the benchmarks' sites until the standard input ends
     #[command(hide = true)]
     BenchSite(ServedSites),
@@ -83,12 +71,8 @@ impl Experiment {
                 trial::stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
             }
             Self::Bench(args) => bench(&args)?,
-            Self::Balance(args) => balance(args).await?,
             Self::Paper(args) => paper(args).await?,
             Self::Sweep(args) => sweep(&args)?,
-            Self::Faithful(args) => faithful(&args).await?,
-            Self::Fleet(args) => fleet(args).await?,
-            Self::Scheduling(args) => scheduling(args).await?,
             Self::BenchSite(served) => serve(served).await?,
             Self::BenchCrowd(args) => crowd(args).await?,
             Self::Measured { command } => println!("{}", serde_json::to_string(&measured(&command).await?)?),

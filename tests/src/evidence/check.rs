@@ -241,7 +241,7 @@ pub(crate) mod tests {
     }
 
     fn access(agent: usize, get: bool, path: &str, at: Instant) -> Access {
-        Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at, bytes: 0 }
+        Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at }
     }
 
     /// The rules that are violated after `change` was applied to the record and log of one

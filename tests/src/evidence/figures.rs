@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     fn measured(rtt_us: Option<i64>) -> Measurement {
-        Measurement { prober: "a".to_owned(), target: "b".to_owned(), rtt_us, answered: 5, lost: 0 }
+        Measurement { prober: "a".to_owned(), target: "b".to_owned(), rtt_us }
     }
 
     #[test]

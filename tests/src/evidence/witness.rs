@@ -81,8 +81,6 @@ pub struct Measurement {
     pub target: String,
     /// The round trip in microseconds; `None` if the target did not answer.
     pub rtt_us: Option<i64>,
-    pub answered: i32,
-    pub lost: i32,
 }
 
 #[derive(Debug, Clone)]
@@ -104,36 +102,6 @@ impl PlacementRow {
     fn placement(&self, epoch: EmbeddingEpoch) -> Placement {
         Placement { epoch, coordinate: self.coordinate.clone(), fit_error: self.fit_error }
     }
-}
-
-#[derive(Debug, Clone, FromRow)]
-pub struct AssignedCrawl {
-    pub kind: String,
-    /// The agent that reported the outcome.
-    pub crawler: String,
-    pub bytes: i64,
-    /// The names of the candidates of the first assignment.
-    pub candidates: Vec<String>,
-    pub assignments: i64,
-    /// Time from the first grant of the batch to the end of the last lease of the site.
-    pub ended_s: f64,
-}
-
-pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedCrawl>> {
-    let query = "
-        with held as (
-            select l.* from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1
-        )
-        select o.kind::text as kind, a.name as crawler, o.bytes,
-               (select array_agg(c.name) from assignments f join agents c on c.id = any(f.candidates)
-                where f.id = (select min(n.id) from assignments n where n.task_id = t.id)) as candidates,
-               (select count(*) from assignments n where n.task_id = t.id) as assignments,
-               (select extract(epoch from max(h.ended_at) - (select min(granted_at) from held))::float8
-                from held h where h.task_id = t.id) as ended_s
-        from tasks t join batches b on b.id = t.batch_id
-        join outcomes o on o.task_id = t.id join agents a on a.id = o.agent_id
-        where b.name = $1";
-    sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read what was crawled")
 }
 
 /// Seconds from the batch's first grant to the end of its last lease. Fails if nothing was crawled.
@@ -255,14 +223,14 @@ pub async fn batch_record(pool: &PgPool, batch: &str) -> anyhow::Result<BatchRec
             .await
             .context("read the landmarks")?;
     let site_measurements = sqlx::query_as(
-        "select a.name as prober, s.name as target, m.rtt_us, m.answered, m.lost from site_measurements m \
+        "select a.name as prober, s.name as target, m.rtt_us from site_measurements m \
          join agents a on a.id = m.prober_id join sites s on s.id = m.site_id order by m.site_id, m.prober_id",
     )
     .fetch_all(pool)
     .await
     .context("read the sites' measurements")?;
     let mesh_measurements = sqlx::query_as(
-        "select p.name as prober, a.name as target, m.rtt_us, m.answered, m.lost from mesh_measurements m \
+        "select p.name as prober, a.name as target, m.rtt_us from mesh_measurements m \
          join agents p on p.id = m.prober_id join agents a on a.id = m.agent_id order by m.prober_id, m.agent_id",
     )
     .fetch_all(pool)

@@ -69,7 +69,7 @@ pub struct MatrixArgs {
     pub data: PathBuf,
 }
 
-/// Arguments of `lab sweep`, `lab paper` and `lab faithful`.
+/// Arguments of `lab sweep` and `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// The file of finished cells, for continuing an interrupted run [default: cells.jsonl in a
@@ -205,8 +205,6 @@ impl<'a> LayoutSimulation<'a> {
             before: None,
             first_task: self.first_task,
             seed: self.seed ^ draw.rotate_left(32),
-            window: None,
-            reconnects: false,
         })
     }
 }

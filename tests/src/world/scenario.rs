@@ -88,9 +88,6 @@ pub struct WebRules {
     pub slow_ms: u64,
     /// Fraction of sites whose robots.txt disallows /private/.
     pub robots_share: f64,
-    /// Whether sites close a connection after each response.
-    #[serde(default)]
-    pub closes_connections: bool,
 }
 
 impl Default for WebRules {
@@ -107,7 +104,6 @@ impl Default for WebRules {
             slow_share: 0.02,
             slow_ms: 600,
             robots_share: 0.6,
-            closes_connections: false,
         }
     }
 }

@@ -43,8 +43,6 @@ pub struct Access {
     pub path: String,
     pub status: StatusCode,
     pub at: Instant,
-    /// Size of the response body; zero for HEAD.
-    pub bytes: usize,
 }
 
 /// The transmission of a body.
@@ -52,7 +50,6 @@ pub struct Access {
 pub struct Delivery {
     /// The index of the site.
     pub site: usize,
-    pub from: Instant,
     /// When the last byte is sent. In the rootless grade, the byte arrives at the same time.
     pub until: Instant,
     pub bytes: usize,
@@ -72,9 +69,9 @@ impl AccessLog {
     }
 
     fn deliver(&self, site: usize, releases: &[(Instant, usize)]) {
-        let Some(((from, _), (until, _))) = releases.first().zip(releases.last()) else { return };
+        let Some((until, _)) = releases.last() else { return };
         let bytes = releases.iter().map(|(_, bytes)| bytes).sum();
-        let delivery = Delivery { site, from: *from, until: *until, bytes };
+        let delivery = Delivery { site, until: *until, bytes };
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
@@ -185,9 +182,8 @@ impl SiteServer {
             let (server, connection) = (self.clone(), Arc::clone(&connection));
             async move { Ok::<_, Infallible>(server.respond(&request, connection, arrived).await) }
         });
-        let keep_alive = !self.wan.scenario().web.closes_connections;
-        let mut http = hyper::server::conn::http1::Builder::new();
-        let served = http.keep_alive(keep_alive).serve_connection(TokioIo::new(stream), service).await;
+        let http = hyper::server::conn::http1::Builder::new();
+        let served = http.serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
             // An error is normal, because agents often close a connection in the middle of a body.
             tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
@@ -205,7 +201,6 @@ impl SiteServer {
         let site = self.site_of(request);
         let answer = self.answer(site, request.method(), path);
         let body = Bytes::from(answer.body);
-        let sent = if head { 0 } else { body.len() };
         self.log.note(Access {
             site,
             agent: connection.agent(),
@@ -213,7 +208,6 @@ impl SiteServer {
             path: path.to_owned(),
             status: answer.status,
             at: arrived,
-            bytes: sent,
         });
         connection.first_byte(arrived, answer.thinking).await;
         let length = HeaderValue::from(body.len());

@@ -12,7 +12,6 @@ use std::time::Duration;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use crate::evidence::float;
 use crate::world::scenario::WebRules;
 
 pub const DISALLOWED: &str = "/private/";
@@ -120,12 +119,6 @@ impl SiteWeb {
     /// Always false, because every site has a start page.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
-    }
-
-    /// The mean number of links on a page.
-    pub fn links_per_page(&self) -> f64 {
-        let links = |page: &Page| page.links.len() + usize::from(page.broken) + usize::from(page.leaves);
-        float(self.pages.iter().map(links).sum()) / float(self.pages.len())
     }
 
     /// The body of a page, padded to the size of the page.

@@ -157,7 +157,7 @@ impl KnownPaths {
 
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
-        self.seen.len()
+        self.seen.count()
     }
 
     fn mark_seen(&mut self, fingerprint: Fingerprint) -> bool {

@@ -158,8 +158,14 @@ mod tests {
             ("max_hosts = 1001", "line 1: max_hosts: must be 0 to 1000"),
             ("max_bytes = 'much'", "line 1: max_bytes: not a number of bytes: give one such as 64MB"),
             ("sitemaps = true\nmax_page = 3", "line 2: unknown field `max_page`, expected one of `max_pages`"),
-            ("request_interval = 1", "line 1: request_interval: invalid type: integer `1`, expected a duration such as 10s or 1h 30m"),
-            ("max_duration = 'soon'", "line 1: max_duration: invalid value: string \"soon\", expected a duration such as 10s or 1h 30m"),
+            (
+                "request_interval = 1",
+                "line 1: request_interval: invalid type: integer `1`, expected a duration such as 10s or 1h 30m",
+            ),
+            (
+                "max_duration = 'soon'",
+                "line 1: max_duration: invalid value: string \"soon\", expected a duration such as 10s or 1h 30m",
+            ),
             ("store = true\nmax_duration = '31days'", "line 2: max_duration: must be 1s to 30d"),
             ("recrawl_interval = '59m'", "line 1: recrawl_interval: must be 1h to 365d"),
             ("store = 'yes'", "line 1: store: invalid type: string \"yes\", expected a boolean"),

@@ -121,7 +121,7 @@ impl PredictedCrawl {
             self.visited += 1;
             PLAN.links(u64::from(page)).for_each(|link| self.find(link));
         }
-        SeenUrls { urls: count(self.seen.len()), bytes: count(self.seen.bytes()) }
+        SeenUrls { urls: count(self.seen.count()), bytes: count(self.seen.bytes()) }
     }
 
     fn find(&mut self, page: u64) {

@@ -17,10 +17,9 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::evidence::float;
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
-use crate::experiments::faithful::landmarks_by_hand;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
 use crate::experiments::sweep::measured::LayoutMeasurements;
-use crate::experiments::sweep::settings::{LayoutData, Point, Settings};
+use crate::experiments::sweep::settings::{LandmarkPlace, LayoutData, Point, Settings};
 use crate::world::scenario::AgentNode;
 use crate::world::{World, too_busy};
 
@@ -126,11 +125,9 @@ impl<'a> SurveyedCluster<'a> {
         let cluster = &mut self.cluster;
         cluster.await_mesh(PATIENCE).await?;
         if system == System::Published && self.layout.matrix().is_none() {
-            let by_hand = landmarks_by_hand(&self.layout.name, cluster.world.scenario())?;
             let agents = &cluster.world.scenario().agents;
-            let names = by_hand.iter().map(|agent| agents[*agent].name.as_str());
-            let set: Vec<&str> = ["landmarks", "set"].into_iter().chain(names).collect();
-            cluster.operate(&set).await?;
+            let landmarks = by_hand(&self.settings.landmarks_by_hand, agents)?;
+            cluster.operate(&[&["landmarks", "set"], &landmarks[..]].concat()).await?;
         } else {
             cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
         }
@@ -237,6 +234,15 @@ fn scheduler(site_interval: Duration, system: System) -> String {
     )
 }
 
+/// The names of the paper's landmarks.
+fn by_hand<'a>(landmarks: &[LandmarkPlace], agents: &'a [AgentNode]) -> anyhow::Result<Vec<&'a str>> {
+    let agent = |LandmarkPlace { city, carrier }: &LandmarkPlace| {
+        let found = agents.iter().find(|agent| agent.city == *city && agent.carrier == *carrier);
+        found.map(|agent| agent.name.as_str()).with_context(|| format!("no agent is in {city} on {carrier}"))
+    };
+    landmarks.iter().map(agent).collect()
+}
+
 fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {
     let count = |agent: &AgentNode| crawled.iter().filter(|crawl| crawl.crawler == agent.name).count();
     let mut counts: Vec<usize> = agents.iter().map(count).collect();
@@ -292,5 +298,23 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
         outcome_ms: millis(outcome),
         request_ms: millis(request),
         begin_ms: begin * 1e3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::layout::{Layout, PAPER};
+
+    #[test]
+    fn the_papers_layout_has_all_nine_landmarks() {
+        let settings = Settings::committed().unwrap();
+        let agents = Layout::parse(PAPER, "paper.toml").unwrap().scenario(None, None).unwrap().agents;
+        let mut landmarks = by_hand(&settings.landmarks_by_hand, &agents).unwrap();
+        landmarks.sort_unstable();
+        landmarks.dedup();
+        assert_eq!(landmarks.len(), 9);
+        let nowhere = LandmarkPlace { city: "Nowhere".to_owned(), carrier: "Unicom".to_owned() };
+        assert_eq!(by_hand(&[nowhere], &agents).unwrap_err().to_string(), "no agent is in Nowhere on Unicom");
     }
 }

@@ -29,37 +29,6 @@ pub struct Batch<'a> {
     pub first_task: u64,
     /// The seed of packet losses and jitter.
     pub seed: u64,
-    /// If this is set, the run ends after this time, and crawls repeat their site's pages until
-    /// then. `None` means that each crawl ends after its last page.
-    pub window: Option<Duration>,
-    /// Whether every request opens a new connection. If not, all requests of a crawl use one
-    /// connection.
-    pub reconnects: bool,
-}
-
-impl Batch<'_> {
-    /// The request with the number `number` of the crawl of a site. The first request is for
-    /// robots.txt.
-    pub(super) fn request(&self, site: usize, number: usize) -> SiteRequest {
-        let requests = &self.requests[site];
-        let pages = requests.len().saturating_sub(1).max(1);
-        requests[if number < requests.len() { number } else { 1 + (number - 1) % pages }]
-    }
-
-    /// Whether `number` is the last request of the crawl of a site.
-    pub(super) fn ends(&self, site: usize, number: usize) -> bool {
-        self.window.is_none() && number + 1 == self.requests[site].len()
-    }
-}
-
-/// Sums over all bodies that one agent received.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Carried {
-    pub bytes: f64,
-    /// The sum over all bodies of bytes times round trip in milliseconds.
-    pub byte_ms: f64,
-    /// Bytes from sites on another carrier.
-    pub between_carriers: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -76,8 +45,6 @@ pub struct BatchResult {
     /// Total crawl time of each agent.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
-    /// The sums over the bodies that each agent received.
-    pub carried: Vec<Carried>,
 }
 
 impl BatchResult {

@@ -16,7 +16,7 @@ use landfall_scheduler::model::{Rtt, Strategy};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::batch::{Batch, BatchResult, Carried};
+use super::batch::{Batch, BatchResult};
 use super::fleet::{CrawlStats, Fleet};
 use super::growth::BodyArrival;
 use crate::evidence::float;
@@ -123,7 +123,6 @@ struct Run<'a> {
     preempted: usize,
     /// Total crawl time of each agent.
     busy: Vec<Duration>,
-    carried: Vec<Carried>,
     /// Bytes of the fetched bodies of each site.
     fetched: Vec<usize>,
 }
@@ -151,7 +150,6 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
         open: sites,
         preempted: 0,
         busy: vec![Duration::ZERO; agents],
-        carried: vec![Carried::default(); agents],
         fetched: vec![0; sites],
     };
     (0..agents).for_each(|agent| run.grant(agent, Duration::ZERO));
@@ -159,9 +157,6 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     run.plan(phase, Event::Balance);
     let mut makespan = Duration::ZERO;
     while let Some(Reverse((now, _, event))) = run.events.pop() {
-        if batch.window.is_some_and(|window| now > window) {
-            break;
-        }
         match event {
             Event::FirstByte { site } => run.first_byte(site, now),
             Event::Outcome { site } => {
@@ -177,9 +172,9 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     per_agent.sort_unstable_by(|one, other| other.cmp(one));
     let took = run.crawls.iter().map(|crawl| crawl.before + crawl.took);
     let sites = run.fetched.iter().copied().zip(took).collect();
-    let Run { fleet, arrived, sent: requests, preempted, busy, carried, .. } = run;
+    let Run { fleet, arrived, sent: requests, preempted, busy, .. } = run;
     let history = fleet.into_history();
-    Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history, carried })
+    Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history })
 }
 
 /// The time for which a crawl of a site occupies a slot of an agent, if no other crawl uses the
@@ -189,8 +184,7 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     let mut rested = now;
     for (index, asked) in batch.requests[site].iter().enumerate() {
         let sent = rested;
-        let connects = index == 0 || batch.reconnects;
-        let first_byte = crawl.first_byte(batch.scenario, (agent, site), (connects, asked.thinking), rng);
+        let first_byte = crawl.first_byte(batch.scenario, (agent, site), (index == 0, asked.thinking), rng);
         now = pass(batch.scenario, (agent, site), asked.bytes, sent + first_byte, (&mut link, rng)) + REQUEST;
         let last = index + 1 == batch.requests[site].len();
         let interval = if last { batch.interval } else { batch.interval.max(crawl.trouble()) };
@@ -257,35 +251,24 @@ impl Run<'_> {
         let Crawl { agent, request, .. } = self.crawls[site];
         self.crawls[site].sent = now;
         self.sent += 1;
-        let thinking = self.batch.request(site, request).thinking;
-        let connects = request == 0 || self.batch.reconnects;
+        let (connects, thinking) = (request == 0, self.batch.requests[site][request].thinking);
         let crawl = &mut self.crawls[site];
         let first_byte = crawl.first_byte(self.batch.scenario, (agent, site), (connects, thinking), &mut self.rng);
         self.plan(now + first_byte, Event::FirstByte { site });
     }
 
-    fn carry(&mut self, agent: usize, site: usize, bytes: usize) {
-        self.fetched[site] += bytes;
-        let (carried, bytes, scenario) = (&mut self.carried[agent], float(bytes), self.batch.scenario);
-        carried.bytes += bytes;
-        carried.byte_ms += bytes * scenario.paths[agent][site].rtt_ms;
-        if scenario.agents[agent].carrier != scenario.sites[site].carrier {
-            carried.between_carriers += bytes;
-        }
-    }
-
     /// Receives a body, and plans the next event of the crawl.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
-        let asked = self.batch.request(site, request);
+        let asked = self.batch.requests[site][request];
         let link = (&mut self.links[agent], &mut self.rng);
         let arrived = pass(self.batch.scenario, (agent, site), asked.bytes, now, link);
         self.arrived.push(BodyArrival { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
-        self.carry(agent, site, asked.bytes);
+        self.fetched[site] += asked.bytes;
         let (next, interval) = (arrived + REQUEST, self.batch.interval);
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
-        if self.batch.ends(site, request) {
+        if request + 1 == self.batch.requests[site].len() {
             // The slot stays occupied until the request interval after the last request has passed.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
@@ -403,9 +386,8 @@ pub(super) mod tests {
         requests: &'a [Vec<SiteRequest>],
     ) -> Batch<'a> {
         let (strategy, interval) = (Strategy::EarliestFinish, Duration::ZERO);
-        let (window, reconnects) = (None, false);
         let (before, first_task, seed) = (None, 1, 1);
-        Batch { scenario, survey, requests, strategy, slots: 1, interval, before, first_task, seed, window, reconnects }
+        Batch { scenario, survey, requests, strategy, slots: 1, interval, before, first_task, seed }
     }
 
     fn simulated(scenario: &Scenario, requests: &[Vec<SiteRequest>], slots: u32, interval: Duration) -> BatchResult {
@@ -504,25 +486,6 @@ pub(super) mod tests {
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");
-    }
-
-    #[test]
-    fn a_site_without_end_repeats_its_pages_until_the_window_ends() {
-        let scenario = scenario(&[100.0], 1, 0.0);
-        let survey = survey(&scenario);
-        let requests = [asked(&[14, 1000, 2000])];
-        let run = |reconnects| {
-            let window = Some(ms(1000));
-            run(Batch { window, reconnects, ..batch(&scenario, &survey, &requests) }).unwrap()
-        };
-        let bytes = |result: &BatchResult| result.arrived.iter().map(|body| body.bytes).collect::<Vec<_>>();
-        // robots.txt takes two round trips of 100 ms, and each page takes one round trip. So eight
-        // responses arrive within a second.
-        let kept = run(false);
-        assert_eq!(bytes(&kept), [14, 1000, 2000, 1000, 2000, 1000, 2000, 1000]);
-        assert_eq!((kept.sites[0].0, kept.carried[0].bytes), (10_014, 10_014.0));
-        assert_eq!((kept.carried[0].byte_ms, kept.carried[0].between_carriers), (1_001_400.0, 0.0));
-        assert_eq!(bytes(&run(true)), [14, 1000, 2000, 1000], "every page takes two round trips");
     }
 
     #[test]

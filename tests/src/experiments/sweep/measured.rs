@@ -7,7 +7,7 @@ use landfall_scheduler::model::{AgentId, Rtt};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::witness;
-use crate::world::scenario::{AgentNode, Link, Scenario};
+use crate::world::scenario::{AgentNode, Scenario};
 
 /// The seed of the landmarks' election. The first map has this number as its epoch.
 const SEED: u64 = 1;
@@ -31,30 +31,17 @@ pub struct LayoutMeasurements {
 impl LayoutMeasurements {
     /// Exact measurements of a scenario, with landmarks elected from them.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
-        Self::taken(scenario, Landmarks::Elected(landmarks), |link| link.rtt_ms)
-    }
-
-    /// Measures a scenario. `measure` returns the round trip of a link in milliseconds.
-    pub fn taken(
-        scenario: &Scenario,
-        landmarks: Landmarks<'_>,
-        mut measure: impl FnMut(&Link) -> f64,
-    ) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
-            all.extend(
-                row.iter().enumerate().filter(|(to, _)| *to != from).map(|(to, link)| (from, to, measure(link))),
-            );
+            let others = row.iter().enumerate().filter(|(to, _)| *to != from);
+            all.extend(others.map(|(to, link)| (from, to, link.rtt_ms)));
         }
-        let landmarks = match landmarks {
-            Landmarks::Elected(count) => elected(scenario, &all, count)?,
-            Landmarks::ByHand(chosen) => chosen.to_vec(),
-        };
-        let mut of_site = |site: usize| {
-            let link = |&landmark: &usize| Some((landmark, measure(scenario.paths.get(landmark)?.get(site)?)));
+        let landmarks = elected(scenario, &all, landmarks)?;
+        let of_site = |site: usize| {
+            let link = |&landmark: &usize| Some((landmark, scenario.paths.get(landmark)?.get(site)?.rtt_ms));
             landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's path to a site")
         };
-        let sites = (0..scenario.sites.len()).map(&mut of_site).collect::<anyhow::Result<_>>()?;
+        let sites = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<_>>()?;
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
@@ -107,15 +94,6 @@ impl LayoutMeasurements {
     }
 }
 
-/// The landmarks of a scenario.
-#[derive(Debug, Clone, Copy)]
-pub enum Landmarks<'a> {
-    /// The number of agents that are elected from the mesh.
-    Elected(usize),
-    /// The indices of the agents.
-    ByHand(&'a [usize]),
-}
-
 fn elected(scenario: &Scenario, all: &[(usize, usize, f64)], count: usize) -> anyhow::Result<Vec<usize>> {
     let nominee = |(index, node): (usize, &AgentNode)| Nominee {
         agent: agent_id(index),
@@ -160,8 +138,6 @@ mod tests {
             prober: names[prober].clone(),
             target: target.clone(),
             rtt_us: i64::try_from(std::time::Duration::from_secs_f64(millis / 1e3).as_micros()).ok(),
-            answered: 3,
-            lost: 0,
         };
         let site_measurements =
             measurements.sites.iter().zip(&sites).flat_map(|(all, site)| {

@@ -31,6 +31,8 @@ pub struct Settings {
     /// Number of sites in each cell.
     pub sites: usize,
     pub landmarks: usize,
+    /// The paper's landmarks, which were chosen by hand.
+    pub landmarks_by_hand: Vec<LandmarkPlace>,
     /// Number of seeds with which the paper's Tables 1 and 2 are computed.
     pub table_seeds: u64,
     pub layouts: Vec<LayoutRules>,
@@ -40,6 +42,14 @@ pub struct Settings {
     /// Number of slots of each agent.
     pub slots: Slots,
     pub web: WebSettings,
+}
+
+/// The place of a landmark. The landmark is the first agent of this city and carrier.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LandmarkPlace {
+    pub city: String,
+    pub carrier: String,
 }
 
 /// A layout. `site_nodes` is the number of nodes of the matrix that become sites. The paper's
@@ -274,7 +284,6 @@ impl Settings {
             slow_share,
             slow_ms,
             robots_share,
-            closes_connections: false,
         };
         rules.validate()?;
         Ok(rules)

@@ -63,16 +63,6 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The survey in which every site is confirmed, as with the strategy `gnp-confirmed`.
-    #[must_use]
-    pub fn all_confirmed(&self, scenario: &Scenario) -> Self {
-        let known = |site: usize| {
-            let confirmed = self.confirm(scenario, site).map(|confirmed| confirmed.known);
-            confirmed.unwrap_or_else(|| self.candidates(site).to_vec())
-        };
-        Self::given((0..scenario.sites.len()).map(known).collect())
-    }
-
     /// Confirms a site. The confirmers measure the site one after another, so the duration is the
     /// sum of their times.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
