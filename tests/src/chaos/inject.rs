@@ -284,10 +284,10 @@ impl Injector {
         let packets = cluster.world.network();
         if let Some(network) = packets {
             match (wire.cut_up > 0, wire.cut_down > 0) {
-                (false, false) => network.faults().heal(target),
-                (true, false) => network.faults().cut(target, CutDirection::From),
-                (false, true) => network.faults().cut(target, CutDirection::Towards),
-                (true, true) => network.faults().cut(target, CutDirection::Both),
+                (false, false) => network.cuts().heal(target),
+                (true, false) => network.cuts().cut(target, CutDirection::From),
+                (false, true) => network.cuts().cut(target, CutDirection::Towards),
+                (true, true) => network.cuts().cut(target, CutDirection::Both),
             }
         }
         let held = |held: u32, cut: u32| held > 0 || (cut > 0 && packets.is_none());

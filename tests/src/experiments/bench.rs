@@ -14,7 +14,6 @@ use landfall_scheduler::simulate::Matrix;
 
 use crate::experiments::sweep::DATA;
 
-mod ablation;
 mod accuracy;
 pub mod crawl;
 pub mod crowd;
@@ -27,7 +26,6 @@ mod report;
 mod speed;
 mod status;
 mod trust;
-mod tun;
 mod waiting;
 mod warc;
 
@@ -117,7 +115,6 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Sections in the order in which they run. `waiting` runs only by its subcommand.
 const SECTIONS: &[Section] = &[
-    ("ablation", ablation::run),
     ("accuracy", accuracy::run),
     ("backup", || block(leases::backup::run())),
     ("crawl", || block(crawl::run())),
@@ -133,7 +130,6 @@ const SECTIONS: &[Section] = &[
     ("submits", || block(leases::submits::run())),
     ("traces", || block(leases::traces::run())),
     ("trust", trust::run),
-    ("tun", tun::run),
     ("warc", || block(warc::run())),
 ];
 

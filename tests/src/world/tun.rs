@@ -4,8 +4,8 @@
 //! Every agent has its own namespace and address. All sites and the lab's servers share one
 //! namespace. The kernel runs TCP and answers ICMP. The grade needs root and `/dev/net/tun`.
 
+mod cuts;
 mod device;
-mod faults;
 mod forward;
 mod namespace;
 mod paths;
@@ -21,7 +21,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use faults::{CutDirection, LinkFaults};
+pub use cuts::{CutDirection, LinkCuts};
 pub use namespace::NetNamespace;
 pub use switch::Traffic;
 
@@ -55,7 +55,7 @@ pub struct Network {
     core: NetNamespace,
     agents: Vec<NetNamespace>,
     router: Router,
-    faults: LinkFaults,
+    cuts: LinkCuts,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
     /// The forwarded ports. No code holds the lock across an await.
@@ -83,12 +83,11 @@ impl Network {
             devices.push(device);
         }
         let core = namespaces.remove(0);
-        let (faults, traffic, lateness) =
-            (LinkFaults::none(agents), Arc::<Traffic>::default(), Arc::<Lateness>::default());
+        let (cuts, traffic, lateness) = (LinkCuts::none(agents), Arc::<Traffic>::default(), Arc::<Lateness>::default());
         let paths = PathTable::new(scenario, Lane::TUN, BEACON_PORT);
-        let switch = Switch::new(scenario, paths, faults.clone(), Arc::clone(&traffic), Instant::now());
+        let switch = Switch::new(scenario, paths, cuts.clone(), Arc::clone(&traffic), Instant::now());
         let router = Router::start(devices, switch, Arc::clone(&lateness), Arc::clone(&traffic))?;
-        Ok(Self { core, agents: namespaces, router, faults, lateness, traffic, forwarded: Mutex::default() })
+        Ok(Self { core, agents: namespaces, router, cuts, lateness, traffic, forwarded: Mutex::default() })
     }
 
     /// The namespace shared by the sites and the lab's servers.
@@ -102,9 +101,9 @@ impl Network {
         &self.agents[index]
     }
 
-    /// The faults of the agents' links, which can be changed at any time.
-    pub fn faults(&self) -> &LinkFaults {
-        &self.faults
+    /// The cuts of the agents' links, which can be changed at any time.
+    pub fn cuts(&self) -> &LinkCuts {
+        &self.cuts
     }
 
     /// The lateness of delivered packets.

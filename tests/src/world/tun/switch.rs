@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::faults::LinkFaults;
+use super::cuts::{CutDirection, LinkCuts};
 use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
@@ -47,7 +47,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub(super) struct Switch {
     paths: PathTable,
-    faults: LinkFaults,
+    cuts: LinkCuts,
     traffic: Arc<Traffic>,
     bytes_per_s: f64,
     jitter: Duration,
@@ -106,13 +106,13 @@ impl Switch {
     pub(super) fn new(
         scenario: &Scenario,
         paths: PathTable,
-        faults: LinkFaults,
+        cuts: LinkCuts,
         traffic: Arc<Traffic>,
         now: Instant,
     ) -> Self {
         let agents = scenario.agents.len();
         Self {
-            faults,
+            cuts,
             traffic,
             bytes_per_s: scenario.agent_bytes_per_s,
             jitter: Duration::from_secs_f64(scenario.jitter_ms / 1e3),
@@ -130,7 +130,7 @@ impl Switch {
     /// Accepts a packet that came from `device`.
     pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
         let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
-        if path.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
+        if path.sender.is_some_and(|agent| self.cuts.of(agent).is_some_and(CutDirection::loses_from)) {
             return count(&self.traffic.cut);
         }
         if self.rng.random_range(0.0..1.0) < path.loss {
@@ -143,7 +143,7 @@ impl Switch {
         let passed =
             path.sender.map_or(Some(now), |agent| pass(&mut self.up[agent], now, packet.len(), bytes_per_s, queue));
         let Some(passed) = passed else { return count(&self.traffic.queue_full) };
-        let due = (passed + path.delay + self.slowness(&path, now)).max(self.last[path.key]);
+        let due = (passed + path.delay + self.random_delay(&path)).max(self.last[path.key]);
         self.last[path.key] = due;
         self.hold(due, path, false, packet.to_vec());
     }
@@ -152,7 +152,7 @@ impl Switch {
     pub(super) fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
         while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
             let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
-            if path.receiver.is_some_and(|agent| self.faults.of(agent).loses_towards()) {
+            if path.receiver.is_some_and(|agent| self.cuts.of(agent).is_some_and(CutDirection::loses_towards)) {
                 count(&self.traffic.cut);
                 continue;
             }
@@ -178,17 +178,13 @@ impl Switch {
         self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
     }
 
-    /// The extra delay of a packet by faults and jitter. Jitter applies only to packets to an
-    /// agent, so a round trip between an agent and a server has jitter in one direction only.
-    fn slowness(&mut self, path: &PacketPath, now: Instant) -> Duration {
-        let mut slowness = Duration::ZERO;
-        let mut jitter = if path.receiver.is_some() { self.jitter } else { Duration::ZERO };
-        for agent in path.sender.into_iter().chain(path.receiver) {
-            let (extra, varying) = self.faults.of(agent).slowness(now);
-            slowness += extra / 2;
-            jitter += if path.receiver == Some(agent) { varying } else { Duration::ZERO };
+    /// Draws the random delay of a packet. Only packets to an agent have one, so a round trip
+    /// between an agent and a server has jitter in one direction only.
+    fn random_delay(&mut self, path: &PacketPath) -> Duration {
+        if path.receiver.is_none() || self.jitter.is_zero() {
+            return Duration::ZERO;
         }
-        if jitter.is_zero() { slowness } else { slowness + jitter.mul_f64(self.rng.random_range(0.0..1.0)) }
+        self.jitter.mul_f64(self.rng.random_range(0.0..1.0))
     }
 }
 
@@ -210,7 +206,6 @@ fn count(counter: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::faults::CutDirection;
     use super::super::paths::CORE;
     use super::*;
     use crate::world::layout::{Layout, SMALL};
@@ -219,7 +214,7 @@ mod tests {
     struct TestSwitch {
         switch: Switch,
         scenario: Scenario,
-        faults: LinkFaults,
+        cuts: LinkCuts,
         traffic: Arc<Traffic>,
         start: Instant,
     }
@@ -228,10 +223,10 @@ mod tests {
         let mut scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
         scenario.paths.iter_mut().flatten().for_each(|link| link.loss = 0.0);
         change(&mut scenario);
-        let (faults, traffic, start) = (LinkFaults::none(scenario.agents.len()), Arc::default(), Instant::now());
+        let (cuts, traffic, start) = (LinkCuts::none(scenario.agents.len()), Arc::default(), Instant::now());
         let paths = PathTable::new(&scenario, Lane::TUN, 7180);
-        let switch = Switch::new(&scenario, paths, faults.clone(), Arc::clone(&traffic), start);
-        TestSwitch { switch, scenario, faults, traffic, start }
+        let switch = Switch::new(&scenario, paths, cuts.clone(), Arc::clone(&traffic), start);
+        TestSwitch { switch, scenario, cuts, traffic, start }
     }
 
     fn to_site(bytes: usize) -> Vec<u8> {
@@ -337,10 +332,9 @@ mod tests {
                     arrivals.len()
                 })
             };
-            bench.faults.cut(2, cut);
-            assert_eq!(bench.faults.cut_of(2), Some(cut));
+            bench.cuts.cut(2, cut);
             assert_eq!(arrives(&mut bench, 1), [there, back], "{cut:?}");
-            bench.faults.heal(2);
+            bench.cuts.heal(2);
             assert_eq!(arrives(&mut bench, 2), [1, 1], "{cut:?}");
         }
     }
@@ -349,25 +343,8 @@ mod tests {
     fn a_cut_drops_packets_in_transit_to_the_agent() {
         let mut bench = bench(|_| {});
         bench.switch.enter(bench.start, CORE, &to_agent(40));
-        bench.faults.cut(2, CutDirection::Both);
+        bench.cuts.cut(2, CutDirection::Both);
         assert_eq!(bench.arrivals().len(), 0);
         assert_eq!(bench.traffic.cut.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn slowness_adds_half_each_way_until_it_is_over_or_lifted() {
-        let mut bench = bench(|_| {});
-        let (extra, lasting) = (Duration::from_millis(80), Duration::from_secs(3600));
-        bench.faults.slow(2, extra, Duration::ZERO, lasting);
-        for (device, packet) in [(3, to_site(40)), (CORE, to_agent(40))] {
-            bench.switch.enter(bench.start, device, &packet);
-            assert_eq!(bench.arrivals(), [bench.half() + extra / 2]);
-        }
-        let after = lasting * 2;
-        bench.switch.enter(bench.start + after, 3, &to_site(40));
-        assert_eq!(bench.arrivals(), [after + bench.half()]);
-        bench.faults.heal(2);
-        bench.switch.enter(bench.start + Duration::from_secs(9000), 3, &to_site(40));
-        assert_eq!(bench.arrivals(), [Duration::from_secs(9000) + bench.half()]);
     }
 }

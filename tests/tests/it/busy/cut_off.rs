@@ -25,12 +25,12 @@ async fn an_agent_with_a_cut_link_loses_its_session_and_returns_after_healing() 
         Ok(sqlx::query_scalar(query).bind(&name).fetch_one(&pool).await?)
     };
     for cut in [CutDirection::Both, CutDirection::Towards, CutDirection::From] {
-        let faults = cluster.world.network().unwrap().faults().clone();
+        let cuts = cluster.world.network().unwrap().cuts().clone();
         let began = Instant::now();
-        faults.cut(1, cut);
+        cuts.cut(1, cut);
         until("the session to be lost", PATIENCE, async || Ok((active().await? == 0).then_some(()))).await.unwrap();
         let lost = began.elapsed();
-        faults.heal(1);
+        cuts.heal(1);
         until("the agent to come back", PATIENCE, async || Ok((active().await? == 1).then_some(()))).await.unwrap();
         println!("{cut:?}: lost after {lost:.1?}, back after {:.1?}", began.elapsed().saturating_sub(lost));
     }
