@@ -64,7 +64,7 @@ if wanted wget2 && ! command -v wget2 >/dev/null 2>&1 && say "installing wget2";
 fi
 
 if wanted scrapy && [ ! -x "$peers/scrapy/bin/scrapy" ] && say "installing $scrapy in $peers/scrapy"; then
-    python3 -m venv "$peers/scrapy" && "$peers/scrapy/bin/pip" install --quiet --timeout 20 --retries 1 "$scrapy" || failed=1
+    python3 -m venv "$peers/scrapy" && "$peers/scrapy/bin/pip" install --quiet --no-compile --timeout 20 --retries 1 "$scrapy" || failed=1
 fi
 
 [ "$failed" = 0 ] || echo "peers: an installation failed; benchmark and tests leave that crawler out" >&2

@@ -22,7 +22,7 @@ use self::record::Recorder;
 use self::schedule::{FaultKind, FaultPlan};
 use crate::chaos::judge::Violation;
 use crate::cluster::process::interrupted;
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::world::layout::Layout;
 use crate::world::{Grade, World};
 
@@ -172,7 +172,7 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
         scheduler: times.scheduler(),
         capacity: CAPACITY,
         logs: None,
-        sharing: usize::from(args.schedulers),
+        database: ClusterDatabase::Shared(args.schedulers.into()),
     };
     let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut cluster = Cluster::without_agents(world, &options).await?;

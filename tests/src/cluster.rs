@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use self::database::SharedPostgres;
+use self::database::{ServerDatabase, SharedPostgres};
 use self::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::cluster::process::{Process, until};
 use crate::evidence::witness::{self, BatchRecord};
@@ -60,9 +60,18 @@ pub struct ClusterOptions {
     pub capacity: u32,
     /// The folder of the logs; by default, a folder in the temporary directory.
     pub logs: Option<PathBuf>,
-    /// Number of schedulers that share a database started by the lab. With 0, one scheduler runs
-    /// with its private Postgres.
-    pub sharing: usize,
+    pub database: ClusterDatabase,
+}
+
+/// Where the schedulers store their data.
+#[derive(Debug, Clone)]
+pub enum ClusterDatabase {
+    /// One scheduler, with its private Postgres.
+    Private,
+    /// This number of schedulers, with a Postgres that the lab starts.
+    Shared(usize),
+    /// One scheduler, with a new database on the server at this URL.
+    OnServer(String),
 }
 
 #[derive(Debug)]
@@ -71,8 +80,10 @@ pub struct Cluster {
     /// Connections for the lab's own queries.
     pub pool: PgPool,
     pub schedulers: Vec<SchedulerNode>,
-    /// The database that the schedulers share; `None` for a private Postgres.
+    /// The Postgres that the lab started for the schedulers, if it did.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
+    /// The database on a server that already ran, if the schedulers use one.
+    database: Option<ServerDatabase>,
     agents: Vec<Process>,
     /// Extra environment variables of agents. The key is the agent's index.
     pub environment: BTreeMap<usize, Vec<(String, String)>>,
@@ -122,18 +133,27 @@ impl Cluster {
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
         let config = directory.path().join("landfall.toml");
         std::fs::write(&config, &options.scheduler).context("write the schedulers' configuration")?;
-        let postgres = match options.sharing {
-            0 => None,
-            _ => Some(SharedPostgres::start(&directory.path().join("database")).await?),
+        let (mut count, mut postgres, mut database) = (1, None, None);
+        match &options.database {
+            ClusterDatabase::Private => {}
+            ClusterDatabase::Shared(schedulers) => {
+                count = *schedulers;
+                postgres = Some(SharedPostgres::start(&directory.path().join("database")).await?);
+            }
+            ClusterDatabase::OnServer(url) => database = Some(ServerDatabase::create(url).await?),
+        }
+        let url = match &database {
+            Some(database) => Some(database.url()?),
+            None => postgres.as_ref().map(|postgres| postgres.url().to_owned()),
         };
         let mut schedulers: Vec<SchedulerNode> = Vec::new();
-        for number in 0..options.sharing.max(1) {
+        for number in 0..count {
             let name = if number == 0 { "scheduler".to_owned() } else { format!("scheduler-{}", number + 1) };
             let started = SchedulerOptions {
                 binary: binaries.landfall.clone(),
                 data_dir: directory.path().join(&name),
                 config: config.clone(),
-                database_url: postgres.as_ref().map(|postgres| postgres.url().to_owned()),
+                database_url: url.clone(),
                 logs: logs.clone(),
             };
             if let Some(first) = schedulers.first() {
@@ -143,14 +163,20 @@ impl Cluster {
             world.forward(scheduler.address().port())?;
             schedulers.push(scheduler);
         }
-        let database = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
-        let pool = witness::connect(database).await?;
+        let pool = match &database {
+            Some(database) => witness::connect(database.options()).await?,
+            None => {
+                let folder = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
+                witness::connect(database::private_options(folder)).await?
+            }
+        };
         let postgres = postgres.map(|postgres| Arc::new(Mutex::new(postgres)));
         Ok(Self {
             world,
             pool,
             schedulers,
             postgres,
+            database,
             agents: Vec::new(),
             environment: BTreeMap::new(),
             binaries,
@@ -326,6 +352,9 @@ impl Cluster {
         }
         if let Some(postgres) = self.postgres.take() {
             postgres.lock().await.stop().await?;
+        }
+        if let Some(database) = self.database.take() {
+            database.remove().await?;
         }
         self.world.stop().await;
         ensure!(late.is_empty(), "did not end within {} s of SIGTERM: {}", STOP_PATIENCE.as_secs(), late.join(", "));

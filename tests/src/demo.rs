@@ -13,7 +13,7 @@ use clap::Args;
 use self::stages::Stages;
 use self::verdict::{RunOutcome, Verdict};
 use crate::cluster::process::interrupted;
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::evidence::check::{self, Check, Evidence, RunKind};
 use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::evidence::machine::{self, CpuTime};
@@ -147,7 +147,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         scheduler: SCHEDULER.to_owned(),
         capacity: CAPACITY,
         logs: Some(output.join("logs")),
-        sharing: 0,
+        database: ClusterDatabase::Private,
     };
     let mut cluster = tokio::select! {
         started = Cluster::start(world, &options) => started?,

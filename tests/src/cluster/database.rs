@@ -1,4 +1,5 @@
-//! A Postgres that several schedulers share, and that the lab can stop, kill and restart.
+//! The databases of schedulers: a Postgres that several schedulers share, which the lab can stop,
+//! kill and restart, or a database on a server that already runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use anyhow::{Context, ensure};
 use landfall_scheduler::app::postgres::PrivatePostgres;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use crate::evidence::machine::children;
 
@@ -111,6 +113,51 @@ impl SharedPostgres {
         let first = text.lines().next().unwrap_or_default();
         first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
     }
+}
+
+/// A database on a server that already runs. It begins as a copy of the server's template.
+#[derive(Debug)]
+pub struct ServerDatabase {
+    server: PgConnectOptions,
+    name: String,
+}
+
+impl ServerDatabase {
+    pub async fn create(server: &str) -> anyhow::Result<Self> {
+        let server: PgConnectOptions = server.parse().context("the server's URL")?;
+        let name = format!("lab_{:032x}", rand::random::<u128>());
+        let database = Self { server, name };
+        database.execute(format!("create database {}", database.name)).await?;
+        Ok(database)
+    }
+
+    pub fn options(&self) -> PgConnectOptions {
+        self.server.clone().database(&self.name)
+    }
+
+    pub fn url(&self) -> anyhow::Result<String> {
+        url(&self.options())
+    }
+
+    /// Removes the database. Connections of processes that were killed are closed.
+    pub async fn remove(self) -> anyhow::Result<()> {
+        self.execute(format!("drop database {} with (force)", self.name)).await
+    }
+
+    async fn execute(&self, statement: String) -> anyhow::Result<()> {
+        let mut conn = PgConnection::connect_with(&self.server).await.context("connect to the server")?;
+        conn.execute(AssertSqlSafe(statement.clone())).await.context(statement)?;
+        conn.close().await.context("disconnect from the server")
+    }
+}
+
+/// The private Postgres of a data directory.
+pub fn private_options(data_dir: &Path) -> PgConnectOptions {
+    PgConnectOptions::new_without_pgpass()
+        .socket(data_dir.join("run"))
+        .username("postgres")
+        .database("landfall")
+        .ssl_mode(PgSslMode::Disable)
 }
 
 /// Makes a temporary directory that other users may enter, because Postgres runs as another user if

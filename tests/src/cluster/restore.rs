@@ -7,12 +7,13 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::Cluster;
+use super::database::private_options;
 use crate::evidence::witness;
 
 impl Cluster {
     /// Kills the first scheduler, restores a backup into a new data directory, and starts a
     /// scheduler with this directory and the killed scheduler's address. Returns the output of the
-    /// restore command.
+    /// restore command. The scheduler must have a private Postgres.
     pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
         self.schedulers[0].process().kill().await?;
         let data_dir = self.folder().join("restored");
@@ -23,7 +24,7 @@ impl Cluster {
         ensure!(output.status.success(), "landfall restore: {}", errors.trim());
         self.schedulers[0].move_to(data_dir.clone()).await?;
         self.pool.close().await;
-        self.pool = witness::connect(&data_dir).await?;
+        self.pool = witness::connect(private_options(&data_dir)).await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }

@@ -13,6 +13,7 @@ use sqlx::PgPool;
 use tokio::process::Command;
 
 use super::Cluster;
+use super::database::private_options;
 use crate::evidence::witness;
 use crate::world::World;
 
@@ -21,9 +22,9 @@ const AGENTS: &str = "agents";
 
 impl Cluster {
     /// Stops every process, and copies the files. The cluster does not run until `begin_again` is
-    /// called. Fails if the schedulers share a database.
+    /// called. Fails if the scheduler has no private Postgres.
     pub async fn freeze(&mut self) -> anyhow::Result<()> {
-        ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
+        ensure!(self.postgres.is_none() && self.database.is_none(), "only a private Postgres is frozen");
         self.halt().await?;
         let snapshot = self.folder().join(SNAPSHOT);
         std::fs::create_dir(&snapshot).with_context(|| format!("make {}", snapshot.display()))?;
@@ -38,7 +39,7 @@ impl Cluster {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
         let answer = async {
-            let pool = witness::connect(data_dir).await?;
+            let pool = witness::connect(private_options(data_dir)).await?;
             let answer = read(&pool).await;
             pool.close().await;
             answer
@@ -71,7 +72,7 @@ impl Cluster {
         for scheduler in &mut self.schedulers {
             scheduler.begin_again().await?;
         }
-        self.pool = witness::connect(self.schedulers[0].data_dir()).await?;
+        self.pool = witness::connect(private_options(self.schedulers[0].data_dir())).await?;
         self.agents.clear();
         for index in 0..self.world.scenario().agents.len() {
             self.configure_agent(index, |config| {

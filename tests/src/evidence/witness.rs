@@ -2,14 +2,13 @@
 //! queries are not used, because an error in them would also mislead the check.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use chrono::{DateTime, Utc};
 use landfall_scheduler::gnp::{Embedding, Placement};
 use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{FromRow, PgPool};
 
 #[derive(Debug, Clone)]
@@ -170,19 +169,10 @@ pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
     u64::try_from(first).context("a task's identifier is negative")
 }
 
-/// Connects to the private Postgres of a data directory.
-pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
-    let options = PgConnectOptions::new_without_pgpass()
-        .socket(data_dir.join("run"))
-        .username("postgres")
-        .database("landfall")
-        .ssl_mode(PgSslMode::Disable);
-    PgPoolOptions::new()
-        .max_connections(2)
-        .acquire_timeout(Duration::from_secs(10))
-        .connect_with(options)
-        .await
-        .with_context(|| format!("connect to the Postgres in {}", data_dir.display()))
+/// Connects to a scheduler's database.
+pub async fn connect(options: PgConnectOptions) -> anyhow::Result<PgPool> {
+    let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10));
+    pool.connect_with(options).await.context("connect to the scheduler's database")
 }
 
 /// Compares the progress of each batch, which SQL triggers maintain, with a count of its tasks.

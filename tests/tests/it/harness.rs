@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use landfall_lab::cluster::process::until;
-use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
+use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::evidence::check::{self, Evidence, RunKind};
 use landfall_lab::evidence::figures::Figures;
 use landfall_lab::evidence::witness::BatchRecord;
@@ -58,8 +58,14 @@ pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
 
 pub async fn cluster_on(grade: Grade, scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     let world = World::start_on(grade, scenario).await.unwrap();
-    let options = ClusterOptions { scheduler: format!("{HURRIED}{more}"), capacity, logs: None, sharing: 0 };
-    Cluster::start(world, &options).await.unwrap()
+    let (scheduler, database) = (format!("{HURRIED}{more}"), database());
+    Cluster::start(world, &ClusterOptions { scheduler, capacity, logs: None, database }).await.unwrap()
+}
+
+/// A database on the server of this run of tests, because starting a server for each cluster would
+/// take most of a second of processor time. Without `DATABASE_URL`, a private Postgres.
+pub fn database() -> ClusterDatabase {
+    std::env::var("DATABASE_URL").map_or(ClusterDatabase::Private, ClusterDatabase::OnServer)
 }
 
 pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {

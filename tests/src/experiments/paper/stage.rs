@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
 use crate::evidence::float;
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
@@ -104,8 +104,8 @@ impl<'a> SurveyedCluster<'a> {
         system: System,
     ) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
-        let options =
-            ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, sharing: 0 };
+        let database = ClusterDatabase::Private;
+        let options = ClusterOptions { scheduler: scheduler(site_interval, system), capacity: 1, logs: None, database };
         let cluster = Cluster::start(world, &options).await?;
         let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
         match surveyed.measure(system).await {

@@ -4,19 +4,19 @@
 use std::path::Path;
 
 use landfall_lab::cluster::process::until;
-use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
+use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::world::World;
 use landfall_lab::world::layout::SMALL;
 use tokio::process::Command;
 
-use crate::harness::{PATIENCE, await_crawler, beside, count, small_scenario, submit};
+use crate::harness::{PATIENCE, await_crawler, beside, count, database, small_scenario, submit};
 
 const SITES: usize = 6;
 const DONE: &str = "select count(*) from tasks where state = 'done'";
 
-async fn cluster(sharing: usize) -> Cluster {
+async fn cluster(database: ClusterDatabase) -> Cluster {
     let world = World::start(small_scenario(SMALL, 2, SITES)).await.unwrap();
-    let options = ClusterOptions { scheduler: HURRIED.to_owned(), capacity: 2, logs: None, sharing };
+    let options = ClusterOptions { scheduler: HURRIED.to_owned(), capacity: 2, logs: None, database };
     Cluster::start(world, &options).await.unwrap()
 }
 
@@ -37,7 +37,7 @@ fn copy_folder(from: &Path, to: &Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_moved_to_another_machine_stops_at_the_old_one_and_nothing_is_lost() {
     let _turn = beside().await;
-    let mut cluster = cluster(0).await;
+    let mut cluster = cluster(database()).await;
     submit_all(&cluster).await;
     let first = await_crawler(&cluster).await;
     let index = cluster.agent_names().iter().position(|name| *name == first).unwrap();
@@ -77,7 +77,7 @@ async fn an_agent_moved_to_another_machine_stops_at_the_old_one_and_nothing_is_l
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_token_is_replaced_at_every_scheduler_while_agents_stay_connected() {
     let _turn = beside().await;
-    let mut cluster = cluster(2).await;
+    let mut cluster = cluster(ClusterDatabase::Shared(2)).await;
     let [first, second] = [0, 1].map(|number| cluster.schedulers[number].data_dir().join("operator-token"));
     let old = cluster.folder().join("old-token");
     std::fs::copy(&first, &old).unwrap();

@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use landfall_lab::cluster::Cluster;
+use landfall_lab::cluster::{Cluster, ClusterDatabase, ClusterOptions, HURRIED};
 use landfall_lab::evidence::check::{self, Evidence, RunKind};
+use landfall_lab::world::World;
+use landfall_lab::world::layout::SMALL;
 
-use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
+use crate::harness::{FEW_SAMPLES, MAX_DEPTH, PATIENCE, beside, count, small_scenario};
 
 const AGENTS: usize = 3;
 const SITES: usize = 15;
@@ -24,7 +26,10 @@ async fn done(cluster: &Cluster) -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
     let _turn = beside().await;
-    let mut cluster = small(AGENTS, SITES, 1).await;
+    let world = World::start(small_scenario(SMALL, AGENTS, SITES)).await.unwrap();
+    let (scheduler, database) = (format!("{HURRIED}{FEW_SAMPLES}"), ClusterDatabase::Private);
+    let options = ClusterOptions { scheduler, capacity: 1, logs: None, database };
+    let mut cluster = Cluster::start(world, &options).await.unwrap();
     let (list, depth) = (cluster.write_site_list().unwrap(), MAX_DEPTH.to_string());
     // The crawls are slow, so that most of them have not ended when a busy machine makes the backup.
     let submit = ["sites", "submit", list.to_str().unwrap(), "--strategy", "random", "--request-interval", "300ms"];

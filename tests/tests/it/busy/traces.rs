@@ -11,7 +11,7 @@ use landfall_lab::world::layout::SMALL;
 use landfall_lab::world::{Grade, World};
 use serde_json::Value;
 
-use crate::harness::{ENDED, FEW_SAMPLES, PATIENCE, beside, small_scenario, submit};
+use crate::harness::{ENDED, FEW_SAMPLES, PATIENCE, beside, database, small_scenario, submit};
 
 const SITES: usize = 4;
 
@@ -60,7 +60,7 @@ async fn one_trace_follows_a_site_over_scheduler_and_agent() {
     let (address, received) = collect().await;
     let world = World::start_on(Grade::Rootless, small_scenario(SMALL, 1, SITES)).await.unwrap();
     let scheduler = format!("otlp = 'http://{address}'\n{HURRIED}{FEW_SAMPLES}");
-    let options = ClusterOptions { scheduler, capacity: 4, logs: None, sharing: 0 };
+    let options = ClusterOptions { scheduler, capacity: 4, logs: None, database: database() };
     let mut cluster = Cluster::start(world, &options).await.unwrap();
     cluster.environment.insert(0, vec![("LANDFALL_OTLP".to_owned(), format!("http://{address}"))]);
     cluster.kill_agent(0).await.unwrap();

@@ -96,10 +96,10 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
     let scenario = crowded(30, &[1, 1, 2, 4, 5, 9, 13, 25]);
     let mut cluster = cluster(scenario, 4, "").await;
     let began = Instant::now();
-    crawl_all(&mut cluster, &["--request-interval", "500ms"]).await;
+    crawl_all(&mut cluster, &["--request-interval", "400ms"]).await;
     println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
+    let limit = RequestLimit { interval: Duration::from_millis(400), slack: SLACK };
     sites_are_crawled_within_the_limit(&cluster, limit);
     let log = cluster.world.log.entries();
     for Address { sites, fullest, at_once } in addresses(&cluster, &log, limit, |sites| permitted_crawls(sites, 8)) {
@@ -121,10 +121,10 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
 async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     let _turn = beside().await;
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
-    let policy = ["--request-interval", "500ms", "--max-pages", "2"];
+    let policy = ["--request-interval", "400ms", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
+    let limit = RequestLimit { interval: Duration::from_millis(400), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
     // In the second batch, the sites' origins are known. So a crawl begins with robots.txt as soon
     // as the previous crawl at the address has ended.

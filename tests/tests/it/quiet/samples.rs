@@ -13,7 +13,7 @@ use landfall_lab::world::{Grade, World};
 
 use crate::harness::beside;
 
-const SITES: usize = 8;
+const SITES: usize = 5;
 /// Number of concurrent probers. More probers would delay each other.
 const AT_ONCE: usize = 4;
 
