@@ -1,6 +1,6 @@
--- The fleet: its settings, its agents and their sessions. Names of columns with round trips end in
--- `_us` (microseconds), and with other durations in `_ms` (milliseconds). A foreign key to a table
--- of a later file is added in that later file.
+-- The fleet: its settings, its agents and their sessions. The names of columns that contain round
+-- trips end in `_us` (microseconds), and those of other durations in `_ms` (milliseconds). A
+-- foreign key to a table of a later file is added in that later file.
 
 -- Settings of the whole fleet; exactly one row.
 create table settings (
@@ -17,7 +17,7 @@ create table settings (
     former_operator_token_hash bytea,
     -- When the former token was replaced; null if there is none.
     operator_token_replaced_at timestamptz,
-    -- The time until which the former token is also accepted; null if there is none.
+    -- The former token is also accepted until this time; null if there is none.
     former_operator_token_until timestamptz,
     -- SHA-256 of the certificate of the certificate authority (CA) that agents trust, hexadecimal.
     -- Null until a scheduler listens on an address other than loopback. All schedulers of a
@@ -102,7 +102,7 @@ create index enrolments_by_name on enrolments (agent_name);
 create type session_state as enum (
     'active',  -- the session is renewed by heartbeats
     'expired', -- the session was not renewed in time, and its leases are released
-    'closed'   -- the session ended in another way, which end_cause says
+    'closed'   -- the session ended in another way; see end_cause
 );
 
 create type session_end as enum (

@@ -1,5 +1,5 @@
--- The cluster: the schedulers that share this database, the roles that only one of them has at a
--- time, and restores from backups.
+-- The cluster: the schedulers that share this database, the roles (each held by only one scheduler
+-- at a time), and restores from backups.
 
 -- Schedulers: one row per running process. The process renews its row several times before the row
 -- can expire.
@@ -10,8 +10,8 @@ create table schedulers (
     url text not null,
     -- The version of the scheduler's program.
     version text not null default '',
-    -- Free bytes of the file system with the scheduler's data directory, as of the last renewal;
-    -- null if unknown.
+    -- Free bytes of the file system that contains the scheduler's data directory, as of the last
+    -- renewal; null if unknown.
     disk_free bigint,
     disk_size bigint, -- total bytes of this file system
     -- When the scheduler started.
@@ -25,11 +25,11 @@ create table schedulers (
 create type role as enum (
     'reap', -- end expired sessions and leases, and delete old events
     'fit',  -- make the map: elect landmarks, fit embeddings, quarantine agents
-    'plan'  -- bring tasks to agents: measure, locate, confirm, assign
+    'plan'  -- assign tasks to agents: measure, locate, confirm, assign
 );
 
 -- Terms: one row per role. Every transaction that acts in a role locks the role's row `for share`.
--- A scheduler that takes the role waits until such transactions have ended. A scheduler that has
+-- A scheduler that takes the role waits until these transactions have ended. A scheduler that has
 -- lost the role finds another number in the row.
 create table terms (
     -- The role.
@@ -46,9 +46,9 @@ create table terms (
 );
 insert into terms (role) values ('reap'), ('fit'), ('plan');
 
--- Restores of this database from a backup. After a restore, schedulers must not issue an
--- identifier, token or incarnation again that was issued after the backup. They also report the
--- restore to operators.
+-- Restores of this database from a backup. After a restore, schedulers must not reissue an
+-- identifier, token or incarnation that was issued after the backup. They also report the restore
+-- to operators.
 create table restores (
     -- The restore's identifier.
     id bigint primary key generated always as identity,

@@ -14,7 +14,7 @@ create table sites (
     name text collate "C" not null constraint sites_name_unique unique,
     -- The site's origin, scheme://host:port; null until a measurement or a crawl has found it.
     origin text,
-    -- For an alias, the site that represents the origin of both names; null if this site is no
+    -- For an alias, the site that represents the origin of both names; null if this site is not an
     -- alias.
     alias_of bigint references sites (id),
     -- The site's address; null until an agent reported it. A later report changes the address only
@@ -30,7 +30,7 @@ create table sites (
     longitude double precision, -- longitude in degrees; null if unknown
     -- The source of the position. A position from a list takes precedence.
     position_source position_source,
-    -- Number of consecutive crawls whose round trip contradicted the round trip known before.
+    -- Number of consecutive crawls whose round trip contradicted the previously known round trip.
     contradictions integer not null default 0,
     -- Measurements from before this time do not count, because crawls contradicted them. Null if
     -- the site's measurements were never marked as doubtful.

@@ -1,8 +1,9 @@
 -- Measuring: round trips from agents to sites and between agents, the orders to measure them, and
 -- the agents whose measurements are not used.
 
--- Measurement orders that are not answered yet. Unique indexes permit at most one order for a site,
--- and at most one for an address, over all probers. So no site is probed by two agents at a time.
+-- Measurement orders that have not been answered yet. Unique indexes permit at most one order for a
+-- site, and at most one for an address, over all probers. So no site is probed by two agents at a
+-- time.
 create table measurement_orders (
     -- The order's identifier.
     id bigint primary key generated always as identity,
@@ -110,8 +111,7 @@ create table site_measurements (
     primary key (site_id, prober_id),
     constraint site_measurements_result check ((rtt_us is null) <> (failure is null))
 );
--- For the judgement of agents by their newest measurements, and for the deletion of the oldest
--- measurements.
+-- For judging agents by their newest measurements, and for deleting the oldest measurements.
 create index site_measurements_by_time on site_measurements (measured_at);
 
 -- For reading an agent's newest measurements.
@@ -126,10 +126,10 @@ create table resolved_addresses (
     prober_id bigint not null references agents (id),
     -- The address to which the site's name last resolved at the prober.
     address inet not null,
-    -- Number of consecutive orders that locked a different address than the name resolved to.
+    -- Number of consecutive orders that locked an address other than the one to which the name
+    -- resolved.
     postponed integer not null default 0,
-    -- Number of requests that the prober sent to the site and that no stored measurement includes
-    -- yet.
+    -- Number of the prober's requests to the site that no stored measurement includes yet.
     requests bigint not null default 0,
     primary key (site_id, prober_id)
 );
@@ -150,7 +150,7 @@ create table address_disagreements (
 create index address_disagreements_seen on address_disagreements (seen_at);
 
 create type quarantine_evidence as enum (
-    'light',     -- a round trip is shorter than light in fibre needs between the known positions
+    'light',     -- a round trip is faster than light in fibre between the known positions
     'collusion', -- several agents confirm each other, but contradict all other agents
     'asymmetry', -- the round trips in the two directions between the agent and others differ
     'residual',  -- the agent's round trips do not fit the map
@@ -170,7 +170,7 @@ create table quarantines (
     -- When the quarantine began.
     since timestamptz not null default now(),
     -- Number of consecutive judgements that found the agent consistent. A judgement counts only if
-    -- the agent has new measurements since the judgement before.
+    -- the agent has new measurements since the previous judgement.
     consistent integer not null default 0,
     -- When the last judgement that counted was made.
     judged_at timestamptz not null default now(),

@@ -29,7 +29,7 @@ create table embeddings (
     -- The median of |ln(predicted / measured)| over the mesh at the time of the fit; null if the
     -- mesh had no measurements.
     mesh_error double precision,
-    -- When the measurements were read from which the embedding was fitted.
+    -- When the measurements for the fit were read.
     created_at timestamptz not null default now()
 );
 
@@ -38,7 +38,7 @@ create table embeddings (
 create table embedding_history (
     -- The embedding's number.
     epoch bigint primary key,
-    -- When the measurements were read from which the embedding was fitted.
+    -- When the measurements for the fit were read.
     fitted_at timestamptz not null,
     -- A sentence for operators that says why the embedding was fitted.
     reason text not null,
@@ -86,10 +86,10 @@ create table site_placements (
 );
 -- For finding the sites that must be located again in a newer embedding.
 create index site_placements_outdated on site_placements (epoch, located_at) where not idle;
--- For checking that no site is placed in an embedding before the embedding is deleted.
+-- For checking, before an embedding is deleted, that no site is placed in it.
 create index site_placements_of_epoch on site_placements (epoch);
 
--- Verdicts: for each site, the newest finding whether the site stands in one place.
+-- Verdicts: for each site, the newest finding on whether the site stands in one place.
 create table site_verdicts (
     -- The site.
     site_id bigint primary key references sites (id),

@@ -1,6 +1,6 @@
 -- Crawling: batches of tasks, the agents chosen for them, leases, and outcomes.
 
--- How agents are chosen for the tasks of a batch. Each of the two ways has its own pass.
+-- How agents are chosen for the tasks of a batch. Each kind of choice has its own pass.
 create type choice_kind as enum (
     'alone',  -- for each task separately
     'planned' -- for all tasks together
@@ -12,7 +12,7 @@ create table batches (
     id bigint primary key generated always as identity,
     -- The batch's name. Names are sorted by their bytes, like the names of agents.
     name text collate "C" not null constraint batches_name_unique unique,
-    -- The strategy, by which agents are chosen for the batch's tasks.
+    -- The strategy by which agents are chosen for the batch's tasks.
     strategy text not null constraint batches_strategy_known check (strategy in (
         'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish'
     ) or strategy ~ '^gnp-top[1-9][0-9]?$'),
@@ -38,8 +38,8 @@ create table batches (
     recrawl_interval_ms bigint generated always as ((policy->>'recrawl_interval_ms')::bigint) stored,
     -- When the batch was created.
     created_at timestamptz not null default now(),
-    -- When the removal of the batch began, which takes several steps. Nothing is added to the batch
-    -- meanwhile. Null if the batch is not being removed.
+    -- When the removal of the batch began. Removal takes several steps, during which nothing is
+    -- added to the batch. Null if the batch is not being removed.
     removing_since timestamptz
 );
 
@@ -55,9 +55,10 @@ create table batch_constraints (
     -- The constraints, a `constraints::Constraints`. They include what happens to a task that no
     -- enrolled agent may crawl.
     constraints jsonb not null,
-    -- Why tasks that no agent may crawl wait; null if no task has waited for this reason.
+    -- Why tasks wait if no agent may crawl them; null if no task has waited for this reason.
     unmet_cause unmet_cause,
-    -- Number of agents that each constraint excluded at that time, a `constraints::ExcludedAgents`.
+    -- Number of agents that each constraint excluded when this cause was found, a
+    -- `constraints::ExcludedAgents`.
     unmet_detail jsonb,
     constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
 );
@@ -156,7 +157,7 @@ create table tasks (
     unmeasured_detail text,
     -- How the task's agent is chosen, as in the batch; repeated for the indexes.
     choice choice_kind not null default 'alone',
-    -- Whether the task has a hold in `task_holds` and is not admitted. Then no agent is chosen.
+    -- Whether the task has a hold in `task_holds` and is not admitted. If so, no agent is chosen.
     held boolean not null default false,
     -- The newest assignment; null before the first.
     assignment_id bigint,
@@ -187,7 +188,7 @@ create index tasks_to_plan on tasks (batch_id, (token = 0), id)
 -- For granting an agent's tasks in order: tasks whose lease was lost come first. Also for counting
 -- an agent's tasks.
 create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
--- Finds assigned tasks of a batch whose agent the batch excludes now.
+-- Finds a batch's assigned tasks whose agent the batch now excludes.
 create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state = 'assigned';
 -- Finds the active crawls of a batch. Long crawls may be preempted if no task of the batch waits.
 -- There are at most as many active crawls as slots.
@@ -237,8 +238,8 @@ create type wait_cause as enum (
     'no-map'             -- the map is not fitted yet
 );
 
--- Closed stages: the stages in which no task can proceed, with the cause. So a change of the cause
--- updates one row instead of all waiting tasks.
+-- Closed stages: the stages in which no task can proceed, with the cause. It is stored here so that
+-- a change of the cause updates one row instead of all waiting tasks.
 create table stage_causes (
     -- The stage.
     stage wait_stage primary key,
@@ -310,7 +311,7 @@ create index exclusions_newest on exclusions (batch_id, id);
 create type assignment_cause as enum (
     'strategy',       -- the strategy chose the agent
     'explores',       -- the agent may be nearer than the best known one
-    'spread',         -- the near agent with most free slots; the site is probably in several places
+    'spread',         -- near agent with the most free slots; the site is probably in several places
     'next-candidate', -- the best remaining candidate, because the task left the former agent
     'rebalanced',     -- the task waited at another agent, and was moved
     'taken-back'      -- the crawl was preempted at another agent
@@ -433,7 +434,7 @@ create index leases_at_address on leases (address) where state = 'active' and ad
 -- For looking up a session's unsent revocations, which happens every second.
 create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
 
--- Checkpoints: the saved progress of active crawls, with which another agent can resume a crawl.
+-- Checkpoints: the saved progress of active crawls, from which another agent can resume a crawl.
 create table checkpoints (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
@@ -445,13 +446,14 @@ create table checkpoints (
     state bytea not null constraint checkpoints_at_most_a_megabyte check (octet_length(state) <= 1048576),
     -- When the checkpoint was stored.
     saved_at timestamptz not null default now(),
-    -- The present minimum time between two requests; null if the agent did not report it.
+    -- The current minimum time between two requests; null if the agent did not report it.
     interval_ms bigint,
-    -- The time until which no request is sent to the site; null without a pause.
+    -- No request is sent to the site until this time; null without a pause.
     paused_until timestamptz,
     -- Number of responses with status 429 or 503. The count restarts after 30 minutes without one.
     turned_away integer not null default 0,
-    -- Number of requests that failed in a row. At a limit the circuit opens and the crawl ends.
+    -- Number of requests that failed in a row. When it reaches a limit, the circuit opens and the
+    -- crawl ends.
     failed_in_a_row integer not null default 0,
     -- Number of requests in the last minute.
     recent_requests integer not null default 0,
@@ -514,7 +516,8 @@ create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 create table discovered_hosts (
     -- The batch.
     batch_id bigint not null references batches (id),
-    -- The other site's name, in canonical spelling like `sites.name`. It may be missing in `sites`.
+    -- The other site's name, in canonical spelling like `sites.name`. It may be missing from
+    -- `sites`.
     host text collate "C" not null,
     -- The site whose pages link to this host.
     site_id bigint not null references sites (id),
@@ -530,7 +533,7 @@ create index discovered_hosts_by_site on discovered_hosts (site_id, batch_id);
 -- statement that changes tasks inserts a row of differences. A job adds these rows to the sums.
 -- Readers use the view `batch_progress`, which is always exact.
 
--- The sums: for each batch, the number of its newest rounds by state.
+-- The sums: for each batch, the number of its newest rounds in each state.
 create table batch_totals (
     -- The batch.
     batch_id bigint primary key references batches (id) on delete cascade,
@@ -574,7 +577,7 @@ create table batch_changes (
 );
 
 -- Totals of the crawls that ended in each minute, for rates and for throughput over time. A round
--- is still counted after the next round was made.
+-- is still counted after the next round has been made.
 create table batch_minutes (
     -- The batch, and when the minute began.
     batch_id bigint not null references batches (id) on delete cascade,
@@ -589,7 +592,7 @@ create table batch_minutes (
 -- For deleting old minutes, and for reading the last few minutes.
 create index batch_minutes_by_time on batch_minutes (minute);
 
--- The number of each batch's newest rounds by state.
+-- The number of each batch's newest rounds in each state.
 create view batch_progress as
 select b.id as batch_id,
        (coalesce(t.submitted, 0) + coalesce(c.submitted, 0))::bigint as submitted,
@@ -655,7 +658,7 @@ begin
         group by batch_id
     ) difference
     where (submitted, measuring, located, assigned, leased, done, failed, cancelled) <> (0, 0, 0, 0, 0, 0, 0, 0);
-    -- The outcome of a round no longer counts after the next round was made.
+    -- The outcome of a round no longer counts once the next round has been made.
     if exists (select from after where retried_at is not null) then
         insert into batch_changes (batch_id, truncated, pages, bytes)
         select after.batch_id, -count(*) filter (where o.kind = 'truncated'), -sum(o.pages), -sum(o.bytes)
@@ -682,8 +685,8 @@ end $$;
 create trigger outcomes_counted after insert on outcomes
 referencing new table as made for each statement execute function count_outcomes();
 
--- Preemptions of leases, because another agent would end the crawl sooner. A task is preempted at
--- most once, so that no crawl moves back and forth.
+-- Preemptions: requests to return a lease, because another agent would end the crawl sooner. A task
+-- is preempted at most once, so that no crawl moves back and forth.
 create table preemptions (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
@@ -694,7 +697,7 @@ create table preemptions (
     -- The agent that was predicted to end the crawl sooner. When the lease is released, an agent is
     -- chosen again.
     to_agent_id bigint not null references agents (id),
-    -- The predicted remaining time at the present agent, and at the other agent, including the
+    -- The predicted remaining time at the current agent, and at the other agent, including the
     -- handover.
     here_ms bigint not null,
     there_ms bigint not null, -- at the other agent

@@ -160,9 +160,9 @@ join confirmers c on c.site_id = m.site_id and c.agent_id = m.prober_id
 where m.measured_at between c.asked_at and coalesce(c.answered_at, 'infinity');
 
 -- Ended crawls, with the times at which each crawl began and ended, for reports of throughput. The
--- agent reports these times by its own clock, which may be wrong. So the times are limited by two
--- times of the database's clock: a crawl begins after the grant of its lease, and ends before its
--- outcome was accepted.
+-- agent reports these times by its own clock, which may be wrong. So they are bounded by two times
+-- of the database's clock: a crawl begins after the grant of its lease, and ends before its outcome
+-- is accepted.
 create view crawls as
 select o.task_id, t.batch_id, t.round, t.retried_at is null as newest_round, t.assignment_id, o.agent_id, o.pages, o.bytes, o.rtt_us,
        begin.begun, finish.ended

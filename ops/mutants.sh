@@ -5,7 +5,7 @@
 #
 #   ops/mutants.sh [--record DIR] [NAME...]    all bugs, or these; --record keeps the judge's input
 #
-# The head of a patch has the expected rules after `rule:`, and the arguments of `lab chaos` after
+# The head of a patch lists the expected rules after `rule:`, and the arguments of `lab chaos` after
 # `chaos:`.
 set -euo pipefail
 cd "$(dirname "$0")/.."

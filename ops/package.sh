@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds packages for machines without Rust: static binaries of the scheduler and the agent, built
-# with musl so that they run on any Linux. The packages are .tar.gz and .deb files; the latter have
-# units, users, folders and example configurations. Needs a Debian machine with rustup; announces
-# and installs other missing tools. Builds of the same commit with the same toolchain are identical.
+# with musl so that they run on any Linux. The packages are .tar.gz and .deb files; the .deb files
+# have units, users, folders and example configurations. Needs a Debian machine with rustup;
+# announces and installs other missing tools. Builds of the same commit with the same toolchain are
+# identical.
 #
 #   ops/package.sh                    for amd64 and arm64, into target/package
 #   ops/package.sh --arch amd64       for one of them

@@ -157,8 +157,8 @@ has_candidate() {
 }
 
 # When Debian first configures a server, it creates and starts the cluster `main`, unless this
-# setting forbids it. The setting is removed afterwards, so that later installations behave as
-# Debian's default.
+# setting forbids it. The setting is removed afterwards, so that later installations follow Debian's
+# default.
 note_dir=/etc/postgresql-common/createcluster.d
 note=$note_dir/landfall-setup.conf
 

@@ -22,9 +22,9 @@ at_once=3
 room_kb=$((4 << 20))
 
 # --lane PACKAGES TARGETS ARGUMENTS... runs the tests of these packages in these targets, which are
-# options of cargo. Every lane builds the whole workspace, because cargo would compile dependencies
-# with other features for a part of it. So cargo calls this script with --of PACKAGES to start an
-# executable, which runs only if its package is one of these.
+# options of cargo. Every lane builds the whole workspace, because for a part of it, cargo would
+# compile dependencies with other features. So cargo calls this script with --of PACKAGES to start
+# an executable, which runs only if its package is one of these.
 if [ "${1-}" = --lane ]; then
     packages=$2
     read -ra targets <<<"$3"
@@ -34,8 +34,8 @@ if [ "${1-}" = --lane ]; then
         --config "target.'cfg(unix)'.runner = ['$PWD/ops/test.sh', '--of', '$packages']" -- --show-output "$@"
 fi
 
-# Shortens the output of `cargo test`. Of passing tests it prints only `skipped:` and `void:` lines.
-# It omits executables that ran no test.
+# Shortens the output of `cargo test`. For passing tests it prints only `skipped:` and `void:`
+# lines. It omits executables that ran no test.
 brief() {
     awk '
         / 0 passed; 0 failed; 0 ignored; / { hidden = 0; next }

@@ -27,7 +27,7 @@ TLS_NAME = "landfall-scheduler"
 SITES_PER_MESSAGE = 10_000
 # Seconds between two attempts to reach a scheduler that is away.
 PAUSE = 1
-# The same exit codes as those of `landfall`.
+# The same exit codes as in `landfall`.
 FAILED, USAGE, SITES_FAILED = 1, 2, 3
 
 
@@ -74,7 +74,7 @@ class Scheduler:
             raise Refused(f"{client_file}: not a scheduler's client.toml: {error}", USAGE) from error
         self.patience = patience
         address = self.url.partition("://")[2]
-        # Finds a broken connection while a watch is silent.
+        # Detects a broken connection while a watch is silent.
         options = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)]
         if authority:
             options.append(("grpc.ssl_target_name_override", TLS_NAME))
@@ -158,7 +158,7 @@ def watch(scheduler, client, messages, batch):
 
 
 def report(scheduler, client, messages, batch):
-    """Prints a row for each site, as they arrive."""
+    """Prints a row for each site, as the rows arrive."""
 
     def milliseconds(row, field):
         return round(getattr(row, field).ToTimedelta().total_seconds() * 1e3, 3) if row.HasField(field) else ""

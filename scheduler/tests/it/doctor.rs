@@ -1,5 +1,5 @@
-//! Tests `landfall doctor` by the real binary: before the first start, beside a running scheduler,
-//! and from a machine without one.
+//! Tests `landfall doctor` with the real binary: before the first start, beside a running
+//! scheduler, and from a machine without one.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Tests the scheduler from outside, by its binary, its sockets and its database. All tests are one
-//! executable.
+//! Tests the scheduler from outside, through its binary, its sockets and its database. All tests
+//! are in one executable.
 
 mod cli;
 mod dashboard;

@@ -24,7 +24,7 @@ async fn drop_database(server: &PgPool, name: &str) {
     server.execute(drop).await.expect("drop the database");
 }
 
-/// Returns the error of a start on this database.
+/// Returns the error with which a start on this database fails.
 async fn refused(options: PgConnectOptions) -> String {
     let error = store::open(options).await.expect_err("something stands in the way");
     format!("{:#}", anyhow::Error::from(error))

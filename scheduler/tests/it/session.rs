@@ -128,7 +128,7 @@ impl Running {
         Ok(agent)
     }
 
-    /// Tries to connect; returns the status with which the scheduler refuses.
+    /// Tries to connect; returns the status with which the scheduler refuses the connection.
     async fn refused(&self, credential: &str, held: Vec<v1::HeldLease>) -> Status {
         self.register(credential, v1::Register { held, ..register() }).await.err().expect("it is refused")
     }
@@ -345,7 +345,7 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
     // The first session must end even if its process sends no heartbeat. Until this session ends,
-    // its process crawls a site whose lease the second session has.
+    // its process crawls a site that is leased to the second session.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;

@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::*;
 
 const SITES: usize = 5;
-/// Maximum time in which the four waiting sites are granted one after another. Without wake-ups,
-/// each site would wait for the next poll of the job that assigns tasks, which polls every two
-/// seconds. The four sites together would then take eight seconds.
+/// Maximum time for granting the four waiting sites one after another. Without wake-ups, each site
+/// would wait for the next poll of the job that assigns tasks, which polls every two seconds. The
+/// four sites together would then take eight seconds.
 const FOUR_LOOKS: Duration = Duration::from_secs(4);
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]

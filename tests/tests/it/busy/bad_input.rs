@@ -1,5 +1,5 @@
-//! Tests that invalid arguments of the lab give one sentence that names the error, and an exit code
-//! that is not zero.
+//! Tests that invalid arguments to the lab produce one sentence that names the error, and a
+//! non-zero exit code.
 
 use std::process::Command;
 

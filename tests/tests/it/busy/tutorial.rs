@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 use crate::harness::blocking_beside;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tutorial.md");
-/// The address in the tutorial. The test replaces it by another loopback address. `ANY_PORT` is not
-/// replaced, because port 0 never collides.
+/// The address in the tutorial. The test replaces it with another loopback address. `ANY_PORT` is
+/// not replaced, because port 0 never collides.
 const LOOPBACK: &str = "127.0.0.1";
 const ANY_PORT: &str = "127.0.0.1:0";
 /// Time limit of all commands in seconds.
