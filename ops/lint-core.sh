@@ -34,7 +34,7 @@ core=(
     scheduler/src/capacity.rs
     scheduler/src/capacity
     agent/src/probe/weighted_mean.rs
-    agent/src/probe/stopping.rs
+    agent/src/probe/enough_samples.rs
     agent/src/probe/sharing.rs
 )
 

@@ -12,22 +12,22 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, MAX_HOSTS, Policy};
 pub use external::{ExternalCrawl, ExternalCrawler};
+pub use fetch::failure_cause::Trouble;
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
-pub use fetch::trouble::Trouble;
-pub use frontier::seen::SeenPaths;
+pub use frontier::fingerprint_set::SeenPaths;
 pub use frontier::storage::{Checkpoint, CrawlProgress, CrawlSnapshot, CrawlStorage, SnapshotSink};
 pub use outcome::{Blocker, CrawlEnd, Outcome, OutcomeKind};
 pub use politeness::RateState;
 pub use politeness::path_filter::PathFilter;
 pub use politeness::robots::RobotsCache;
 
-use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 use crate::session::clock;
 use crate::warc::Recorder;
 use budget::Ledger;
@@ -38,8 +38,9 @@ use frontier::storage::StateWriter;
 use html::site_path::{Site, SitePath};
 use permitted_origin::find_origin;
 use politeness::robots::RulesError;
-use politeness::{Politeness, PolitenessState};
-use walk::{Stopwatch, Walk, WalkEnd};
+use politeness::{LONGEST_REST, Politeness, PolitenessState, rest};
+use stopwatch::Stopwatch;
+use walk::{Walk, WalkEnd};
 
 mod budget;
 pub(crate) mod external;
@@ -47,19 +48,15 @@ mod fetch;
 mod frontier;
 pub(crate) mod html;
 mod outcome;
+mod outcome_of_walk;
 mod permitted_origin;
 mod politeness;
+mod stopwatch;
 mod walk;
 
 /// Maximum time for which a stopped crawl waits until its pages are stored. A stopping agent waits
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
-
-/// Maximum time for which a crawl keeps its slot after its last request, so that the site's next
-/// crawl does not start within the request interval. If the interval is longer than this, the first
-/// request of the site's next crawl may come too early. One early request hardly burdens the
-/// server.
-const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
 pub fn fingerprint(path: &str) -> u128 {
@@ -308,54 +305,6 @@ impl Crawl {
         let origin = origin?;
         Site::new(&origin)
             .ok_or_else(|| WalkEnd::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
-    }
-
-    fn end(self, end: WalkEnd) -> CrawlEnd {
-        let Self { ledger, origin, fetcher, job, frontier, started_at, watch, .. } = self;
-        let first_error = ledger.first_error.map(|(_, sentence)| sentence).unwrap_or_default();
-        let mut trouble = None;
-        let (kind, message) = match end {
-            WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), reason),
-            WalkEnd::Unreachable(why, reason) => {
-                trouble = Some(why);
-                (OutcomeKind::Unreachable, reason)
-            }
-            WalkEnd::Cut(_) if !ledger.answered => {
-                trouble = Some(Trouble::TimedOut);
-                (OutcomeKind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
-            }
-            WalkEnd::Cut(budget) => (OutcomeKind::Truncated(budget), first_error),
-            WalkEnd::Exhausted => (OutcomeKind::Complete, first_error),
-            WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
-            WalkEnd::NotPermitted(reason) => {
-                tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
-                return CrawlEnd::NotPermitted;
-            }
-            WalkEnd::Paused(pause) => return CrawlEnd::Paused(None, pause),
-        };
-        CrawlEnd::Outcome(Outcome {
-            kind,
-            requests: fetcher.as_ref().map_or(0, Fetcher::requests),
-            pages: ledger.pages,
-            bytes: ledger.bytes,
-            errors: ledger.errors,
-            refetched: frontier.totals().refetched,
-            trapped: frontier.totals().trapped,
-            hosts: frontier.hosts().iter().cloned().collect(),
-            started_at: started_at.checked_sub(watch.before).unwrap_or(started_at),
-            duration: watch.elapsed(),
-            rtt: fetcher.and_then(|fetcher| fetcher.median_round_trip()),
-            origin: origin.map(|origin| origin.to_string()),
-            message,
-            trouble,
-        })
-    }
-}
-
-/// Waits until a time, or until the crawl is stopped.
-async fn rest(until: Option<Instant>, stop: &CancellationToken) {
-    if let Some(until) = until {
-        stop.run_until_cancelled(sleep_until(until)).await;
     }
 }
 

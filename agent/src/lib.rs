@@ -20,7 +20,7 @@ use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
 use crate::listener::Listener;
 use crate::metrics::METRICS;
-use crate::net::context::RequestBase;
+use crate::net::request_context::RequestBase;
 use crate::session::schedulers::Schedulers;
 use crate::session::work::Work;
 
@@ -152,7 +152,7 @@ fn request_base(config: &Config) -> anyhow::Result<RequestBase> {
         guard: net::guard::Guard::new(config.allow_net.clone()).with_beacons(config.beacon.allow_net.clone()),
         resolver: config.resolver()?,
         bind: config.bind,
-        tls: net::context::tls_config(config.extra_ca.as_deref())?,
+        tls: net::tls::tls_config(config.extra_ca.as_deref())?,
         robots: std::sync::Arc::default(),
         user_agent,
     })

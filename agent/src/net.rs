@@ -2,8 +2,9 @@
 //! and the user agent.
 
 pub(crate) mod age_ordered_map;
-pub mod context;
 pub mod dns;
 pub mod guard;
 pub mod origin;
+pub mod request_context;
+pub mod tls;
 pub mod user_agent;

@@ -1,6 +1,7 @@
 //! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests.
-//! `probe::schedule` decides a prober's next step, and `probe::stopping` decides when to stop.
-//! `probe::weighted_mean` summarises the samples. `probe::settle` finds a site's origin.
+//! `probe::schedule` decides a prober's next step, and `probe::enough_samples` decides when to
+//! stop. `probe::weighted_mean` summarises the samples. `probe::origin_search` finds a site's
+//! origin.
 //!
 //! The prober pauses before *every* request. So even if several probers measure a host one after
 //! another, the host gets at most one request per interval. Requests go only to addresses that the
@@ -10,21 +11,21 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::metrics::{METRICS, SampleResult};
-use crate::net::context::RequestContext;
 use crate::net::dns::DnsError;
 use crate::net::guard::{RefusedAddress, ResolveError};
 use crate::net::origin::{BadOrigin, Origin};
+use crate::net::request_context::RequestContext;
 pub(crate) use pacer::RequestPacer;
 
-pub mod addresses;
+pub mod address_lock;
+pub mod enough_samples;
 pub mod http;
 pub mod icmp;
+pub mod origin_search;
 mod pacer;
 mod sampling;
 pub mod schedule;
-pub mod settle;
 pub mod sharing;
-pub mod stopping;
 pub mod weighted_mean;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -41,8 +42,8 @@ pub enum Metric {
 pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
-    /// Minimum number of answered samples before [`stopping`] may end the measurement early. With
-    /// `None`, all samples are taken.
+    /// Minimum number of answered samples before [`enough_samples`] may end the measurement early.
+    /// With `None`, all samples are taken.
     pub least_samples: Option<u32>,
     /// Maximum age of a measurement that may be shared between sites at the same address. With
     /// `None`, nothing is shared.
@@ -86,7 +87,7 @@ impl AddressLock {
 
 impl ProbeOrder {
     pub(crate) fn is_enough(&self, samples: &[Duration]) -> bool {
-        self.least_samples.is_some_and(|least| stopping::is_stable(samples, least))
+        self.least_samples.is_some_and(|least| enough_samples::is_stable(samples, least))
     }
 }
 
@@ -254,17 +255,17 @@ pub(crate) async fn measure_paced(
         return Err(ProbeError::BadOrder("the number of samples must be at least 1".to_owned()));
     }
     if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
-        let guard = settle::guard_for(context, target);
+        let guard = origin_search::guard_for(context, target);
         let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), target, order.timeout).await?;
         return measure_below_http(endpoint, order, pacer, observe).await;
     }
-    let found = settle::find(context, target, order.timeout, pacer, observe).await?;
+    let found = origin_search::find(context, target, order.timeout, pacer, observe).await?;
     sample_settled(found, order, pacer, observe).await
 }
 
 /// Measures a target whose origin was found.
 pub(crate) async fn sample_settled(
-    found: settle::SettledEndpoint<'_>,
+    found: origin_search::SettledEndpoint<'_>,
     order: &ProbeOrder,
     pacer: &mut RequestPacer,
     observe: Observer<'_>,

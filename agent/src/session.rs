@@ -14,7 +14,7 @@ use std::time::Duration;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{CrawlCheckpoint, Leave, Register, SessionRequest, SessionResponse, Welcome};
-use rand::{Rng, RngExt};
+use rand::Rng;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,10 +23,12 @@ use tonic::{Status, Streaming};
 
 use crate::disk::outbox::LeaseKey;
 use crate::metrics::{METRICS, MessageDirection};
-use crate::session::backoff::Backoff;
+use crate::session::backoff::{Backoff, UNHURRIED};
 use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
+use convert::leases;
 use event::WorkEvent;
+use heartbeats::{jittered, rhythm};
 pub use opening::AgentReplaced;
 use opening::{SessionEnd, connect, refused_or_broken};
 use outgoing::OutgoingQueue;
@@ -34,33 +36,24 @@ use work::Work;
 
 pub(crate) mod backoff;
 pub(crate) mod clock;
-mod crawler;
-mod crawling;
+mod convert;
 mod deadline;
+pub(crate) mod endpoint;
 pub(crate) mod enrol;
 mod event;
+mod heartbeats;
+mod leased_crawl;
 mod opening;
 mod outgoing;
+mod own_or_external;
 mod permits;
+pub(crate) mod scheduler_url;
 pub(crate) mod schedulers;
 pub(crate) mod unreached;
-pub mod wire;
 pub mod work;
 
-/// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
-const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// Maximum random deviation of the heartbeat interval, up or down, as a fraction of the interval.
-const JITTER: f64 = 0.2;
 /// How long a stopping agent waits for its crawls to end and its outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
-/// The first delay between two attempts to connect, before it is randomly shortened by up to half.
-const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
-/// Maximum delay between two attempts to connect. All agents reconnect to a restarted scheduler
-/// within this time, so that it can grant leases within ten seconds. At this delay (3.75 s on
-/// average), a thousand disconnected agents make 270 attempts a second.
-const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay after an error that only the operator can fix. It is short in tests.
-const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// The settings for connecting to the scheduler, and what the agent reports about itself.
 #[derive(Debug, Clone)]
@@ -96,7 +89,7 @@ pub async fn run(
     stop: &CancellationToken,
     rng: &mut impl Rng,
 ) -> Result<(), AgentReplaced> {
-    let mut backoff = Backoff::new(RECONNECT_FLOOR, RECONNECT_CEILING);
+    let mut backoff = Backoff::of_sessions();
     let mut failures: u32 = 0;
     let mut yields = false;
     let mut schedulers = config.schedulers.clone();
@@ -208,11 +201,11 @@ impl ActiveSession {
         work: &mut Work,
         rng: &mut impl Rng,
     ) -> Self {
-        let (interval, life) = wire::rhythm(welcome);
+        let (interval, life) = rhythm(welcome);
         work.welcome(welcome, registered.after(life));
         let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
-        pending.extend(work.permits.unanswered().map(|(key, address)| wire::permit_request(key, address)));
+        pending.extend(work.permits.unanswered().map(|(key, address)| leases::permit_request(key, address)));
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
@@ -300,11 +293,11 @@ impl ActiveSession {
     fn report(&mut self, event: WorkEvent) {
         match event {
             WorkEvent::Outcome(report) => self.pending.push(Up::Outcome(report)),
-            WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
-            WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, wire::paused(key, pause)),
-            WorkEvent::PermitWanted(key, address) => self.pending.push(wire::permit_request(key, address)),
+            WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, leases::release(key)),
+            WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, leases::paused(key, pause)),
+            WorkEvent::PermitWanted(key, address) => self.pending.push(leases::permit_request(key, address)),
             WorkEvent::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
-            WorkEvent::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
+            WorkEvent::Crashed(key, crash) => self.pending.push(leases::crashed(key, &crash)),
             WorkEvent::Measured(report) => self.pending.push(Up::Measurement(report)),
             WorkEvent::SpaceChecked | WorkEvent::DeadlinePassed => {}
         }
@@ -316,32 +309,6 @@ impl ActiveSession {
             self.pending.push_last_checkpoint(checkpoint);
         }
         self.pending.push(release);
-    }
-
-    fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
-        work.check_disk();
-        self.heartbeat(work);
-        self.next_beat = Instant::now() + jittered(self.interval, rng);
-    }
-
-    fn heartbeat(&mut self, work: &Work) {
-        self.sequence += 1;
-        self.sent.push_back((self.sequence, BootTime::now()));
-        if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
-            self.sent.pop_front();
-        }
-        // The heartbeat overtakes all queued messages, so that leases are renewed in time.
-        self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
-    }
-
-    /// Renews the deadline, counted from the time at which the acknowledged heartbeat was sent.
-    fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
-        while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
-            self.sent.pop_front();
-            if number == sequence {
-                work.deadline.renew(sent.after(self.life));
-            }
-        }
     }
 
     /// Stops taking work, stops the crawls, returns their leases, and closes the session.
@@ -364,7 +331,7 @@ impl ActiveSession {
                         }
                         Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
                             let key = LeaseKey { task_id: order.task_id, token: order.token };
-                            self.pending.push(wire::release(key));
+                            self.pending.push(leases::release(key));
                         }
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return,
@@ -390,10 +357,6 @@ impl ActiveSession {
         }
         SessionEnd::Stopped
     }
-}
-
-fn jittered(interval: Duration, rng: &mut impl Rng) -> Duration {
-    interval.mul_f64(rng.random_range(1.0 - JITTER..=1.0 + JITTER))
 }
 
 #[cfg(test)]

@@ -27,9 +27,10 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use crate::config::StoreConfig;
-use crate::net::context::{RequestContext, tls_config};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
+use crate::net::request_context::RequestContext;
+use crate::net::tls::tls_config;
 use crate::net::user_agent::UserAgent;
 use crate::warc::ResponseLine;
 

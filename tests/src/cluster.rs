@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use self::database::{ServerDatabase, SharedPostgres};
 use self::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::cluster::process::{Process, until};
-use crate::evidence::witness::{self, BatchRecord};
+use crate::evidence::batch_record::{self, BatchRecord};
 use crate::world::World;
 
 mod agents;
@@ -164,10 +164,10 @@ impl Cluster {
             schedulers.push(scheduler);
         }
         let pool = match &database {
-            Some(database) => witness::connect(database.options()).await?,
+            Some(database) => batch_record::connect(database.options()).await?,
             None => {
                 let folder = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
-                witness::connect(database::private_options(folder)).await?
+                batch_record::connect(database::private_options(folder)).await?
             }
         };
         let postgres = postgres.map(|postgres| Arc::new(Mutex::new(postgres)));
@@ -266,7 +266,7 @@ impl Cluster {
     }
 
     pub async fn batch_record(&self, batch: &str) -> anyhow::Result<BatchRecord> {
-        witness::batch_record(&self.pool, batch).await
+        batch_record::batch_record(&self.pool, batch).await
     }
 
     pub fn agent_names(&self) -> Vec<String> {

@@ -10,23 +10,26 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 
+use self::printed_result::{RunOutcome, Verdict};
 use self::stages::Stages;
-use self::verdict::{RunOutcome, Verdict};
+use self::targets::{PeakMemory, Target, targets};
 use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
+use crate::evidence::batch_record::BatchRecord;
 use crate::evidence::check::{self, Check, Evidence, RunKind};
-use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
-use crate::evidence::machine::{self, CpuTime};
+use crate::evidence::figures::Figures;
+use crate::evidence::machine::CpuTime;
 use crate::evidence::table::text_table;
-use crate::evidence::witness::BatchRecord;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::Scenario;
-use crate::world::{Grade, World, too_busy};
+use crate::world::void::too_busy;
+use crate::world::{Grade, World};
 use landfall_scheduler::simulate::Matrix;
 
+mod printed_result;
 pub mod report;
 mod stages;
-mod verdict;
+mod targets;
 
 const BATCH: &str = "demo";
 /// Number of slots of each agent.
@@ -46,9 +49,6 @@ const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
 const ROWS_SHOWN: usize = 12;
-const MEGABYTE: f64 = 1e6;
-const MAX_SCHEDULER_MB: f64 = 150.0;
-const MAX_AGENT_MB: f64 = 40.0;
 const PAIRS: &str = "select count(*) from mesh_measurements";
 const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 
@@ -193,7 +193,7 @@ async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output
     let checks = check::all(&input.with(&record, cluster), RunKind::Calm);
     let figures = Figures::of(&record, cluster.world.scenario(), &cluster.site_names());
     let memory = PeakMemory::of(cluster);
-    let targets = targets(args, &figures, &memory);
+    let targets = targets(args.matrix.is_some(), &figures, &memory);
     let busy = cluster.world.too_late().or_else(|| idle.and_then(too_busy));
     let page = report::page(&report::ReportInput {
         scenario: cluster.world.scenario(),
@@ -316,47 +316,6 @@ async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> any
         print!("{}", cluster.operate(&["report", "agents", "--batch", BATCH, "--format", "table"]).await?);
     }
     Ok(())
-}
-
-/// Peak memory in megabytes; `None` if the system does not report it.
-struct PeakMemory {
-    scheduler: Option<f64>,
-    postgres: Option<f64>,
-    largest_agent: Option<f64>,
-}
-
-impl PeakMemory {
-    fn of(cluster: &Cluster) -> Self {
-        let (scheduler, agents) = cluster.pids();
-        let megabytes = |bytes: u64| f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) * 1024.0 / MEGABYTE;
-        Self {
-            scheduler: scheduler.and_then(machine::peak_memory).map(megabytes),
-            postgres: machine::postgres_memory(&cluster.postgres_cluster()).map(megabytes),
-            largest_agent: agents.into_iter().filter_map(machine::peak_memory).max().map(megabytes),
-        }
-    }
-}
-
-fn shown_mb(value: Option<f64>) -> String {
-    value.map_or("unknown".to_owned(), |value| format!("{value:.0} MB"))
-}
-
-fn targets(args: &DemoArgs, figures: &Figures, memory: &PeakMemory) -> Vec<Target> {
-    let max_ratio = if args.matrix.is_some() { MAX_RATIO_MATRIX } else { MAX_RATIO_LAYOUT };
-    let mut targets = figures::targets(figures, max_ratio);
-    targets.push(Target {
-        name: "peak memory of the scheduler".to_owned(),
-        wanted: format!("< {MAX_SCHEDULER_MB:.0} MB"),
-        measured: format!("{} (its Postgres: {})", shown_mb(memory.scheduler), shown_mb(memory.postgres)),
-        met: memory.scheduler.is_some_and(|value| value < MAX_SCHEDULER_MB),
-    });
-    targets.push(Target {
-        name: "peak memory of the largest agent".to_owned(),
-        wanted: format!("< {MAX_AGENT_MB:.0} MB"),
-        measured: shown_mb(memory.largest_agent),
-        met: memory.largest_agent.is_some_and(|value| value < MAX_AGENT_MB),
-    });
-    targets
 }
 
 fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: Option<f64>) {

@@ -1,12 +1,12 @@
 //! Reads the evidence of a run from the database and from the sites' logs, and checks it.
 
+pub mod batch_record;
 pub mod check;
 pub mod figures;
 pub mod machine;
-pub mod pace;
+pub mod measurement_accuracy;
+pub mod request_limits;
 pub mod table;
-pub mod truth;
-pub mod witness;
 
 /// Converts a count to a float. Counts in the lab are below 2^32, so the conversion is exact.
 pub fn float(count: usize) -> f64 {

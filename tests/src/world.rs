@@ -1,7 +1,9 @@
 //! Runs an emulated network: sites, a name server and the paths between addresses.
 //! [`crate::cluster`] starts the agents as processes in the world's namespaces.
 
+pub mod addresses;
 pub mod beacons;
+pub mod from_matrix;
 pub mod layout;
 pub mod names;
 pub mod odd_sites;
@@ -10,12 +12,12 @@ pub mod scenario;
 pub mod sites;
 pub mod timer;
 pub mod tun;
+pub mod void;
 pub mod wan;
 pub mod web;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,25 +26,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::evidence::machine::CpuTime;
+use crate::world::addresses::{Lane, ReservedLane, first_free};
 use crate::world::beacons::BeaconProxies;
 use crate::world::names::{Hosts, NameServer};
 use crate::world::scenario::Scenario;
 use crate::world::sites::{AccessLog, SiteServers};
 use crate::world::timer::{Lateness, Timer};
 use crate::world::tun::{NetNamespace, Network};
-use crate::world::wan::{LANES, Lane, Wan};
+use crate::world::wan::Wan;
 use crate::world::web::SiteWeb;
 
 /// The name server's port.
 pub const NAMES_PORT: u16 = 5300;
-/// A lab reserves a lane (a range of addresses) by binding this port at the name server's address.
-const LANE_PORT: u16 = 5299;
 /// Possible ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// A lateness of the emulated network up to this limit never makes a run void.
-const MAX_LATENESS: Duration = Duration::from_millis(3);
-/// Minimum fraction of processor time that must be idle for reliable times.
-pub const LEAST_IDLE: f64 = 0.20;
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// The kind of emulated network.
@@ -188,30 +185,9 @@ impl World {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the timing of a run is void; `None` if it is valid. The timing is void if the 99th
-    /// percentile of the lateness exceeds both 3 ms and 5 % of the median round trip, or if the lab
-    /// had to drop packets.
-    pub fn too_late(&self) -> Option<String> {
-        let late = self.lateness().quantile(0.99);
-        let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
-        if late > allowed {
-            return Some(format!("the emulated network was late: p99 {late:.1?}, allowed {allowed:.1?}"));
-        }
-        let overrun = self.network.as_ref().map_or(0, |network| network.traffic().overrun.load(Ordering::Relaxed));
-        (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
-    }
-
     /// The lateness of responses in the rootless grade, or of packets in the tun grade.
     pub fn lateness(&self) -> &Lateness {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
-    }
-
-    /// Why the timing since the start of the network is void; `None` if it is valid. The timing is
-    /// void if [`Self::too_late`] gives a reason, or if the machine was less idle than
-    /// [`LEAST_IDLE`].
-    pub fn void(&self) -> Option<String> {
-        let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
-        self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
     /// Stops all servers, and then the network. Stopping the network kills all processes in its
@@ -234,15 +210,6 @@ impl Drop for World {
     }
 }
 
-/// Why times are unreliable if only the fraction `idle` of processor time was idle; `None` if the
-/// times are reliable.
-pub fn too_busy(idle: f64) -> Option<String> {
-    let percent = |share: f64| share * 100.0;
-    let reason =
-        || format!("the machine was only {:.0} % idle; {:.0} % are needed", percent(idle), percent(LEAST_IDLE));
-    (idle < LEAST_IDLE).then(reason)
-}
-
 async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
@@ -254,39 +221,9 @@ fn raise_file_limit() -> anyhow::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
 }
 
-/// A lane that no other lab uses until the last clone is dropped.
-#[derive(Debug, Clone)]
-struct ReservedLane {
-    lane: Lane,
-    _socket: Arc<UdpSocket>,
-}
-
-impl ReservedLane {
-    fn take() -> anyhow::Result<Self> {
-        let bind = |lane: Lane| {
-            let socket = UdpSocket::bind((lane.names(), LANE_PORT))?;
-            anyhow::Ok(Self { lane, _socket: Arc::new(socket) })
-        };
-        let lanes = (0..LANES).filter_map(Lane::new);
-        first_free(lanes.map(bind)).with_context(|| format!("port {LANE_PORT} is taken on every lane of 127.x.0.1"))
-    }
-}
-
 fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
     let tried = SITE_PORTS.into_iter().map(|port| SiteServers::bind(wan, port));
     first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
-}
-
-/// The first success, or the last error if nothing succeeds.
-fn first_free<T>(tried: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut last = anyhow::anyhow!("there is no candidate");
-    for result in tried {
-        match result {
-            Ok(found) => return Ok(found),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 #[cfg(test)]

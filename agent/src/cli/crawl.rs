@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::policy::{self, CrawlSettings};
+use super::progress;
 use super::request::{RequestArgs, duration};
-use super::{progress, stop_on_signals};
+use super::run::stop_on_signals;
 use crate::cli::exit::{Code, exit_error, usage};
 use crate::config::StoreConfig;
 use crate::crawl::{

@@ -16,12 +16,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use crate::config::{Config, ExecConfig, SchedulerUrl};
+use crate::config::{Config, ExecConfig};
 use crate::crawl::external::program;
 use crate::disk::free_space;
 use crate::net::dns::DnsError;
+use crate::session::endpoint::endpoint;
+use crate::session::scheduler_url::SchedulerUrl;
 use crate::session::schedulers::Schedulers;
-use crate::session::{bearer, clock as clocks, enrol, unreached};
+use crate::session::{bearer, clock as clocks, unreached};
 
 /// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -137,7 +139,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
 }
 
 async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, String> {
-    let endpoint = enrol::endpoint(scheduler, ca).map_err(|error| unreached::why(&error))?;
+    let endpoint = endpoint(scheduler, ca).map_err(|error| unreached::why(&error))?;
     endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
 }
 

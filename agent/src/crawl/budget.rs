@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
-use super::fetch::trouble::Trouble;
+use super::fetch::failure_cause::Trouble;
 use super::frontier::CrawlTotals;
 use super::politeness::path_filter::PathFilter;
 
 /// The largest value of [`Policy::max_hosts`].
 pub const MAX_HOSTS: u32 = 1_000;
+/// Maximum body bytes of one page. A larger page counts as an error.
+pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 
 /// The limits of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,29 +24,30 @@ use tokio_util::sync::CancellationToken;
 use super::fetch::Timeouts;
 use super::fetch::site_address::{AddressPermits, SiteAddress};
 use super::permitted_origin::{find_origin, permitted};
+use super::politeness::{LONGEST_REST, rest};
 use super::walk::WalkEnd;
-use super::{Budget, CrawlEnd, Job, LONGEST_REST, Outcome, OutcomeKind, rest};
+use super::{Budget, CrawlEnd, Job, Outcome, OutcomeKind};
 use crate::config::ExecConfig;
 use crate::disk::folder::blocking;
 use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_folders::LeaseFolders;
 use crate::disk::outbox::LeaseKey;
-use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 use crate::session::clock;
 use environment::{LeaseFiles, variables};
 use guardian::Guardian;
 use log::OutputLog;
+use outcome::{Ending, Verdict, judge};
 use process::ProcessGroup;
-use verdict::{Ending, Verdict, judge};
 
 mod environment;
 mod guardian;
 mod log;
+mod outcome;
 mod process;
 pub(crate) mod program;
 mod statistics;
-mod verdict;
 
 /// Time for which the agent still reads output after it has killed a crawler. The output usually
 /// ends at once. Only a process that left the crawler's process group can keep the pipe open.

@@ -21,13 +21,13 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::{BREAKER, Politeness, PolitenessState, RateState, ResponseKind, retry_after};
+use super::politeness::{BREAKER, Politeness, PolitenessState, RateState, ResponseKind};
 use super::{Blocker, Trouble};
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::metrics::METRICS;
-use crate::net::context::RequestContext;
 use crate::net::guard::{RefusedAddress, ResolveError};
+use crate::net::request_context::RequestContext;
 use crate::session::clock;
 use crate::session::unreached::{causes, innermost};
 use crate::warc::Recorder;
@@ -37,15 +37,17 @@ use resolver::GuardedResolver;
 #[cfg(test)]
 pub(super) use response::WINDOWS;
 pub(super) use response::{CrawlResponse, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+pub(super) use timeouts::Timeouts;
 
 mod coding;
 mod connect_delay;
 mod decode;
+pub(super) mod failure_cause;
 pub(super) mod recorded;
 mod resolver;
 mod response;
 pub(super) mod site_address;
-pub(super) mod trouble;
+mod timeouts;
 
 /// Maximum number of round trips from which the median is computed. New round trips replace the
 /// oldest.
@@ -59,25 +61,6 @@ const HTTP2_WINDOW: u32 = 256 << 10;
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 /// The name of the connection phase in timeout messages.
 const CONNECTION: &str = "connection";
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Timeouts {
-    /// Time limit to resolve the name, connect and complete the TLS handshake.
-    pub(super) connect: Duration,
-    /// Time limit from the start of the request to the response header, including the connection.
-    pub(super) first_byte: Duration,
-    /// Time limit from the start of the request to the end of the body.
-    pub(super) total: Duration,
-    /// Time after the header from which the body's average rate must be at least [`MIN_RATE`].
-    pub(super) slow_after: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { connect: seconds(5), first_byte: seconds(15), total: seconds(30), slow_after: seconds(10) }
-    }
-}
 
 /// Why a request returned no response, or only a part of a response.
 #[derive(Debug, thiserror::Error)]
@@ -334,16 +317,9 @@ impl Fetcher {
     }
 }
 
-/// Classifies a response by what it means for the times of later requests.
 fn response_kind(response: &reqwest::Response) -> ResponseKind {
-    match response.status().as_u16() {
-        429 | 503 => {
-            let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            ResponseKind::TurnedAway(asked.and_then(|value| retry_after(value, clock::wall())))
-        }
-        403 | 500.. => ResponseKind::Bad,
-        _ => ResponseKind::Good,
-    }
+    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    ResponseKind::of(response.status().as_u16(), asked, clock::wall())
 }
 
 fn request_headers(context: &RequestContext) -> HeaderMap {

@@ -3,9 +3,9 @@
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
 //! of a path and each sitemap adds one frame to the log. An incomplete frame is ignored, so after a
 //! restart a crawl resumes at the end of its last whole frame. Memory holds only the set of seen
-//! paths (`known`, `seen`) and the part of the queue that is being read. If the queue is full, new
-//! paths are dropped. The frontier records only that the crawl is no longer complete, not the
-//! dropped paths. Links into traps (`trap`) are counted but not queued.
+//! paths (`known`, `fingerprint_set`) and the part of the queue that is being read. If the queue is
+//! full, new paths are dropped. The frontier records only that the crawl is no longer complete, not
+//! the dropped paths. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -17,18 +17,19 @@ use super::html::site_path::SitePath;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 use checkpoint::{Checkpoint, CheckpointState};
+use checkpoint_moments::{LogPoints, bytes};
 use known::{KnownPaths, OfferResult, note};
 pub(super) use log::{CrawlTotals, LogError};
 use log::{FrontierLog, LogFrame, QueuedPath};
-use log_points::{LogPoints, bytes};
 use queue::Queue;
 
 pub(super) mod checkpoint;
+mod checkpoint_limits;
+mod checkpoint_moments;
+pub(super) mod fingerprint_set;
 mod known;
 mod log;
-mod log_points;
 mod queue;
-pub(super) mod seen;
 pub(super) mod storage;
 #[cfg(test)]
 mod tests;
@@ -65,8 +66,8 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths for `log_points`. The frame of a visit does not
-        // contain the visited path.
+        // Keep the lengths of the queued paths for `checkpoint_moments`. The frame of a visit does
+        // not contain the visited path.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);

@@ -3,4 +3,4 @@
 pub(super) mod links;
 pub(super) mod normal_form;
 pub(super) mod site_path;
-pub(super) mod sitemap;
+pub(super) mod sitemap_parser;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressError, NotPermitted, SiteAddress};
-use super::fetch::trouble::Trouble;
 use super::walk::WalkEnd;
 use super::{Blocker, Job};
-use crate::net::context::RequestContext;
 use crate::net::guard::ResolveError;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 use crate::probe::ProbeError;
-use crate::probe::settle::settle;
+use crate::probe::origin_search::settle;
 
 /// Waits for the permit for the site's address; then finds the site's origin if it is unknown.
 /// `limit` is the time limit for each request. Sets `settled_at` if the search sent requests.

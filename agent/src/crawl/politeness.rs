@@ -1,8 +1,9 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! This module is pure: the caller passes the time and the random numbers. It decides when each
-//! request of a crawl may start, including requests for robots.txt, and counts every response. In
-//! addition, requests are sequential: each waits for the previous response.
+//! This module is pure, except [`rest`]: the caller passes the time and the random numbers. It
+//! decides when each request of a crawl may start, including requests for robots.txt, and counts
+//! every response. In addition, requests are sequential: each waits for the previous response. A
+//! crawl also waits with [`rest`] before it returns its lease.
 //!
 //! The starts of two requests are at least the interval apart, or the site's crawl-delay if that is
 //! longer. A crawl becomes slower if the first bytes of responses arrive late, or if the scheduler
@@ -20,10 +21,11 @@ pub(super) mod pattern;
 pub(super) mod robots;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rand::{Rng, RngExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 /// Maximum crawl-delay that is honoured. With a longer delay a crawl would be pointless.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
@@ -65,6 +67,11 @@ const SLOW: Duration = Duration::from_secs(1);
 const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
+/// Maximum time for which a crawl keeps its slot after its last request, so that the site's next
+/// crawl does not start within the request interval. If the interval is longer than this, the first
+/// request of the site's next crawl may come too early. One early request hardly burdens the
+/// server.
+pub(super) const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The minimum time between two requests to a site of this many pages. It is `slow` for a small
 /// site or a site of unknown size, and `fast` for a large site. For other sites, it is interpolated
@@ -87,6 +94,18 @@ pub(super) enum ResponseKind {
     Bad,
     /// 429 or 503, with the pause that the response requires.
     TurnedAway(Option<Duration>),
+}
+
+impl ResponseKind {
+    /// Classifies a response by what it means for the times of later requests. `asked` is the
+    /// header `Retry-After`.
+    pub(super) fn of(status: u16, asked: Option<&str>, now: SystemTime) -> Self {
+        match status {
+            _ if turns_away(status) => Self::TurnedAway(asked.and_then(|value| retry_after(value, now))),
+            403 | 500.. => Self::Bad,
+            _ => Self::Good,
+        }
+    }
 }
 
 /// The state that survives a restart: the numbers of refusals and errors, and the current pause.
@@ -331,15 +350,27 @@ impl Politeness {
     }
 }
 
+/// Whether a response with this status refuses the request because the site is busy.
+pub(super) const fn turns_away(status: u16) -> bool {
+    matches!(status, 429 | 503)
+}
+
 /// The pause that a `Retry-After` header requires. The header contains a number of seconds, or a
 /// date, which is compared with `now`. `None` if the header is invalid (RFC 9110, 10.2.3).
-pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
+pub(super) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds).min(LONGEST_PAUSE));
     }
     let until = httpdate::parse_http_date(value).ok()?;
     Some(until.duration_since(now).unwrap_or(Duration::ZERO).min(LONGEST_PAUSE))
+}
+
+/// Waits until a time, or until the crawl is stopped.
+pub(super) async fn rest(until: Option<Instant>, stop: &CancellationToken) {
+    if let Some(until) = until {
+        stop.run_until_cancelled(sleep_until(until)).await;
+    }
 }
 
 #[cfg(test)]

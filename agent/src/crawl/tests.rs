@@ -2,7 +2,8 @@
 
 use tokio::task::JoinHandle;
 
-use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
+use super::budget::MAX_PAGE_BYTES;
+use super::walk::redirects::MAX_REDIRECTS;
 use super::*;
 use crate::testing::{
     DnsAnswer, Reply, ServerAction, TestCertificate, TestNames, TestServer, answer, context, encoded, gzip, html, page,

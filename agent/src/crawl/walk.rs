@@ -8,28 +8,26 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::{Budget, Ledger, Policy};
+use super::budget::{Budget, Ledger, MAX_PAGE_BYTES, Policy};
 use super::fetch::{CrawlResponse, FetchError, Fetcher};
 use super::frontier::storage::{CrawlSnapshot, StateWriter};
 use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
-use super::html::site_path::{Fingerprint, Site, SitePath};
+use super::html::site_path::{Site, SitePath};
 use super::politeness;
-use super::politeness::robots::directives::header_forbids_following;
+use super::politeness::robots::page_directives::header_forbids_following;
 use super::politeness::robots::{self, RobotsCache, RobotsRules, RulesError};
+use super::stopwatch::Stopwatch;
 use super::{Blocker, Trouble};
 
-mod sitemaps;
-mod time;
-mod unread;
+mod fetch_sitemaps;
+mod hand_back_pause;
+mod read_while_waiting;
+pub(super) mod redirects;
 
-use time::unix_ms;
-pub(super) use time::{MIN_HANDED_BACK_PAUSE, Stopwatch};
-use unread::UnreadPage;
+pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
+use read_while_waiting::UnreadPage;
 
-/// Maximum body bytes of one page. A larger page counts as an error.
-pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-pub(super) const MAX_REDIRECTS: usize = 5;
 /// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
 /// thousands of rules, and each link is matched against all of them.
 const TURN: Duration = Duration::from_millis(5);
@@ -282,46 +280,6 @@ impl Walk<'_> {
             Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),
             _ => WalkEnd::Cut(Budget::Duration),
         }
-    }
-
-    /// The target of a redirect; `None` if the target need not be fetched.
-    fn follow(
-        &mut self,
-        from: &SitePath,
-        target: &reqwest::Url,
-        depth: u32,
-        hops: &mut Vec<Fingerprint>,
-    ) -> Result<Option<SitePath>, WalkEnd> {
-        let Some(next) = self.site.path(target) else {
-            if let Some(other) = self.site.other_site(target) {
-                self.frontier.discover(other, self.policy.max_hosts);
-            }
-            // Other sites have their own crawls. But if the start page redirects to another site,
-            // this crawl has nothing to fetch.
-            let left = format!("{} redirects to {target}, outside the site", self.site.root());
-            return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
-        };
-        if hops.contains(&next.fingerprint()) {
-            self.fail(from, Trouble::Redirect, "redirects in a loop");
-            return Ok(None);
-        }
-        if hops.len() > MAX_REDIRECTS {
-            self.fail(from, Trouble::Redirect, "redirects too often");
-            return Ok(None);
-        }
-        if !self.rules.allow(&next) {
-            let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
-            return if depth == 0 { Err(WalkEnd::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
-        }
-        // The policy's path filter does not apply to the target of the start page's redirect.
-        if depth > 0 && !self.policy.paths.allow(&next) {
-            return Ok(None);
-        }
-        if !self.frontier.mark_known(&next) {
-            return Ok(None);
-        }
-        hops.push(next.fingerprint());
-        Ok(Some(next))
     }
 
     /// Receives a response that is not a redirect, and queues its links.

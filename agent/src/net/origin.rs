@@ -4,7 +4,7 @@
 //! This module is pure. For a bare host, https is tried before http. If the first response
 //! redirects inside the registrable domain (public suffix list), the site moves to the origin of
 //! the redirect's target. A redirect that leaves the domain does not move the site.
-//! [`crate::probe::settle`] follows redirects and vets their targets.
+//! [`crate::probe::origin_search`] follows redirects and vets their targets.
 
 use std::fmt;
 use std::str::FromStr;

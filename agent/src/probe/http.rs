@@ -21,9 +21,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{ConnectFailure, Observation, Observer, Phases, ProbeError, RequestPacer, Target};
-use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
+use crate::net::request_context::RequestContext;
 
 const ADDRESSES_TRIED: usize = 3;
 /// Maximum number of headers of a response. A response with more is an attack or an error.

@@ -1,8 +1,8 @@
 //! Carries out a schedule: takes samples on warm connections, or measures TCP handshakes.
 
 use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
+use super::origin_search::SettledEndpoint;
 use super::schedule::{Event, Schedule, Step};
-use super::settle::SettledEndpoint;
 use super::{HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
 /// Takes samples by requests on a warm connection.

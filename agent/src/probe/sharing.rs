@@ -23,8 +23,8 @@ use crate::net::origin::Scheme;
 /// server that treats its names differently. Checking costs 2 % of the requests that sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference between two measurements of the same round trip, as a fraction of the larger.
-/// Each measurement has a standard error of 2 % (`stopping`), so two correct measurements exceed
-/// this difference only about once in a few thousand cases.
+/// Each measurement has a standard error of 2 % (`enough_samples`), so two correct measurements
+/// exceed this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
 /// A difference up to this is always tolerated. At a nearby server, two sites' response times may
 /// differ by this much, and by more than [`TOLERANCE`], although the network path is the same.

@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use super::settle::settle;
+use super::origin_search::settle;
 use super::*;
 use crate::testing::{
     SeenRequest, ServerAction, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, send,

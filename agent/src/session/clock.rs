@@ -6,10 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Interval between checks whether a deadline has passed. A timer does not suffice, because the
-/// runtime's timers stop while the machine is suspended.
-const DEADLINE_POLL: Duration = Duration::from_millis(500);
-
 /// A time on the boot clock (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootTime(Duration);
@@ -34,18 +30,6 @@ impl BootTime {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
-}
-
-/// Waits until the deadline has passed. With `None`, waits forever.
-pub async fn passed(deadline: Option<BootTime>) {
-    let Some(deadline) = deadline else { return std::future::pending().await };
-    loop {
-        let left = deadline.remaining(BootTime::now());
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left.min(DEADLINE_POLL)).await;
-    }
 }
 
 #[cfg(test)]

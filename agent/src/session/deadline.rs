@@ -1,14 +1,20 @@
 //! The deadline at which all leases of an agent end unless another heartbeat is acknowledged. Some
 //! time before the deadline, crawls count as disconnected from the scheduler, and slow down.
 
+use std::time::Duration;
+
 use crate::crawl::SchedulerSilence;
-use crate::session::clock::{BootTime, passed};
+use crate::session::clock::BootTime;
 
 /// Fraction of the time to the deadline after which crawls count as disconnected. A heartbeat
 /// interval is at most half of a lease's lifetime, and varies by up to a fifth. So while the
 /// connection works, the next heartbeat is sent earlier, after at most 0.6 of the time to the
 /// deadline.
 const SILENT_SHARE: f64 = 0.75;
+
+/// Interval between checks whether a deadline has passed. A timer does not suffice, because the
+/// runtime's timers stop while the machine is suspended.
+const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
 /// The deadline of all leases. There is none before the first welcome, and none after the deadline
 /// has passed.
@@ -53,10 +59,20 @@ impl LeaseDeadline {
     }
 }
 
+/// Waits until the deadline has passed. With `None`, waits forever.
+async fn passed(deadline: Option<BootTime>) {
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    loop {
+        let left = deadline.remaining(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(DEADLINE_POLL)).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -20,18 +20,17 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::Channel;
 
-use crate::config::{BadSchedulerUrl, Config, FILE, SchedulerUrl};
+use crate::config::{Config, FILE};
 use crate::disk::folder;
+use crate::session::endpoint::{CONNECT_TIMEOUT, DOMAIN, endpoint};
+use crate::session::scheduler_url::{BadSchedulerUrl, SchedulerUrl};
 use crate::session::schedulers::Schedulers;
 use crate::session::unreached;
 
 mod settings;
 
-/// The name in the scheduler's certificate. It does not depend on the scheduler's address.
-pub const DOMAIN: &str = "landfall-scheduler";
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the scheduler's response, which comes only after a commit to the scheduler's
 /// database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -144,19 +143,6 @@ async fn reach<'a>(
         }
     }
     Err(failed)
-}
-
-/// The endpoint of a scheduler. The connection uses TLS with the given authority (PEM), or
-/// plaintext on loopback.
-pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
-    match ca {
-        Some(ca) if scheduler.tls => {
-            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name(DOMAIN);
-            endpoint.tls_config(tls)
-        }
-        _ => Ok(endpoint),
-    }
 }
 
 async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, EnrolError> {

@@ -12,9 +12,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::SessionConfig;
-use crate::config::SchedulerUrl;
 use crate::metrics::SessionFailure;
-use crate::session::{enrol, unreached};
+use crate::session::endpoint::endpoint;
+use crate::session::scheduler_url::SchedulerUrl;
+use crate::session::unreached;
 
 /// Maximum number of messages in the transport's queue. The number is small because checkpoints
 /// take up to a megabyte. Further messages wait in the session.
@@ -77,7 +78,7 @@ pub(super) async fn connect(
         scheduler: scheduler.url.to_string(),
         reason: unreached::why(&error),
     };
-    let endpoint = enrol::endpoint(scheduler, config.ca.as_deref()).map_err(broken)?;
+    let endpoint = endpoint(scheduler, config.ca.as_deref()).map_err(broken)?;
     let endpoint =
         endpoint.local_address(config.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(broken)?;

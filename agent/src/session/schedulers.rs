@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::config::{BadSchedulerUrl, SchedulerUrl};
+use crate::session::scheduler_url::{BadSchedulerUrl, SchedulerUrl};
 
 /// Maximum number of reported URLs to keep. One database cannot serve this many schedulers.
 const MOST: usize = 32;

@@ -13,7 +13,7 @@ use crate::config::{OutboxConfig, StoreConfig};
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
-use crate::net::context::{RequestBase, RequestContext};
+use crate::net::request_context::{RequestBase, RequestContext};
 use crate::testing::scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, html, status, stored_lines};
 use crate::warc::Store;

@@ -6,7 +6,7 @@ use std::iter::successors;
 use landfall_proto::peer;
 use tonic::Status;
 
-use crate::config::SchedulerUrl;
+use crate::session::scheduler_url::SchedulerUrl;
 
 /// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {

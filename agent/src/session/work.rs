@@ -11,53 +11,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_proto::traces::TraceSender;
-use landfall_proto::v1::session_request::Message as Up;
-use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, Welcome};
+use landfall_proto::v1::{CrawlCheckpoint, Heartbeat, HeldLease, Welcome};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::crawler::{Crawler, LeasedCrawl, OwnCrawler};
-use super::crawling::{LeaseCrawl, panic_message};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
-use super::permits::{self, PermitRequests};
-use super::wire;
+use super::leased_crawl::panic_message;
+use super::own_or_external::{Crawler, OwnCrawler};
+use super::permits::PermitRequests;
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::{FullestDisk, LimitedDisk};
 use crate::disk::outbox::{LeaseKey, Outbox};
 use crate::metrics::{CrawlResult, METRICS, WorkState};
-use crate::net::context::{RequestBase, RequestContext};
+use crate::net::request_context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
-use crate::probe::addresses::Addresses;
+use crate::probe::address_lock::Addresses;
 use crate::session::clock::{self, BootTime};
 use crate::warc::Store;
 
+mod leases;
 mod measuring;
 
-use measuring::MeasuredOrder;
+use leases::RunningCrawl;
+use measuring::{BEACON_ORDERS, MeasuredOrder, SITE_ORDERS};
 
-/// Maximum number of concurrent orders to measure sites. It is large because most of the orders
-/// only wait for the time of their next request.
-const SITE_ORDERS: usize = 512;
-/// Maximum number of concurrent orders to measure beacons. It is small because concurrent
-/// measurements disturb each other.
-const BEACON_ORDERS: usize = 4;
-/// Maximum number of unacknowledged outcomes in addition to one per slot. They are needed because
-/// the scheduler may grant a new lease before it acknowledges the outcome of the previous lease.
-const SPARE_OUTCOMES: usize = 64;
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
 /// full, a checkpoint is dropped, and the crawl makes another a minute later.
 const CHECKPOINTS: usize = 4;
-
-#[derive(Debug)]
-struct RunningCrawl {
-    task: task::Id,
-    stop: CancellationToken,
-    /// Cancelled when the scheduler preempts the lease.
-    preempt: CancellationToken,
-}
 
 #[derive(Debug)]
 pub struct Work {
@@ -305,46 +288,6 @@ impl Work {
         }
     }
 
-    /// Number of slots in which a crawl may start. A crawl that is being stopped no longer occupies
-    /// a slot, because it sends no more requests.
-    fn free_slots(&self) -> usize {
-        let going_on = self.running.values().filter(|crawl| !crawl.stop.is_cancelled()).count();
-        let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
-        if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
-    }
-
-    /// Stops the crawls of a task's earlier leases, because a newer lease proves that the earlier
-    /// leases have ended. Returns `false` if a lease newer than `key` is being crawled.
-    fn supersede(&self, key: LeaseKey) -> bool {
-        let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
-        if same_task().any(|(other, _)| other.token > key.token) {
-            return false;
-        }
-        same_task().for_each(|(_, crawl)| crawl.stop.cancel());
-        true
-    }
-
-    /// Stops the crawl of a cancelled lease.
-    pub(super) fn cancel(&self, key: LeaseKey) {
-        if let Some(crawl) = self.running.get(&key) {
-            tracing::info!(task.id = key.task_id, token = key.token, "a crawl is stopped: its task was cancelled");
-            crawl.stop.cancel();
-        }
-    }
-
-    /// Ends the crawl of a preempted lease. The lease occupies its slot until the agent returns it.
-    pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
-        if let Some(crawl) = self.running.get(&key) {
-            tracing::info!(
-                task.id = key.task_id,
-                token = key.token,
-                reason,
-                "a crawl is handed back unfinished: its lease is preempted"
-            );
-            crawl.preempt.cancel();
-        }
-    }
-
     /// Tells every crawl to stop, but does not wait for them to end.
     fn stop_crawls(&self) {
         self.running.values().for_each(|crawl| crawl.stop.cancel());
@@ -362,40 +305,6 @@ impl Work {
         self.stop_crawls();
         self.abandon_orders();
     }
-
-    /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
-    /// if its outcome is already known.
-    pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
-        let key = LeaseKey { task_id: order.task_id, token: order.token };
-        if let Some(outcome) = self.outbox.get(key) {
-            return Some(Up::Outcome(outcome.clone()));
-        }
-        if self.running.contains_key(&key) {
-            return None;
-        }
-        let checkpoint = std::mem::take(&mut order.checkpoint);
-        let (Some(context), Some(granted)) = (self.context.clone(), wire::granted(order)) else {
-            tracing::warn!(
-                task.id = key.task_id,
-                "a lease is handed back: there is no contact URL, or its site or policy is invalid"
-            );
-            return Some(wire::release(key));
-        };
-        let wire::GrantedLease { job, store, product, user_agent } = granted;
-        let context = self.request_base.context_of(context, user_agent, product);
-        if !self.supersede(key) || self.free_slots() == 0 {
-            return Some(wire::release(key));
-        }
-        let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
-        let permits = permits::of_lease(key, self.permits.sender(), self.deadline.silence().clone());
-        let (stores_pages, preempted) = (store, preempt.clone());
-        let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
-        let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
-        let crawling = LeaseCrawl { crawl, crawler, writer, traces };
-        let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
-        self.running.insert(key, RunningCrawl { task, stop, preempt });
-        None
-    }
 }
 
 #[cfg(test)]
@@ -410,6 +319,7 @@ mod tests {
     use super::super::{ActiveSession, meanwhile};
     use super::*;
     use crate::config::OutboxConfig;
+    use crate::session::convert::leases::release;
 
     fn work() -> (Work, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
@@ -468,7 +378,7 @@ mod tests {
         let mut serving = ActiveSession::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
         serving.report_ended(ended, &welcome);
         let told = std::iter::from_fn(|| serving.pending.pop()).filter_map(|request| request.message);
-        assert_eq!(told.collect::<Vec<_>>(), [wire::release(keys[0])]);
+        assert_eq!(told.collect::<Vec<_>>(), [release(keys[0])]);
     }
 
     #[tokio::test]

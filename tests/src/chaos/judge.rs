@@ -89,7 +89,7 @@ pub struct Violation {
 pub fn judge(history: &History) -> Vec<Violation> {
     let mut violations = safety(history);
     let log = EventLog::of(history);
-    violations.extend(orphans(history, &log));
+    violations.extend(recovery::orphans(history, &log));
     violations.extend(unfinished(history));
     violations
 }
@@ -330,33 +330,6 @@ fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
             let message =
                 format!("agent {} was told of task {task}, token {token}, which it was not granted", notices.agent);
             violations.push(Violation { rule: Rule::Tokens, task: Some(task), message });
-        }
-    }
-    violations
-}
-
-/// Finds tasks that lost their lease and were not granted again within three session lifetimes.
-fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
-    let patience = 3 * history.lifetime_us;
-    let mut violations = Vec::new();
-    for (task, events) in &log.tasks {
-        for (index, event) in events.iter().enumerate() {
-            if event.noun != "lease" || !matches!(event.what.as_str(), "expired" | "released") {
-                continue;
-            }
-            let next = events[index + 1..].iter().find(|next| {
-                next.is("lease", "granted")
-                    || next.is("lease", "completed")
-                    || (next.noun == "task" && matches!(next.what.as_str(), "done" | "failed" | "cancelled"))
-            });
-            let from = event.at_us.max(history.healed_us);
-            let until = next.map_or(history.ended_us, |next| next.at_us);
-            if until.saturating_sub(from) > patience {
-                let waited = until.saturating_sub(from) / 1000;
-                let message =
-                    format!("task {task} waited {waited} ms for a new lease, {} are allowed", patience / 1000);
-                violations.push(Violation { rule: Rule::Orphans, task: Some(*task), message });
-            }
         }
     }
     violations

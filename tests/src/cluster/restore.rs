@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use super::Cluster;
 use super::database::private_options;
-use crate::evidence::witness;
+use crate::evidence::batch_record;
 
 impl Cluster {
     /// Kills the first scheduler, restores a backup into a new data directory, and starts a
@@ -24,7 +24,7 @@ impl Cluster {
         ensure!(output.status.success(), "landfall restore: {}", errors.trim());
         self.schedulers[0].move_to(data_dir.clone()).await?;
         self.pool.close().await;
-        self.pool = witness::connect(private_options(&data_dir)).await?;
+        self.pool = batch_record::connect(private_options(&data_dir)).await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }

@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use super::Cluster;
 use super::database::private_options;
-use crate::evidence::witness;
+use crate::evidence::batch_record;
 use crate::world::World;
 
 const SNAPSHOT: &str = "snapshot";
@@ -39,7 +39,7 @@ impl Cluster {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
         let answer = async {
-            let pool = witness::connect(private_options(data_dir)).await?;
+            let pool = batch_record::connect(private_options(data_dir)).await?;
             let answer = read(&pool).await;
             pool.close().await;
             answer
@@ -72,7 +72,7 @@ impl Cluster {
         for scheduler in &mut self.schedulers {
             scheduler.begin_again().await?;
         }
-        self.pool = witness::connect(private_options(self.schedulers[0].data_dir())).await?;
+        self.pool = batch_record::connect(private_options(self.schedulers[0].data_dir())).await?;
         self.agents.clear();
         for index in 0..self.world.scenario().agents.len() {
             self.configure_agent(index, |config| {

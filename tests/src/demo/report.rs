@@ -8,9 +8,10 @@ use landfall_scheduler::plot::map::Groups;
 use landfall_scheduler::plot::{STYLE as PLOTS, document};
 use maud::{Markup, html};
 
+use crate::demo::targets::Target;
+use crate::evidence::batch_record::BatchRecord;
 use crate::evidence::check::Check;
-use crate::evidence::figures::{Figures, Target};
-use crate::evidence::witness::BatchRecord;
+use crate::evidence::figures::Figures;
 use crate::world::scenario::Scenario;
 
 mod bars;
@@ -179,9 +180,9 @@ pub(crate) fn label(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::batch_record::{EmbeddingRecord, TaskRecord};
     use crate::evidence::check::tests::task;
     use crate::evidence::float;
-    use crate::evidence::witness::{EmbeddingRecord, TaskRecord};
     use crate::world::layout::{Layout, SMALL};
     use chrono::DateTime;
     use landfall_scheduler::gnp::{Embedding, Placement};
@@ -224,7 +225,7 @@ mod tests {
             landmarks: names[..3].to_vec(),
             site_measurements: Vec::new(),
             mesh_measurements: Vec::new(),
-            trust: crate::evidence::witness::TrustRecord::default(),
+            trust: crate::evidence::batch_record::TrustRecord::default(),
             embedding: Some(EmbeddingRecord {
                 embedding,
                 agents: names.iter().cloned().zip((0..names.len()).map(place)).collect(),
@@ -239,7 +240,7 @@ mod tests {
         let sites: Vec<String> = scenario.sites.iter().map(|site| format!("http://{}:8080", site.host)).collect();
         let record = record(&scenario, &sites);
         let figures = Figures::of(&record, &scenario, &sites);
-        let targets = crate::evidence::figures::targets(&figures, 0.6);
+        let targets = crate::demo::targets::accuracy_targets(&figures, 0.6);
         let run = ReportInput {
             scenario: &scenario,
             record: &record,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 
-use crate::evidence::witness::{BatchRecord, TaskRecord};
+use crate::evidence::batch_record::{BatchRecord, TaskRecord};
 use crate::world::sites::Access;
 use crate::world::web::{DISALLOWED, SiteWeb};
 
@@ -209,7 +209,7 @@ pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::world::scenario::WebRules;
+    use crate::world::web::WebRules;
 
     pub(crate) fn task(site: &str) -> TaskRecord {
         TaskRecord {
@@ -260,7 +260,7 @@ pub(crate) mod tests {
             wrong_progress: Vec::new(),
             landmarks: Vec::new(),
             site_measurements: Vec::new(),
-            trust: crate::evidence::witness::TrustRecord::default(),
+            trust: crate::evidence::batch_record::TrustRecord::default(),
             mesh_measurements: Vec::new(),
             embedding: None,
         };

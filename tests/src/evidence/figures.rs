@@ -1,5 +1,5 @@
-//! Computes a run's results and compares them with targets. The results come from the database, and
-//! the true round trips from the scenario. This module does no I/O.
+//! Computes a run's results. The results come from the database, and the true round trips from the
+//! scenario. This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +8,10 @@ use anyhow::ensure;
 use landfall_scheduler::gnp::{Mesh, Refined, RefinedSwitches, SitePlace};
 use landfall_scheduler::model::{AgentId, Rtt};
 
+use crate::evidence::batch_record::{BatchRecord, Measurement};
 use crate::evidence::float;
-use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
-use crate::evidence::witness::{BatchRecord, Measurement};
+use crate::evidence::measurement_accuracy::Accuracy;
 use crate::world::scenario::Scenario;
-
-const MAX_RELATIVE_ERROR: f64 = 0.15;
-/// Maximum of [`Figures::ratio`] with a measured matrix of round trips.
-pub const MAX_RATIO_MATRIX: f64 = 0.40;
-/// Maximum of [`Figures::ratio`] with the paper's layout.
-pub const MAX_RATIO_LAYOUT: f64 = 0.60;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
@@ -178,55 +172,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / float(count))
 }
 
-#[derive(Debug, Clone)]
-pub struct Target {
-    pub name: String,
-    pub wanted: String,
-    pub measured: String,
-    pub met: bool,
-}
-
-pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
-    let share = |name: &str, accuracy: &Accuracy| Target {
-        name: format!("{name} within max(5 %, 2 ms) of the emulated round trip"),
-        wanted: format!(">= {:.0} % of pairs", RIGHT_PAIRS * 100.0),
-        measured: accuracy.share().map_or("none".to_owned(), |share| {
-            let all = accuracy.pairs + accuracy.unanswered;
-            format!("{:.1} % of {all}, less {:.1} ms of processing", share * 100.0, accuracy.processing_ms)
-        }),
-        met: accuracy.is_true(),
-    };
-    vec![
-        Target {
-            name: "mean round trip to the chosen agent, relative to a random one".to_owned(),
-            wanted: format!("<= {max_ratio:.2}"),
-            measured: match (figures.ratio(), figures.crawler_ms) {
-                (Some(ratio), Some(crawler)) => {
-                    format!(
-                        "{ratio:.3} ({crawler:.1} / {:.1} ms; nearest {:.1})",
-                        figures.random_ms, figures.nearest_ms
-                    )
-                }
-                _ => "nothing crawled".to_owned(),
-            },
-            met: figures.ratio().is_some_and(|ratio| ratio <= max_ratio),
-        },
-        Target {
-            name: "predicted distance, median relative error".to_owned(),
-            wanted: format!("< {MAX_RELATIVE_ERROR:.2}"),
-            measured: match (figures.relative_error(0.5), figures.relative_error(0.9)) {
-                (Some(median), Some(ninety)) => {
-                    format!("{median:.3} (90 %: {ninety:.3}; {} pairs)", figures.predictions.len())
-                }
-                _ => "no predictions".to_owned(),
-            },
-            met: figures.relative_error(0.5).is_some_and(|error| error < MAX_RELATIVE_ERROR),
-        },
-        share("mesh measurements", &figures.mesh),
-        share("site measurements", &figures.sites),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,8 +204,5 @@ mod tests {
         assert_eq!(figures.relative_error(0.5), Some(0.1));
         assert_eq!(figures.relative_error(1.0), Some(0.5));
         assert!((figures.megabytes_per_minute() - 60.0).abs() < 1e-9);
-        let targets = targets(&figures, MAX_RATIO_MATRIX);
-        let met: Vec<bool> = targets.iter().map(|target| target.met).collect();
-        assert_eq!(met, [true, true, false, false], "{targets:?}");
     }
 }

@@ -15,26 +15,24 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use self::figures::{figure2, figure3};
+use self::lab_cells::{LabResult, SITE_INTERVAL, SurveyedCluster, System};
 use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
-use self::stage::{LabResult, SITE_INTERVAL, SurveyedCluster, System};
 use self::tables::Tables;
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
+use crate::experiments::sweep::finished_cells::{self, CellStore};
 use crate::experiments::sweep::grid::{self, Row};
-use crate::experiments::sweep::kept::{self, CellStore};
 use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
+use crate::experiments::sweep::targets::{self, LEAST_SHARE_IN_LAB};
 use crate::experiments::sweep::{Format, LayoutSimulation, MatrixArgs, RunArgs, cell};
 
 mod figures;
+pub mod lab_cells;
 pub mod matrices;
 mod page;
 mod simulated;
-pub mod stage;
 mod tables;
 
-/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the throughput of the
-/// best other strategy.
-const LEAST_SHARE: f64 = 0.90;
 /// Number of seeds of Tables 1 and 2 with `--quick`.
 const QUICK_TABLE_SEEDS: u64 = 2;
 /// Durations from which the total time is estimated: a survey takes `SURVEY`, and the start and end
@@ -282,9 +280,9 @@ fn print(
     let rows: Vec<Row> = finished.iter().map(FinishedCell::row).collect();
     let (figure2, figure3) = (figure2(&finished), figure3(&finished, settings.base));
     let groups = grid::groups(&rows);
-    let mut verdict = grid::verdict(&groups, LEAST_SHARE);
+    let mut verdict = targets::verdict(&groups, LEAST_SHARE_IN_LAB);
     verdict.extend(agreement(&finished, &ratios));
-    let file = kept::default_file(args.folder(), "report.html")?;
+    let file = finished_cells::default_file(args.folder(), "report.html")?;
     let page = page::page(&page::Page {
         base: settings.base,
         finished: &finished,
@@ -317,10 +315,10 @@ fn print(
 mod tests {
     use std::path::PathBuf;
 
-    use super::stage::MachineFigures;
+    use super::lab_cells::MachineFigures;
     use super::*;
     use crate::experiments::sweep::growth::Growth;
-    use crate::experiments::sweep::measured::LayoutMeasurements;
+    use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 
     /// A finished cell of the paper's layout at the base settings, with the results of two sites.
     pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {

@@ -1,9 +1,9 @@
 //! `lab sweep`: simulates the paper's experiment for all combinations of the factors' values.
 //!
-//! The simulation (`sweep/crawls`, `sweep/fleet`) is a discrete-event simulation. It computes
-//! transfer times as the lab's network does, and chooses agents with the scheduler's strategy code.
-//! The settings are in `tests/experiments.toml`. `lab paper` runs some of these cells with real
-//! agents, and compares its results with the simulation's results.
+//! The simulation (`sweep/simulated_crawls`, `sweep/simulated_scheduler`) is a discrete-event
+//! simulation. It computes transfer times as the lab's network does, and chooses agents with the
+//! scheduler's strategy code. The settings are in `tests/experiments.toml`. `lab paper` runs some
+//! of these cells with real agents, and compares its results with the simulation's results.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -20,31 +20,30 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::batch::{Batch, BatchResult, variation};
+use self::finished_cells::CellStore;
 use self::grid::Row;
-use self::kept::CellStore;
-use self::measured::LayoutMeasurements;
+use self::layout_measurements::LayoutMeasurements;
 use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
+use self::targets::LEAST_SHARE_SIMULATED;
 use crate::evidence::float;
 use crate::world::scenario::Scenario;
 use crate::world::web::{SiteRequest, SiteWeb};
 
 pub mod batch;
-pub mod crawls;
-pub mod fleet;
+pub mod finished_cells;
 pub mod grid;
 pub mod growth;
-pub mod kept;
-pub mod list;
-pub mod measured;
+pub mod layout_measurements;
+pub mod list_scheduler;
 pub mod settings;
+pub mod simulated_crawls;
+pub mod simulated_scheduler;
 pub mod survey;
+pub mod targets;
 
 /// The folder with matrices of measured round trips. It is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// Minimum throughput of `earliest-finish` in every cell, as a fraction of the throughput of the
-/// best other strategy.
-const LEAST_SHARE: f64 = 0.97;
 /// The name of the method that crawls the sites a second time by `earliest-finish`, with the
 /// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
@@ -93,11 +92,11 @@ impl RunArgs {
         C: PartialEq + Serialize + DeserializeOwned,
     {
         let own = std::env::current_exe().context("find the lab's own executable")?;
-        let file = self.resume.clone().map_or_else(|| kept::default_file(folder, "cells.jsonl"), Ok)?;
+        let file = self.resume.clone().map_or_else(|| finished_cells::default_file(folder, "cells.jsonl"), Ok)?;
         if self.fresh && file.exists() {
             std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
-        CellStore::open(&file, &kept::key(settings, &[&[own.as_path()], programs].concat())?)
+        CellStore::open(&file, &finished_cells::key(settings, &[&[own.as_path()], programs].concat())?)
     }
 }
 
@@ -174,14 +173,14 @@ impl<'a> LayoutSimulation<'a> {
 
     /// Simulates a cell. Simulations with different values of `draw` lose different packets.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
-        self.with_batch(point, strategy, draw, crawls::run)
+        self.with_batch(point, strategy, draw, simulated_crawls::run)
     }
 
     /// Simulates a second crawl of the same sites, with the history of the first crawl.
     pub fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
         self.with_batch(point, strategy, 1, |batch| {
-            crawls::run(Batch { before: Some(&history), first_task: batch.first_task ^ 1, ..batch })
+            simulated_crawls::run(Batch { before: Some(&history), first_task: batch.first_task ^ 1, ..batch })
         })
     }
 
@@ -321,8 +320,9 @@ impl Method {
             Self::First(strategy) => simulation.simulate(point, strategy, 0)?,
             Self::Again => simulation.again(point, Strategy::EarliestFinish)?,
             Self::List => {
-                let schedule = simulation
-                    .with_batch(point, Strategy::EarliestFinish, 0, |batch| Ok(list::list_schedule(&batch)))?;
+                let schedule = simulation.with_batch(point, Strategy::EarliestFinish, 0, |batch| {
+                    Ok(list_scheduler::list_schedule(&batch))
+                })?;
                 let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), variation(&schedule.busy));
                 return Ok(SimulatedResult {
                     mb_per_min: 0.0,
@@ -378,6 +378,6 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
     let groups = grid::groups(rows);
     let names: Vec<String> = methods(strategies).into_iter().map(Method::name).collect();
     println!("Medians over seeds; in brackets the ratio to random's.\n{}", grid::table(&groups, &names));
-    grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
+    targets::verdict(&groups, LEAST_SHARE_SIMULATED).iter().for_each(|line| println!("{line}"));
     Ok(())
 }

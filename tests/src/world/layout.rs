@@ -11,7 +11,8 @@ use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode, WebRules};
+use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
+use crate::world::web::WebRules;
 
 /// The paper's layout.
 pub const PAPER: &str = include_str!("../../scenarios/paper.toml");

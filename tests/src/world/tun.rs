@@ -5,12 +5,12 @@
 //! namespace. The kernel runs TCP and answers ICMP. The grade needs root and `/dev/net/tun`.
 
 mod cuts;
+mod delay_and_loss;
 mod device;
 mod forward;
 mod namespace;
 mod paths;
 mod router;
-mod switch;
 #[cfg(test)]
 mod tests;
 
@@ -22,17 +22,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use cuts::{CutDirection, LinkCuts};
+pub use delay_and_loss::Traffic;
 pub use namespace::NetNamespace;
-pub use switch::Traffic;
 
+use crate::world::addresses::Lane;
 use crate::world::scenario::Scenario;
 use crate::world::timer::Lateness;
-use crate::world::wan::Lane;
+use delay_and_loss::Switch;
 use device::Addresses;
 use namespace::NamespaceThread;
 use paths::PathTable;
 use router::Router;
-use switch::Switch;
 
 /// The port of every beacon. It is always free, because only the beacon listens in an agent's
 /// namespace.

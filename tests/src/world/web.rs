@@ -1,4 +1,4 @@
-//! The synthetic web. The pages of each site are drawn from the scenario's seed.
+//! The synthetic web. The pages of each site are drawn from the scenario's seed by [`WebRules`].
 //!
 //! Pages form a tree rooted at `/`. They also have cross links, broken links and links to other
 //! hosts. The server delays its response for some pages. The body of a page is generated for each
@@ -9,10 +9,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use anyhow::ensure;
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-
-use crate::world::scenario::WebRules;
+use serde::Deserialize;
 
 pub const DISALLOWED: &str = "/private/";
 /// On a site with a robots.txt, on average one in `PRIVATE_ONE_IN` pages is in the disallowed
@@ -24,6 +24,66 @@ const PARENT_WINDOW: usize = 12;
 const MAX_CROSS_LINKS: usize = 3;
 /// A link to another host, which crawlers must not follow.
 const ELSEWHERE: &str = "http://www.elsewhere.test/";
+
+/// The rules for the content of sites. Fractions are from 0 to 1.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebRules {
+    /// Mean number of pages of a site. The number has a lognormal distribution.
+    pub mean_pages: f64,
+    /// Standard deviation of the logarithm of the number of pages.
+    pub pages_sigma: f64,
+    pub max_pages: usize,
+    /// Mean size of a page in bytes. The size has a lognormal distribution.
+    pub mean_bytes: f64,
+    /// Standard deviation of the logarithm of the page size.
+    pub bytes_sigma: f64,
+    /// Maximum size of a page in bytes.
+    pub max_bytes: usize,
+    /// Fraction of pages with a broken link.
+    pub broken_share: f64,
+    /// Fraction of pages to which the server responds with a delay.
+    pub slow_share: f64,
+    /// The delay of these pages in milliseconds.
+    pub slow_ms: u64,
+    /// Fraction of sites whose robots.txt disallows /private/.
+    pub robots_share: f64,
+}
+
+impl Default for WebRules {
+    /// The rules of the paper's layout.
+    fn default() -> Self {
+        Self {
+            mean_pages: 25.0,
+            pages_sigma: 0.8,
+            max_pages: 120,
+            mean_bytes: 12_288.0,
+            bytes_sigma: 0.7,
+            max_bytes: 200_000,
+            broken_share: 0.05,
+            slow_share: 0.02,
+            slow_ms: 600,
+            robots_share: 0.6,
+        }
+    }
+}
+
+impl WebRules {
+    pub fn validate(&self) -> anyhow::Result<()> {
+        let shares =
+            [("broken_share", self.broken_share), ("slow_share", self.slow_share), ("robots_share", self.robots_share)];
+        for (field, share) in shares {
+            ensure!((0.0..=1.0).contains(&share), "web.{field} must be from 0 to 1");
+        }
+        ensure!(self.mean_pages >= 1.0 && self.max_pages >= 1, "web.mean_pages and web.max_pages must be 1 or more");
+        ensure!(
+            self.mean_bytes >= 512.0 && self.max_bytes >= 512,
+            "web.mean_bytes and web.max_bytes must be 512 or more"
+        );
+        ensure!(self.pages_sigma >= 0.0 && self.bytes_sigma >= 0.0, "web: a sigma must not be negative");
+        Ok(())
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct SiteWeb {

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
 use super::{FetchError, Timeouts};
+use crate::crawl::politeness;
 use crate::metrics::METRICS;
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
@@ -94,7 +95,7 @@ impl CrawlResponse {
     }
 
     pub(in crate::crawl) fn turns_away(&self) -> bool {
-        matches!(self.status().as_u16(), 429 | 503)
+        politeness::turns_away(self.status().as_u16())
     }
 
     /// The redirect target as the header states it; `None` if the response is not a redirect.

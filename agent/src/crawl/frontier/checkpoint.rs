@@ -8,38 +8,32 @@
 //! an *earlier* moment, when the queue did fit. Pages visited after that moment are visited again,
 //! and their links are found again. So no page is skipped; in the worst case the crawl starts from
 //! the beginning. The time to make a checkpoint depends on its content, not on the crawl's length,
-//! because `log_points` knows where in the log to start.
+//! because `checkpoint_moments` knows where in the log to start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read as _, Write as _};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use prost::{Message as _, decode_length_delimiter};
 
-use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
+use super::checkpoint_limits::{
+    MAX_BYTES, MAX_QUEUE_BYTES, MAX_QUEUED, MAX_SITE_NAME_BYTES, MOST_BEYOND_RECEIVED, MOST_INFLATED, SLACK,
+};
+use super::checkpoint_moments::{LogMark, LogPoint, LogPoints, SIZES};
+use super::known::{FINGERPRINT, fingerprints};
 use super::log::{LogFrame, LogReader};
-use super::log_points::{LogMark, LogPoint, LogPoints, MAX_QUEUED, SIZES};
 use crate::crawl::budget::MAX_HOSTS;
 use crate::crawl::html::site_path::SitePath;
 
-pub(crate) const MAX_BYTES: usize = 1 << 20;
-/// Maximum bytes for the queue. The remaining bytes are for fingerprints, which do not compress.
-const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
-const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
-/// Bytes reserved for the encoding around the fingerprints.
-const SLACK: usize = 4 << 10;
-/// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding, the
-/// fingerprints and the hosts.
-const MOST_INFLATED: usize = 16 << 20;
-/// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
-/// agent sends at most a tenth of the fingerprints that it may store, plus those found on one page.
-const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
-/// Maximum length of a site's name: a host with scheme and port.
-const MAX_SITE_NAME_BYTES: usize = 300;
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;
+
+/// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
+/// part of the crawl since the last checkpoint.
+pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -53,7 +47,7 @@ pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes the newest state whose queue fits, from the log that `reader` reads, and all `hosts`.
 /// Also returns the size class of that queue: an index into the maximum queue sizes of
-/// `log_points`, largest first.
+/// `checkpoint_moments`, largest first.
 pub(super) fn encode(
     reader: &LogReader,
     log_points: &LogPoints,
@@ -110,7 +104,7 @@ impl CheckpointState {
             return Err(bad("it has too many host names"));
         }
         let frame = LogFrame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
-        if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
+        if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND_RECEIVED {
             return Err(bad("it has too many fingerprints"));
         }
         if frame.hosts.iter().any(|host| host.len() > MAX_SITE_NAME_BYTES) {
@@ -246,7 +240,7 @@ mod tests {
     #[test]
     fn a_checkpoints_fingerprints_are_bounded() {
         let frame = |known, beyond| LogFrame { known: vec![7; known], beyond: vec![7; beyond], ..LogFrame::default() };
-        let (known, beyond) = (MAX_BYTES, MOST_BEYOND);
+        let (known, beyond) = (MAX_BYTES, MOST_BEYOND_RECEIVED);
         assert!(CheckpointState::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
         for frame in [frame(known + 1, 0), frame(0, beyond + 1)] {
             assert_eq!(refused(&frame.encode_to_vec()), "not a checkpoint: it has too many fingerprints");

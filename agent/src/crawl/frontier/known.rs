@@ -5,14 +5,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use super::fingerprint_set::SeenPaths;
 use super::log::{CrawlTotals, LogFrame};
-use super::seen::SeenPaths;
+use super::queue::capacity;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
-/// Maximum number of queued paths, whatever the page budget. Each path takes a few hundred bytes on
-/// disk and 22 bytes of memory.
-const MAX_WAITING: u64 = 4_000_000;
 /// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
 /// Maximum number of links into crawler traps that are stored, so that each is counted only once. A
@@ -49,12 +47,9 @@ pub(super) enum OfferResult {
 
 impl KnownPaths {
     pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
-        // A failed request uses up a path but yields no page, so a crawl may need more paths than
-        // its page budget.
-        let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
         Self {
             max_depth,
-            capacity: wanted.min(MAX_WAITING),
+            capacity: capacity(max_pages),
             seen: SeenPaths::default(),
             beyond: HashSet::new(),
             traps: Traps::default(),

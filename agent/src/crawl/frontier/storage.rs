@@ -9,16 +9,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoint::{self, CheckpointState};
+use super::checkpoint::{self, CHECKPOINT_EVERY, CheckpointState};
 use super::{CrawlTotals, Frontier, LogError};
 use crate::crawl::politeness::RateState;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
-/// Interval between checkpoints of a crawl. If an agent is lost, the next agent repeats at most the
-/// part of the crawl since the last checkpoint.
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 

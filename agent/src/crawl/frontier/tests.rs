@@ -223,7 +223,7 @@ async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_no
     let first = walk_wide(&mut frontier, 1000).await;
     // Now 19,000 paths of 500 bytes are queued. Half of the bytes are random.
     let checkpoint = frontier.checkpoint().await.unwrap();
-    assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
+    assert!(checkpoint.bytes.len() <= checkpoint_limits::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
     resume(&mut second, &checkpoint.bytes);
     let refetched = second.totals().refetched;
@@ -261,7 +261,7 @@ async fn a_checkpoint_keeps_the_newest_visited_paths_and_reads_no_older_ones() {
     let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();
     let checkpoint = frontier.checkpoint().await.unwrap();
-    assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
+    assert!(checkpoint.bytes.len() <= checkpoint_limits::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
     resume(&mut second, &checkpoint.bytes);
     let kept = (0..70_000).filter(|number| !second.is_unseen(&path(&name(*number)))).count();
@@ -293,9 +293,9 @@ proptest! {
         let next = if ahead { block_on(frontier.next()).unwrap() } else { None };
         block_on(frontier.write()).unwrap();
         let known = frontier.log_points.waiting();
-        let mut waiting: u64 = next.iter().map(|entry| log_points::bytes(entry.path.as_str())).sum();
+        let mut waiting: u64 = next.iter().map(|entry| checkpoint_moments::bytes(entry.path.as_str())).sum();
         while let Some(entry) = block_on(frontier.next()).unwrap() {
-            waiting += log_points::bytes(entry.path.as_str());
+            waiting += checkpoint_moments::bytes(entry.path.as_str());
         }
         prop_assert_eq!(known, waiting);
         drop(frontier);

@@ -15,7 +15,7 @@ use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
 use super::site_path::{Fingerprints, Site, SitePath};
-use crate::crawl::politeness::robots::directives;
+use crate::crawl::politeness::robots::page_directives;
 
 const MAX_LINKS: usize = 10_000;
 /// Maximum number of other sites in a page's links that are returned.
@@ -163,9 +163,10 @@ impl Page {
         {
             self.encoding = Encoding::for_label_no_replacement(label.as_bytes());
         }
-        let speaks_to_us = element.get_attribute("name").is_some_and(|name| directives::is_for_us(&name, &self.token));
+        let speaks_to_us =
+            element.get_attribute("name").is_some_and(|name| page_directives::is_for_us(&name, &self.token));
         if speaks_to_us && let Some(content) = element.get_attribute("content") {
-            self.nofollow |= directives::forbids_following(&content);
+            self.nofollow |= page_directives::forbids_following(&content);
         }
     }
 

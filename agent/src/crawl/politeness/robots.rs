@@ -6,39 +6,26 @@
 //! guard vets these requests, and `crawl::politeness` decides when they start, as for all requests.
 //! All crawls of the agent use the rules for a day; a longer crawl fetches them again.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::crawl::fetch::trouble::Trouble;
-use crate::crawl::fetch::{CrawlResponse, FetchError, Fetcher};
+use crate::crawl::fetch::Fetcher;
 use crate::crawl::html::site_path::{Site, SitePath};
 use cache::FRESH;
 pub use cache::RobotsCache;
-use file::{LineRange, RobotsFile};
+pub(in crate::crawl) use fetch::RulesError;
+use fetch::fetch;
+use parser::{LineRange, RobotsFile};
 
 mod cache;
-pub(in crate::crawl) mod directives;
-mod file;
+mod fetch;
+pub(in crate::crawl) mod page_directives;
+mod parser;
 #[cfg(test)]
 mod published;
-
-/// Maximum bytes of a robots.txt to read. Everything after them is ignored (RFC 9309, 2.5).
-const MAX_BYTES: usize = 500 * 1024;
-const MAX_REDIRECTS: usize = 5;
-
-/// Why there are no rules.
-pub(in crate::crawl) enum RulesError {
-    /// robots.txt forbids every request, or could not be read; the text is the reason.
-    Forbidden(String),
-    /// The site did not respond; the text is the reason.
-    NoAnswer(Trouble, String),
-    /// The crawl's deadline has passed.
-    OutOfTime,
-}
 
 /// The rules that apply to a crawl with a certain product token.
 pub(in crate::crawl) struct RobotsRules {
@@ -108,62 +95,9 @@ pub(in crate::crawl) async fn rules_of(
     Ok(RobotsRules::of(file, fetcher.token(), at, room))
 }
 
-/// Fetches a site's robots.txt; `None` if it is missing.
-async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, RulesError> {
-    let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
-    for hop in 0..=MAX_REDIRECTS {
-        let answer = match fetcher.get(&url).await {
-            Ok(answer) => answer,
-            Err(FetchError::OutOfTime) => return Err(RulesError::OutOfTime),
-            Err(FetchError::Connect(trouble, reason)) if hop == 0 => {
-                return Err(RulesError::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
-            }
-            Err(error) => return Err(RulesError::Forbidden(format!("{url}: {error}"))),
-        };
-        let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
-        let next = url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
-        answer.discard(|_| ControlFlow::Continue(())).await;
-        match next {
-            Some(next) => url = next,
-            None => break,
-        }
-        // Remove credentials from the URL, or the client would send them to the redirect's target.
-        if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
-            break;
-        }
-    }
-    // If redirects are endless or invalid, the file counts as missing (RFC 9309, 2.3.1.2).
-    Ok(None)
-}
-
-async fn read(answer: CrawlResponse, url: &str) -> Result<Option<Vec<u8>>, RulesError> {
-    let status = answer.status();
-    if status.is_server_error() || status.as_u16() == 429 {
-        return Err(RulesError::Forbidden(format!("{url}: answered {}", status.as_u16())));
-    }
-    if !status.is_success() {
-        answer.discard(|_| ControlFlow::Continue(())).await;
-        return Ok(None);
-    }
-    receive(answer).await.map(Some).map_err(|error| RulesError::Forbidden(format!("{url}: {error}")))
-}
-
-async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
-    let mut text = Vec::new();
-    while let Some(piece) = answer.piece().await? {
-        text.extend_from_slice(&piece);
-        if text.len() > MAX_BYTES {
-            // Drop the last line, which was cut: it could have another meaning than the whole line.
-            let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-            text.truncate(end);
-            break;
-        }
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::fetch::MAX_BYTES;
     use super::*;
     use crate::crawl::html::site_path::tests::path_of;
     use crate::net::user_agent::UserAgent;

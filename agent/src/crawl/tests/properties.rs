@@ -13,9 +13,9 @@ use super::*;
 use crate::crawl::html::links::tests::extract as links;
 use crate::crawl::html::normal_form::{normal_escapes, normal_form};
 use crate::crawl::html::site_path::tests::{path_of, site};
-use crate::crawl::html::sitemap::tests::read as sitemap;
+use crate::crawl::html::sitemap_parser::tests::read as sitemap;
 use crate::crawl::politeness::robots::RobotsRules;
-use crate::crawl::politeness::robots::directives::{forbids_following, header_forbids_following, is_for_us};
+use crate::crawl::politeness::robots::page_directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::testing::deflate;
 
 /// Bytes that often contain markup, escapes or invalid characters.

@@ -12,7 +12,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 
 use super::{literal, mean, median, weighted_mean};
-use crate::probe::stopping::{self, is_stable};
+use crate::probe::enough_samples::{self, is_stable};
 
 pub const SAMPLES: usize = 20;
 /// Maximum error of a good estimate, as a fraction of the distance.
@@ -102,7 +102,7 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
 /// samples are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
-    while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
+    while samples.len() < most && !(early && is_stable(&samples, enough_samples::FEWEST)) {
         samples.push(sample(rng, distance));
     }
     samples

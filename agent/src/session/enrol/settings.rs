@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use landfall_proto::v1::EnrolResponse;
 use toml_edit::{DocumentMut, Item, Value};
 
-use crate::config::{BeaconConfig, Config, ConfigError, CrawlsConfig, OutboxConfig};
+use crate::config::{BeaconConfig, Config, ConfigError, CrawlsConfig, DEFAULT_CAPACITY, OutboxConfig};
 
 use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
 
@@ -129,7 +129,7 @@ fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Conf
         city: response.city.clone(),
         carrier: response.carrier.clone(),
         country: response.country.clone(),
-        capacity: 16,
+        capacity: DEFAULT_CAPACITY,
         contact_url: enrolment.contact_url.clone(),
         bind: None,
         dns: None,

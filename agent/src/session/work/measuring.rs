@@ -6,12 +6,18 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::{MeasureOrder, MeasurementReport};
 use tokio::task::JoinSet;
 
-use super::super::wire::{self, InvalidOrder};
 use super::Work;
 use crate::net::guard::RefusedAddress;
 use crate::probe::ProbeError;
+use crate::session::convert::measurements::{self, InvalidOrder};
 
 const MAX_ORDERS: usize = 2048;
+/// Maximum number of concurrent orders to measure sites. It is large because most of the orders
+/// only wait for the time of their next request.
+pub(super) const SITE_ORDERS: usize = 512;
+/// Maximum number of concurrent orders to measure beacons. It is small because concurrent
+/// measurements disturb each other.
+pub(super) const BEACON_ORDERS: usize = 4;
 
 /// The report on an order, and the address of a beacon if the guard refused it.
 pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
@@ -22,17 +28,17 @@ impl Work {
     pub(in crate::session) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
         let order_id = order.order_id;
         let Some(context) = self.context.clone() else {
-            return Some(wire::failed(order_id, Reason::NoContactUrl, "no contact URL is configured"));
+            return Some(measurements::failed(order_id, Reason::NoContactUrl, "no contact URL is configured"));
         };
         if self.orders.values().any(|held| *held == order_id) {
             return None;
         }
         if self.orders.len() >= MAX_ORDERS {
-            return Some(wire::failed(order_id, Reason::Order, "too many orders at once"));
+            return Some(measurements::failed(order_id, Reason::Order, "too many orders at once"));
         }
-        let (target, order) = match wire::measurement(order) {
+        let (target, order) = match measurements::measurement(order) {
             Ok(order) => order,
-            Err(InvalidOrder(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
+            Err(InvalidOrder(reason)) => return Some(measurements::failed(order_id, Reason::Order, &reason)),
         };
         let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
         let (places, addresses) = (Arc::clone(places), Arc::clone(&self.addresses));
@@ -43,7 +49,7 @@ impl Work {
                 Err(ProbeError::Guard(refused)) if target.is_beacon() => Some(*refused),
                 _ => None,
             };
-            (wire::measured(order_id, &target, result), refused_beacon)
+            (measurements::measured(order_id, &target, result), refused_beacon)
         });
         self.orders.insert(measuring.id(), order_id);
         None
@@ -66,7 +72,11 @@ impl Work {
             Err(error) => {
                 let order_id = self.orders.remove(&error.id())?;
                 tracing::error!(%error, order.id = order_id, "a measurement panicked");
-                Some(wire::failed(order_id, Reason::Order, "the measurement failed because of an error in the agent"))
+                Some(measurements::failed(
+                    order_id,
+                    Reason::Order,
+                    "the measurement failed because of an error in the agent",
+                ))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The recovery times of a run. After the kill of an agent, each of its tasks has a recovery time,
 //! which ends at the next grant of the task. After the kill of a scheduler, there is one recovery
-//! time, which ends at the next grant of any task.
+//! time, which ends at the next grant of any task. Also finds tasks that were granted again too
+//! late.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,6 +9,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::history::{Event, History};
+use super::{EventLog, Rule, Violation};
 
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
@@ -116,4 +118,31 @@ fn p99(mut waits: Vec<i64>) -> Option<f64> {
     waits.sort_unstable();
     let last = waits.len().checked_sub(1)?;
     waits.get((last * 99).div_ceil(100)).map(|wait| *wait as f64 / 1e6)
+}
+
+/// Finds tasks that lost their lease and were not granted again within three session lifetimes.
+pub(super) fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
+    let patience = 3 * history.lifetime_us;
+    let mut violations = Vec::new();
+    for (task, events) in &log.tasks {
+        for (index, event) in events.iter().enumerate() {
+            if event.noun != "lease" || !matches!(event.what.as_str(), "expired" | "released") {
+                continue;
+            }
+            let next = events[index + 1..].iter().find(|next| {
+                next.is("lease", "granted")
+                    || next.is("lease", "completed")
+                    || (next.noun == "task" && matches!(next.what.as_str(), "done" | "failed" | "cancelled"))
+            });
+            let from = event.at_us.max(history.healed_us);
+            let until = next.map_or(history.ended_us, |next| next.at_us);
+            if until.saturating_sub(from) > patience {
+                let waited = until.saturating_sub(from) / 1000;
+                let message =
+                    format!("task {task} waited {waited} ms for a new lease, {} are allowed", patience / 1000);
+                violations.push(Violation { rule: Rule::Orphans, task: Some(*task), message });
+            }
+        }
+    }
+    violations
 }

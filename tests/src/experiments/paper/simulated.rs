@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
-use super::stage::{LabResult, System};
+use super::lab_cells::{LabResult, System};
 use super::{FinishedCell, PlannedCell};
 use crate::evidence::float;
 use crate::experiments::sweep::batch::BatchResult;
-use crate::experiments::sweep::measured::LayoutMeasurements;
+use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use landfall_scheduler::model::Strategy;
 
-use super::fleet::CrawlHistory;
 use super::growth::{BodyArrival, Growth};
+use super::simulated_scheduler::CrawlHistory;
 use super::survey::Survey;
 use crate::evidence::float;
 use crate::world::scenario::Scenario;

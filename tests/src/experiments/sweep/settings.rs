@@ -11,7 +11,8 @@ use landfall_scheduler::simulate::Matrix;
 use serde::{Deserialize, Serialize};
 
 use crate::world::layout::{Layout, PAPER, parse_toml};
-use crate::world::scenario::{Scenario, SiteNode, WebRules};
+use crate::world::scenario::{Scenario, SiteNode};
+use crate::world::web::WebRules;
 
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;

@@ -12,7 +12,7 @@ use landfall_scheduler::strategy::learned::{
     CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
 };
 
-use super::measured::{LayoutMeasurements, agent_id, agent_index};
+use super::layout_measurements::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
 
 /// Constants of the scheduler and the lab: number of confirmers per site, number of samples per

@@ -8,8 +8,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::world::addresses::Lane;
 use crate::world::scenario::{Link, Scenario};
-use crate::world::wan::Lane;
 
 /// The index of the device in the servers' namespace. Agent n's device has the index n + 1.
 pub(super) const CORE: usize = 0;

@@ -20,8 +20,8 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tun_rs::SyncDevice;
 
+use super::delay_and_loss::{DuePacket, Switch, Traffic};
 use super::device::MTU;
-use super::switch::{DuePacket, Switch, Traffic};
 use crate::world::timer::Lateness;
 
 /// Maximum number of packets that the router reads from one device, or delivers, at a time. The

@@ -3,8 +3,8 @@
 
 use landfall_lab::cluster::Cluster;
 use landfall_lab::cluster::process::until;
+use landfall_lab::evidence::batch_record::BatchRecord;
 use landfall_lab::evidence::check::RunKind;
-use landfall_lab::evidence::witness::BatchRecord;
 
 use crate::harness::{ENDED, PATIENCE, await_crawler, beside, small, submit, submit_file, violations};
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use landfall_lab::cluster::Cluster;
+use landfall_lab::evidence::batch_record::BatchRecord;
 use landfall_lab::evidence::check::RunKind;
-use landfall_lab::evidence::truth;
-use landfall_lab::evidence::witness::BatchRecord;
+use landfall_lab::evidence::measurement_accuracy;
 use landfall_lab::world::Grade;
 use landfall_lab::world::layout::SMALL;
 use landfall_lab::world::sites::Access;
@@ -27,7 +27,7 @@ const FEWEST_TUN_PAIRS: usize = 21;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn six_agents_crawl_24_sites_each_exactly_once() {
     let _turn = alone().await;
-    truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
+    measurement_accuracy::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
 /// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
@@ -138,7 +138,7 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sites_on_one_machine_share_measurements() {
     let _turn = alone().await;
-    truth::in_one_run(sites_share_measurements).await.unwrap();
+    measurement_accuracy::in_one_run(sites_share_measurements).await.unwrap();
 }
 
 /// Crawls, but does not assert that measurements are accurate. Returns what is wrong with the
@@ -252,7 +252,7 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     let _turn = alone().await;
     match tun::missing() {
         Some(reason) => eprintln!("skipped: {reason}"),
-        None => truth::in_one_run(measure_and_crawl).await.unwrap(),
+        None => measurement_accuracy::in_one_run(measure_and_crawl).await.unwrap(),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::file::RobotsFile;
+use super::parser::RobotsFile;
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Origin;
 

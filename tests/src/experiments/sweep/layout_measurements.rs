@@ -6,7 +6,7 @@ use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::witness;
+use crate::evidence::batch_record;
 use crate::world::scenario::{AgentNode, Scenario};
 
 /// The seed of the landmarks' election. The first map has this number as its epoch.
@@ -48,12 +48,12 @@ impl LayoutMeasurements {
     /// The measurements of a cluster. `by_rank` contains the names of the cluster's agents, ordered
     /// by their ids. `agents` and `sites` contain names in the order of the scenario.
     pub fn by(
-        record: &witness::BatchRecord,
+        record: &batch_record::BatchRecord,
         by_rank: &[String],
         agents: &[String],
         sites: &[String],
     ) -> anyhow::Result<Self> {
-        let witness::TrustRecord { quarantined, alarm } = &record.trust;
+        let batch_record::TrustRecord { quarantined, alarm } = &record.trust;
         let map = record.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());
         ensure!(map.is_some() || alarm.is_some(), "there is no map");
         let index = |name: &String| agents.iter().position(|known| known == name);
@@ -62,10 +62,10 @@ impl LayoutMeasurements {
         ensure!(order.len() == agents.len(), "{} of {} agents enrolled", order.len(), agents.len());
         let rank = |name: &str| by_rank.iter().position(|known| known == name);
         let believed = |name: &String| !quarantined.contains(name);
-        let millis = |one: &witness::Measurement| {
+        let millis = |one: &batch_record::Measurement| {
             believed(&one.prober).then_some(f64::from(u32::try_from(one.rtt_us?).ok()?) / 1e3)
         };
-        let way = |one: &witness::Measurement| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
+        let way = |one: &batch_record::Measurement| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
         let of_site = |site: &String| {
             let own = record.site_measurements.iter().filter(|one| one.target == *site);
             own.filter_map(|one| Some((rank(&one.prober)?, millis(one)?))).collect()
@@ -131,10 +131,10 @@ mod tests {
     use crate::world::layout::{Layout, SMALL};
 
     /// The record of a cluster whose agents were enrolled in reverse order.
-    fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (witness::BatchRecord, [Vec<String>; 3]) {
+    fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (batch_record::BatchRecord, [Vec<String>; 3]) {
         let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
         let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();
-        let told = |prober: usize, target: &String, millis: f64| witness::Measurement {
+        let told = |prober: usize, target: &String, millis: f64| batch_record::Measurement {
             prober: names[prober].clone(),
             target: target.clone(),
             rtt_us: i64::try_from(std::time::Duration::from_secs_f64(millis / 1e3).as_micros()).ok(),
@@ -150,12 +150,12 @@ mod tests {
             2,
             2,
         );
-        let map = witness::EmbeddingRecord {
+        let map = batch_record::EmbeddingRecord {
             embedding: embedding.unwrap(),
             agents: std::collections::BTreeMap::new(),
             sites: std::collections::BTreeMap::new(),
         };
-        let record = witness::BatchRecord {
+        let record = batch_record::BatchRecord {
             tasks: Vec::new(),
             active_leases: 0,
             wrong_progress: Vec::new(),
@@ -167,7 +167,7 @@ mod tests {
                 .map(|&(from, to, millis)| told(from, &names[to], millis))
                 .collect(),
             embedding: Some(map),
-            trust: witness::TrustRecord::default(),
+            trust: batch_record::TrustRecord::default(),
         };
         let by_rank = names.iter().rev().cloned().collect();
         (record, [by_rank, names, sites])
@@ -206,7 +206,7 @@ mod tests {
 
         doubted.trust.alarm = Some("2 of 3 landmarks are doubted".to_owned());
         assert_eq!(LayoutMeasurements::by(&doubted, &by_rank, &names, &sites).unwrap().epoch, None);
-        let unmapped = witness::BatchRecord { embedding: None, ..record };
+        let unmapped = batch_record::BatchRecord { embedding: None, ..record };
         assert!(
             LayoutMeasurements::by(&unmapped, &by_rank, &names, &sites).is_err(),
             "nobody is doubted, and there is no map"

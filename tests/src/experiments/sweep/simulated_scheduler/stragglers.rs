@@ -8,7 +8,7 @@ use landfall_scheduler::model::{AgentId, Strategy};
 use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::schedule::straggler::{self, UnderWay};
 
-use super::super::measured::{agent_id, agent_index};
+use super::super::layout_measurements::{agent_id, agent_index};
 use super::Fleet;
 
 /// Maximum duration of a crawl.

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Stopwatch, TURN, Walk, unix_ms};
+use super::{TURN, Walk};
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::fetch::{CrawlResponse, FetchError};
 use crate::crawl::frontier::Frontier;
@@ -13,6 +13,7 @@ use crate::crawl::html::links::LinkExtractor;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
+use crate::crawl::stopwatch::{Stopwatch, unix_ms};
 
 /// Maximum bytes of a page that are kept in order to read it later. Larger pages, which are few,
 /// are read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of

@@ -6,11 +6,12 @@ use std::collections::{HashSet, VecDeque};
 use reqwest::Url;
 
 use super::super::fetch::CrawlResponse;
-use super::{MAX_REDIRECTS, Walk, WalkEnd};
+use super::redirects::MAX_REDIRECTS;
+use super::{Walk, WalkEnd};
 use crate::crawl::budget::Budget;
-use crate::crawl::fetch::trouble::Trouble;
+use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::html::site_path::SitePath;
-use crate::crawl::html::sitemap::{Sitemap, SitemapReader};
+use crate::crawl::html::sitemap_parser::{Sitemap, SitemapReader};
 
 /// Maximum number of sitemaps to read per site. If each is full, they list two and a half million
 /// pages.

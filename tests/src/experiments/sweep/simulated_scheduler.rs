@@ -14,7 +14,7 @@ use landfall_scheduler::strategy::load::balance::{self, MovableTask};
 use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
 
-use super::measured::{agent_id, agent_index};
+use super::layout_measurements::{agent_id, agent_index};
 use super::survey::{self, Survey};
 use stragglers::PartialCrawl;
 

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use super::{PeakMemory, shown_mb};
+use super::targets::{PeakMemory, Target, shown_mb};
 use crate::evidence::check::Check;
-use crate::evidence::figures::{Figures, Target};
+use crate::evidence::figures::Figures;
 
 pub(super) struct RunOutcome<'a> {
     pub(super) sites: usize,
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::evidence::figures::Prediction;
-    use crate::evidence::truth::Accuracy;
+    use crate::evidence::measurement_accuracy::Accuracy;
 
     fn verdict(busy: Option<&str>, met: bool, violations: Vec<String>) -> Verdict {
         let figures = Figures {

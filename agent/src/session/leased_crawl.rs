@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use landfall_proto::traces::{Attribute, Span, SpanKey, TraceSender};
 use tokio_util::sync::CancellationToken;
 
-use super::crawler::{Crawler, LeasedCrawl};
+use super::convert::leases;
 use super::event::WorkEvent;
-use super::wire;
+use super::own_or_external::{Crawler, LeasedCrawl};
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
 use crate::disk::outbox::{LeaseKey, OutcomeWriter};
 use crate::metrics::{CrawlResult, Label as _, METRICS};
@@ -28,14 +28,14 @@ impl LeaseCrawl {
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { crawl, crawler, writer, traces } = self;
         let (key, site, began) = (crawl.key, crawl.job.name.clone(), clock::wall());
-        let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| wire::checkpoint(key, snapshot));
+        let at = |snapshot: Option<CrawlSnapshot>| snapshot.map(|snapshot| leases::checkpoint(key, snapshot));
         let end = crawler.crawl(crawl, stop).await;
         METRICS.crawl_ended(result_of(&end));
         if let Some(traces) = traces {
             traces.send(span(key, site, began, &end));
         }
         Some(match end {
-            CrawlEnd::Outcome(outcome) => match writer.keep(wire::outcome(key, outcome), &closing).await {
+            CrawlEnd::Outcome(outcome) => match writer.keep(leases::outcome(key, outcome), &closing).await {
                 Some(report) => {
                     crawler.forget(key).await;
                     WorkEvent::Outcome(report)

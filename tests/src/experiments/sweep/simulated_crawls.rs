@@ -17,8 +17,8 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::batch::{Batch, BatchResult};
-use super::fleet::{CrawlStats, Fleet};
 use super::growth::BodyArrival;
+use super::simulated_scheduler::{CrawlStats, Fleet};
 use crate::evidence::float;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
@@ -341,11 +341,11 @@ impl Run<'_> {
 pub(super) mod tests {
     use landfall_scheduler::strategy::Candidate;
 
-    use super::super::measured::agent_id;
+    use super::super::layout_measurements::agent_id;
     use super::super::survey::Survey;
     use super::*;
-    use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
-    use crate::world::web::SiteRequest;
+    use crate::world::scenario::{AgentNode, Link, SiteNode};
+    use crate::world::web::{SiteRequest, WebRules};
 
     /// A scenario whose agents have access links of 2 MB/s. `rtt_ms[agent]` is the agent's round
     /// trip to every site.

@@ -7,11 +7,11 @@ use landfall_proto::v1::CrawlCheckpoint;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::wire;
+use super::convert::leases;
 use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlStorage, ExternalCrawl, ExternalCrawler, Job};
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::LeaseKey;
-use crate::net::context::RequestContext;
+use crate::net::request_context::RequestContext;
 use crate::warc::Store;
 
 /// The crawl of a lease.
@@ -75,7 +75,7 @@ impl OwnCrawler {
         let on_snapshot = Box::new(move |snapshot| {
             // Errors are ignored. If the channel is full, a later checkpoint replaces this one; if
             // it is closed, no checkpoint is needed.
-            let _taken = checkpoints.try_send(wire::checkpoint(key, snapshot));
+            let _taken = checkpoints.try_send(leases::checkpoint(key, snapshot));
         });
         let store = self.store.as_ref().filter(|_| stores_pages);
         let storage = CrawlStorage {

@@ -208,8 +208,8 @@ fn count(counter: &AtomicU64) {
 mod tests {
     use super::super::paths::CORE;
     use super::*;
+    use crate::world::addresses::Lane;
     use crate::world::layout::{Layout, SMALL};
-    use crate::world::wan::Lane;
 
     struct TestSwitch {
         switch: Switch,

@@ -7,19 +7,8 @@
 //! queue fits is known only when the checkpoint is made, because the queue's paths are compressed
 //! then. So the newest moment is recorded for each of several maximum queue sizes (size classes).
 
-use super::known::{FINGERPRINT, MAX_BEYOND};
+use super::checkpoint_limits::{MAX_QUEUED, MOST_BEYOND_SENT, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
-
-/// Maximum bytes of the paths in the largest size class. Paths usually compress to a tenth.
-pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
-/// could take much memory. Each path takes about 50 bytes of memory. An empty path takes only two
-/// bytes in the checkpoint, and many such paths compress to a thousandth of that size. Real queues
-/// hardly ever reach the limit: a checkpoint with so many paths has room for only one and a half
-/// bytes per path, and real paths need more.
-pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints in a checkpoint. So many fingerprints would fill it completely.
-pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
 /// The number of size classes of queues. Each class permits half as many bytes as the previous one.
 /// The last class is the empty queue.
@@ -27,8 +16,6 @@ pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
 /// After this many queued paths, the position in the log is recorded again.
 const MARK_EVERY: u64 = 4096;
-/// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
-const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
 /// A moment of a crawl between two frames of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,7 +75,7 @@ impl LogPoints {
             self.visited += 1;
             self.bytes = self.bytes.saturating_sub(visited);
         }
-        if self.beyond.len() < MOST_BEYOND {
+        if self.beyond.len() < MOST_BEYOND_SENT {
             self.beyond.extend(&frame.beyond);
         } else {
             self.more_beyond |= !frame.beyond.is_empty();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::http::{Connection, Endpoint};
 use super::{Observation, Observer, Phases, ProbeError, RequestPacer, Target};
-use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 
 /// Maximum number of hops from the submitted name to the final origin. A longer chain counts as a
 /// loop.

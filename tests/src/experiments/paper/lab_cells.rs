@@ -14,14 +14,15 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, ClusterDatabase, ClusterOptions};
+use crate::evidence::batch_record;
 use crate::evidence::float;
 use crate::evidence::machine::CpuTime;
-use crate::evidence::witness;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
-use crate::experiments::sweep::measured::LayoutMeasurements;
+use crate::experiments::sweep::layout_measurements::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LandmarkPlace, LayoutData, Point, Settings};
+use crate::world::World;
 use crate::world::scenario::AgentNode;
-use crate::world::{World, too_busy};
+use crate::world::void::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
@@ -155,8 +156,9 @@ impl<'a> SurveyedCluster<'a> {
             cluster.operate(&["agents", "resume", name]).await?;
         }
         cluster.freeze().await?;
-        let read = cluster
-            .read_frozen(async |pool| Ok((witness::batch_record(pool, SURVEY).await?, witness::agents(pool).await?)));
+        let read = cluster.read_frozen(async |pool| {
+            Ok((batch_record::batch_record(pool, SURVEY).await?, batch_record::agents(pool).await?))
+        });
         let (record, by_rank) = read.await?;
         if let Some(alarm) = &record.trust.alarm {
             eprintln!("{alarm}; so every strategy draws agents at random");
@@ -191,16 +193,16 @@ impl<'a> SurveyedCluster<'a> {
                      where b.name = 'paper' and t.state in ('done', 'failed')";
         cluster.await_count("every site to be crawled", ended, self.settings.sites, PATIENCE).await?;
         let idle = CpuTime::now().zip(busy_from).map_or(1.0, |(now, from)| now.idle_since(from));
-        let since = witness::since_first_grant(&cluster.pool, BATCH).await?;
+        let since = batch_record::since_first_grant(&cluster.pool, BATCH).await?;
         let first = Instant::now().checked_sub(since).context("the first lease is older than the machine")?;
-        let crawled = witness::crawls(&cluster.pool, BATCH).await?;
+        let crawled = batch_record::crawls(&cluster.pool, BATCH).await?;
         ensure!(
             crawled.len() == self.settings.sites,
             "{} of {} sites were crawled",
             crawled.len(),
             self.settings.sites
         );
-        let makespan_s = witness::span(&cluster.pool, BATCH).await?;
+        let makespan_s = batch_record::span(&cluster.pool, BATCH).await?;
         let world = &cluster.world;
         let void = not_whole(&crawled).or_else(|| world.too_late()).or_else(|| too_busy(idle));
         let machine = MachineFigures { idle, ..machine(world, &crawled, first, makespan_s) };
@@ -212,7 +214,7 @@ impl<'a> SurveyedCluster<'a> {
             void,
             machine,
             measurements: self.measurements.clone().context("nothing was surveyed")?,
-            first_task: witness::first_task(&cluster.pool, BATCH).await?,
+            first_task: batch_record::first_task(&cluster.pool, BATCH).await?,
         })
     }
 
@@ -243,7 +245,7 @@ fn by_hand<'a>(landmarks: &[LandmarkPlace], agents: &'a [AgentNode]) -> anyhow::
     landmarks.iter().map(agent).collect()
 }
 
-fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {
+fn per_agent(crawled: &[batch_record::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {
     let count = |agent: &AgentNode| crawled.iter().filter(|crawl| crawl.crawler == agent.name).count();
     let mut counts: Vec<usize> = agents.iter().map(count).collect();
     counts.sort_unstable_by(|one, other| other.cmp(one));
@@ -251,7 +253,7 @@ fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize
 }
 
 /// A description of incomplete crawls; `None` if all crawls are complete.
-fn not_whole(crawled: &[witness::TimedCrawl]) -> Option<String> {
+fn not_whole(crawled: &[batch_record::TimedCrawl]) -> Option<String> {
     let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
     let first = odd().next()?;
     Some(format!("{} sites were not crawled whole; {}: {} {}", odd().count(), first.site, first.kind, first.message))
@@ -264,7 +266,7 @@ fn arrived(world: &World, first: Instant) -> Vec<BodyArrival> {
 }
 
 /// The load, and the delays between events at the scheduler, the agents and the sites.
-fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
+fn machine(world: &World, crawled: &[batch_record::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
     let entries = world.log.entries();
     let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
     let sites = world.scenario().sites.len();

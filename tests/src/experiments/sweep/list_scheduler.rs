@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use super::batch::Batch;
-use super::crawls::alone;
+use super::simulated_crawls::alone;
 
 /// Number of simulated crawls per mean. There are several, because packet losses are random.
 const PLAYS: u32 = 3;
@@ -51,7 +51,7 @@ pub fn list_schedule(batch: &Batch<'_>) -> ListSchedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::crawls::tests::{asked, batch, ms, scenario, survey};
+    use super::super::simulated_crawls::tests::{asked, batch, ms, scenario, survey};
     use super::*;
 
     #[test]

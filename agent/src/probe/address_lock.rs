@@ -18,10 +18,10 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
 use super::{
-    HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, measure_paced, sample_settled, settle,
+    HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, measure_paced, origin_search, sample_settled,
 };
-use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
+use crate::net::request_context::RequestContext;
 
 /// Maximum time for which an order waits for the lock of its address. If the address has few sites,
 /// the order usually gets the lock in time. If the address has many sites, waiting orders are
@@ -116,7 +116,7 @@ impl Addresses {
             let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
             return Ok(self.measured(key, probed, advice));
         }
-        let found = settle::find(context, target, order.timeout, pacer, &mut |_| {}).await?;
+        let found = origin_search::find(context, target, order.timeout, pacer, &mut |_| {}).await?;
         let (origin, settled_at) = (found.endpoint.origin.clone(), found.endpoint.address());
         let _turn = if settled_at == address {
             lock
@@ -187,7 +187,7 @@ fn shared(
     age: Duration,
     origin: &Origin,
     address: IpAddr,
-    found: Option<&settle::SettledEndpoint<'_>>,
+    found: Option<&origin_search::SettledEndpoint<'_>>,
 ) -> OrderOutcome {
     let from = other.origin.unwrap_or_else(|| origin.clone());
     let phases = found.map(|found| found.phases).unwrap_or_default();

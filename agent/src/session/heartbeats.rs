@@ -1,0 +1,89 @@
+//! The rhythm of heartbeats, and the deadline that each acknowledged heartbeat renews.
+
+use std::time::Duration;
+
+use landfall_proto::v1::Welcome;
+use landfall_proto::v1::session_request::Message as Up;
+use rand::{Rng, RngExt};
+use tokio::time::Instant;
+
+use super::ActiveSession;
+use super::convert::duration;
+use super::work::Work;
+use crate::session::clock::BootTime;
+
+/// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
+const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
+/// Maximum random deviation of the heartbeat interval, up or down, as a fraction of the interval.
+const JITTER: f64 = 0.2;
+/// Minimum interval between heartbeats. A smaller value from the scheduler is raised to this value.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum lifetime of a lease, whatever the scheduler sets. It limits how long a disconnected
+/// agent continues to crawl.
+const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
+
+/// The mean heartbeat interval, and the lifetime of leases after a heartbeat. The welcome's values
+/// are clamped, so that several heartbeats fit into a lifetime, and neither value exceeds the
+/// clock's range.
+pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
+    let given = |wire, otherwise| duration(wire).filter(|given| !given.is_zero()).unwrap_or(otherwise);
+    let life = given(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
+    let interval = given(welcome.heartbeat_interval, life / 3).clamp(SHORTEST_INTERVAL, life / 2);
+    (interval, life)
+}
+
+impl ActiveSession {
+    pub(super) fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
+        work.check_disk();
+        self.heartbeat(work);
+        self.next_beat = Instant::now() + jittered(self.interval, rng);
+    }
+
+    pub(super) fn heartbeat(&mut self, work: &Work) {
+        self.sequence += 1;
+        self.sent.push_back((self.sequence, BootTime::now()));
+        if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
+            self.sent.pop_front();
+        }
+        // The heartbeat overtakes all queued messages, so that leases are renewed in time.
+        self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
+    }
+
+    /// Renews the deadline, counted from the time at which the acknowledged heartbeat was sent.
+    pub(super) fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
+        while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
+            self.sent.pop_front();
+            if number == sequence {
+                work.deadline.renew(sent.after(self.life));
+            }
+        }
+    }
+}
+
+pub(super) fn jittered(interval: Duration, rng: &mut impl Rng) -> Duration {
+    interval.mul_f64(rng.random_range(1.0 - JITTER..=1.0 + JITTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_heartbeats_fit_into_a_lease_for_any_welcome() {
+        let given = |interval: i64, life: i64| {
+            let duration = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+            rhythm(&Welcome {
+                heartbeat_interval: duration(interval),
+                lease_life: duration(life),
+                ..Welcome::default()
+            })
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(given(10, 30), (seconds(10), seconds(30)));
+        assert_eq!(given(31_536_000, 30), (seconds(15), seconds(30)), "a life is never prolonged to the interval");
+        assert_eq!(given(0, 0), (seconds(10), seconds(30)));
+        assert_eq!(given(-5, -5), (seconds(10), seconds(30)));
+        assert_eq!(given(i64::MAX, i64::MAX), (LONGEST_LIFE / 2, LONGEST_LIFE));
+        assert_eq!(rhythm(&Welcome::default()), (seconds(10), seconds(30)));
+    }
+}
