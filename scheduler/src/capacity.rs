@@ -22,7 +22,7 @@ use crate::strategy::Speed;
 mod sites;
 mod suggest;
 
-pub use sites::Sites;
+pub use sites::{MOST_SITES, Sites};
 pub use suggest::{Suggestions, suggest};
 
 /// Number of sites per part: high enough for a low overhead, and low enough that all threads end at

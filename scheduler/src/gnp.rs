@@ -47,7 +47,8 @@ pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation
 pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
 pub use elect::held_out::elect_held_out;
 pub use elect::replace::replace_landmark;
-pub use elect::{ElectError, ElectedLandmark, Nominee, elect};
+pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nominee, elect};
+pub use fit::rejection::{RejectedFit, check as check_fit};
 pub use fit::{FitError, fit, fit_with};
 pub use geo::{Direction, Position, PositionError, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};

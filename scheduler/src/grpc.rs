@@ -30,24 +30,20 @@ use operator::Desks;
 
 mod agent_session;
 pub(crate) mod auth;
+pub(crate) mod capacity_plan;
+mod errors;
 mod first_bytes;
 mod gate;
-pub mod incoming;
 pub(crate) mod landmark_choice;
 pub(crate) mod operator;
-pub(crate) mod plan;
-mod status;
+pub mod tls_handshakes;
 pub(crate) mod wrong_tokens;
 
-/// Maximum size in bytes of a message from an agent. A crawl's checkpoint takes up to 1 MiB, an
-/// outcome with a thousand hosts takes less than 300 KiB, a registration with ten thousand held
-/// leases takes less than 256 KiB, and any other message takes less than 4 KiB.
-const MAX_AGENT_MESSAGE: usize = 2 << 20;
 /// A connection is considered dead if it gives no answer for the interval plus the time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that a shutdown waits for streams to end.
-const DRAIN: Duration = Duration::from_secs(5);
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// The services whose state the health service reports separately.
 const SERVICES: [&str; 7] = [
@@ -83,7 +79,7 @@ pub async fn serve(
         sessions.clone(),
         shutdown.child_token(),
     ))
-    .max_decoding_message_size(MAX_AGENT_MESSAGE);
+    .max_decoding_message_size(agent_session::MAX_AGENT_MESSAGE);
     let (health, health_service) = tonic_health::server::health_reporter();
     for service in SERVICES {
         health.set_service_status(service, ServingStatus::Serving).await;
@@ -114,21 +110,21 @@ pub async fn serve(
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
         Some(tls) => {
-            let shaken = incoming::over_tls(incoming, tls).map_ok(FirstBytes::of);
+            let shaken = tls_handshakes::over_tls(incoming, tls).map_ok(FirstBytes::of);
             served.serve_with_incoming_shutdown(shaken, stopped).boxed()
         }
         None => served.serve_with_incoming_shutdown(incoming.map_ok(FirstBytes::of), stopped).boxed(),
     };
     let drained = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(DRAIN).await;
+        tokio::time::sleep(SHUTDOWN_WAIT).await;
     };
     tokio::select! {
         served = served => served.context("serve gRPC")?,
         () = drained => tracing::warn!("some streams did not end in time"),
     }
     sessions.close();
-    if tokio::time::timeout(DRAIN, sessions.wait()).await.is_err() {
+    if tokio::time::timeout(SHUTDOWN_WAIT, sessions.wait()).await.is_err() {
         tracing::warn!("some sessions did not end in time");
     }
     Ok(())

@@ -9,6 +9,7 @@ pub use cause::{
     ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Stage, Unmeasured,
     UnmeasuredCause, UnmetCause, WaitCause,
 };
+pub use outcome::{Blocker, Budget, CrawlEnding, OutcomeKind};
 pub use policy::{CrawlPolicy, MAX_HOSTS, OutOfBounds, PolicyDifference, PolicyRequest};
 pub use reason::ReasonKind;
 pub use report_group::ReportGroup;
@@ -50,6 +51,7 @@ pub(crate) mod contact;
 pub(crate) mod duration;
 pub(crate) mod naming;
 pub(crate) mod nearest;
+mod outcome;
 pub(crate) mod parallel;
 mod policy;
 mod reason;

@@ -12,8 +12,11 @@ mod lengths;
 mod remaining;
 
 pub use lengths::BegunCrawl;
-pub use remaining::{Estimate, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
+pub use remaining::{Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
+/// The time over which a batch's present crawl rate is averaged. Within this time even a fleet of a
+/// few agents ends several crawls.
+pub const RATE_WINDOW: Duration = Duration::from_secs(300);
 /// Maximum remaining time reported. Longer times make no difference to an operator's plans.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub const BYTES_PER_MEGABYTE: f64 = 1e6;

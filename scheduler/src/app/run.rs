@@ -21,7 +21,8 @@ use crate::jobs::fit::{Fit, lost_landmarks, trust};
 use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
 use crate::jobs::measure::Measure;
-use crate::jobs::{Period, prune, reap, recrawl, run_periodic, totals, traces};
+use crate::jobs::period::{Period, run_periodic};
+use crate::jobs::{prune, reap, recrawl, totals, traces};
 use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
@@ -158,7 +159,7 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
         // Each fit of the map also reviews the trust in agents, so this period matters only while
         // no fit is made.
-        Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
+        Job::Timed("trust", Role::Fit), relaxed(60_000), identity, trust::run_once;
     }
 }
 

@@ -8,6 +8,10 @@ use crate::gnp::is_coordinate;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::strategy::Work;
 
+/// Maximum number of sites that a plan reads. With eight dimensions they need about a gigabyte of
+/// memory (110 MB per million sites).
+pub const MOST_SITES: u64 = 10_000_000;
+
 /// The sites of one embedding, with coordinates and sizes.
 #[derive(Debug, Clone)]
 pub struct Sites {

@@ -27,6 +27,11 @@ use crate::model::stats::count;
 
 use super::{Mesh, millis};
 
+/// A fixed seed, so that the same measurements always give the same landmarks.
+pub const ELECTION_SEED: u64 = 1;
+/// Minimum number of landmarks to elect. With only two, a host's position and its mirror image
+/// would fit equally well.
+pub const FEWEST_ELECTED: u32 = 3;
 /// In fleets of at least this size, a landmark must have been measured by at least [`REACHED_BY`]
 /// other agents.
 const LARGE_FLEET: usize = 10;

@@ -29,6 +29,7 @@ use super::simplex::{SimplexError, StopRule};
 use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 
 pub(super) mod mds;
+pub(super) mod rejection;
 mod starts;
 
 /// Number of sweeps from every start; a sweep moves every agent once. After these sweeps, only the

@@ -34,6 +34,7 @@ use size::{ReportBias, TypicalSize};
 mod claim;
 mod collusion;
 mod evidence;
+pub mod release;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -60,7 +61,6 @@ const MOST_SITES: usize = 40;
 /// Maximum number of fits of the map in one judgement. After each fit, one more agent may be set
 /// aside.
 const MOST_FITS: usize = 6;
-
 /// The epoch of maps that are fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
 /// The seed of fits for a judgement. It is fixed, so that equal evidence gives equal judgements.

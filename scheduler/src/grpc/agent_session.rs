@@ -17,10 +17,11 @@ use tonic::{Request, Response, Status, Streaming};
 pub(super) mod convert;
 mod crawls;
 mod group_commit;
+mod heartbeats;
 mod outcomes;
 mod stream;
 
-use stream::{OutcomeCommits, Session};
+use stream::{OUTBOUND_MESSAGES, OutcomeCommits, Session};
 
 use crate::Scheduler;
 use crate::grpc::auth;
@@ -31,13 +32,10 @@ use crate::store::agents::{self, CredentialHolder, enrolments, sessions};
 use crate::store::measurements::reach::{self, ReachFilter};
 use crate::store::{self, embeddings};
 
-/// Maximum number of messages that wait in memory for an agent. If the agent reads so slowly that
-/// more would wait, its session ends.
-const OUTBOUND_MESSAGES: usize = 256;
-
-/// Time during which an agent gets no leases after it returned a lease because it had no room or
-/// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
+/// Maximum size in bytes of a message from an agent. A crawl's checkpoint takes up to 1 MiB, an
+/// outcome with a thousand hosts takes less than 300 KiB, a registration with ten thousand held
+/// leases takes less than 256 KiB, and any other message takes less than 4 KiB.
+pub(super) const MAX_AGENT_MESSAGE: usize = 2 << 20;
 /// Maximum time from the connection to the agent's registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -193,35 +191,5 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
     match first.and_then(|request| request.message) {
         Some(v1::session_request::Message::Register(register)) => Ok(register),
         _ => Err(Status::invalid_argument("the first message must be `register`")),
-    }
-}
-
-/// Maximum number of heartbeats that an agent can have sent since its session was opened. An agent
-/// varies its interval by up to a fifth. The maximum is twice the regular number plus four, which
-/// leaves room for this variation and for the errors of clocks.
-fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
-    let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
-    u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_agent_that_keeps_its_interval_is_never_from_the_future() {
-        let interval = Duration::from_secs(10);
-        // The fastest possible agent sends every heartbeat a fifth of the interval early.
-        for sequence in 1..10_000 {
-            let elapsed = interval.mul_f64(0.8) * sequence;
-            assert!(u64::from(sequence) <= most_heartbeats(elapsed, interval), "{sequence}");
-        }
-        assert_eq!(most_heartbeats(Duration::ZERO, interval), 4);
-        assert_eq!(most_heartbeats(Duration::from_secs(3600), interval), 724);
-        assert_eq!(
-            most_heartbeats(Duration::from_secs(1), Duration::ZERO),
-            2_000_000_004,
-            "no interval is no division by it"
-        );
     }
 }

@@ -8,7 +8,7 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::Service;
 
-use super::{auth, status};
+use super::{auth, errors};
 use crate::Scheduler;
 
 /// The gate, with the server to which it passes requests.
@@ -58,7 +58,7 @@ where
                 }
             };
             let answered = wakes.database.while_it_answers(answering).await;
-            answered.unwrap_or_else(|| Ok(status::away().into_http()))
+            answered.unwrap_or_else(|| Ok(errors::away().into_http()))
         })
     }
 }

@@ -1,28 +1,21 @@
 //! Chooses landmarks: an operator names them, or an election chooses them by the measured round
-//! trips between agents. An elected landmark that stays disconnected is replaced.
+//! trips between agents.
 //!
 //! Invariant: the landmarks and the embedding's requested dimensions change together, in the
 //! caller's transaction, and never contradict each other. No call waits for measurements: an
 //! election is refused until the agents have measured each other.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
+use crate::gnp::{self, ELECTION_SEED, ElectError, Explanation, FEWEST_ELECTED, Mesh, Nominee};
 use crate::model::AgentId;
-use crate::store::agents::{self, Agent};
+use crate::store::agents;
 use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::measurements;
 use crate::store::measurements::reach::{self, ReachFailure, UnreachedAgent};
 use crate::store::settings;
-
-/// A fixed seed, so that the same measurements always give the same landmarks.
-const ELECTION_SEED: u64 = 1;
-/// Minimum number of landmarks to elect. With only two, a host's position and its mirror image
-/// would fit equally well.
-const FEWEST_ELECTED: u32 = 3;
 
 /// Why landmarks were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +105,7 @@ pub async fn elect(
         .await?
         .into_iter()
         .filter(|agent| agent.connected && agent.beacon_url.is_some())
-        .map(nominee)
+        .map(Nominee::from)
         .collect();
     if nominees.len() < wanted {
         return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
@@ -152,58 +145,13 @@ pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, Choi
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
     let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
-    let fleet: Vec<Nominee> =
-        agents.into_iter().filter(|agent| agent.connected || landmarks.contains(&agent.id)).map(nominee).collect();
+    let fleet: Vec<Nominee> = agents
+        .into_iter()
+        .filter(|agent| agent.connected || landmarks.contains(&agent.id))
+        .map(Nominee::from)
+        .collect();
     let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
     Ok(ExplainedLandmarks { explanation, names, unreached: reach::unreached(conn).await? })
-}
-
-/// The replacement of a lost landmark.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replacement {
-    pub lost: String,
-    /// Time since the lost landmark disconnected.
-    pub away_for: Duration,
-    /// The agent that replaces the landmark; `None` if no agent can replace it.
-    pub elected: Option<String>,
-}
-
-/// Replaces an elected landmark by a newly elected agent if the landmark has been disconnected for
-/// at least `after`. If several landmarks are lost, replaces only the one that has been
-/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers run this at once,
-/// only the first replaces the landmark; the second then finds that this landmark is no longer
-/// lost.
-pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
-    // Usually no landmark is lost, and then this check avoids the lock.
-    if landmarks::longest_lost(conn, after).await?.is_none() {
-        return Ok(None);
-    }
-    settings::lock(conn).await?;
-    let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
-    let agents = agents::list(conn).await?;
-    let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-    let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
-    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !present.contains(&agent.id);
-    let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
-    let fleet: Vec<Nominee> = agents
-        .iter()
-        .filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id))
-        .cloned()
-        .map(nominee)
-        .collect();
-    let elected = gnp::replace_landmark(&mesh(conn).await?, &fleet, &kept, &candidates, ELECTION_SEED);
-    let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
-    if let Some(elected) = &elected {
-        let minutes = lost.away_for.as_secs() / 60;
-        let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
-        landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
-    }
-    let elected = elected.and_then(|elected| name(elected.agent));
-    Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))
-}
-
-fn nominee(agent: Agent) -> Nominee {
-    Nominee { agent: agent.id, city: agent.city, carrier: agent.carrier }
 }
 
 async fn mesh(conn: &mut PgConnection) -> Result<Mesh, ChoiceError> {

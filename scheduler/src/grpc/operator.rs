@@ -5,17 +5,19 @@ use tokio_util::sync::CancellationToken;
 use super::Identity;
 use crate::Scheduler;
 
+pub(super) mod batch_removal;
+mod batch_watch;
 pub(super) mod convert;
 pub(super) mod embeddings;
-pub(crate) mod estimates;
 pub(super) mod events;
 pub(super) mod fleet;
 pub(super) mod named;
 mod paging;
-pub(super) mod removal;
+pub(crate) mod remaining_time;
 pub(super) mod reports;
 pub(super) mod sites;
 pub(super) mod status;
+mod submissions;
 #[cfg(test)]
 pub(super) mod tests;
 

@@ -6,6 +6,8 @@
 //! beacons. A fit is discarded if another embedding was stored since the fit began.
 
 pub(super) mod due;
+pub(super) mod fittable_landmarks;
+mod kept_embeddings;
 pub mod lost_landmarks;
 pub mod trust;
 
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
 
-use crate::gnp::{self, Embedding, FitError, Mesh, PlainSwitches, Quality};
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, PlainSwitches, Quality};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
 use crate::store::measurements::reach::{self, ReachFailure};
@@ -24,8 +26,9 @@ use crate::store::settings;
 use crate::strategy::explain;
 
 use super::leadership::Leader;
-use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+use super::measure::probers::Fleet;
 use crate::jobs::fit::due::Drift;
+use crate::jobs::fit::fittable_landmarks::Ground;
 
 /// Maximum time that a fit waits for missing measurements of landmarks' beacons. Within this time a
 /// lost measurement order expires and is sent again. So a fit leaves out only agents that
@@ -34,11 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Minimum time between two judgements of the drift: how much worse the map fits newer round trips
 /// than those from which it was made. A judgement reads the whole mesh.
 const JUDGED_EVERY: Duration = Duration::from_secs(60);
-/// Number of newest embeddings that are always kept. An older embedding is kept only while a site
-/// with an open task is placed in it.
-const KEPT: i64 = 5;
-/// Maximum number of placements deleted in one pass, which takes well under a second.
-const FORGOTTEN_PER_PASS: i64 = 5_000;
 
 #[derive(Debug)]
 pub struct Fit {
@@ -66,7 +64,7 @@ impl Fit {
     }
 
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        self.prune().await?;
+        kept_embeddings::prune(&self.scheduler).await?;
         let mut tx = self.scheduler.begin().await?;
         let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
@@ -149,10 +147,10 @@ impl Fit {
                 return Err(error).context("fit the landmarks");
             }
         };
-        if let Err(untrusted) = trust::check(&solved.embedding, last_good) {
+        if let Err(untrusted) = gnp::check_fit(&solved.embedding, last_good) {
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(fitted_on);
             refuse(self.scheduler.begin().await?, &untrusted.to_string()).await?;
-            return Err(untrusted);
+            return Err(untrusted.into());
         }
         let mut tx = self.scheduler.begin().await?;
         let fitted = solved.fitted(as_of);
@@ -172,17 +170,6 @@ impl Fit {
                 "a new embedding is in use"
             );
             self.scheduler.wakes.locate.notify_one();
-        }
-        Ok(())
-    }
-
-    /// Deletes placements and embeddings that no site needs any more.
-    async fn prune(&self) -> anyhow::Result<()> {
-        let mut tx = self.scheduler.begin().await?;
-        let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
-        tx.commit().await.context("commit what was forgotten")?;
-        if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
-            self.scheduler.wakes.fit.notify_one();
         }
         Ok(())
     }
@@ -293,7 +280,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::AgentId;
     use crate::store::schedulers::terms::Role;
 
@@ -407,35 +394,6 @@ mod tests {
         assert!(second.epoch() > first.epoch());
         assert_eq!(embeddings::fit_request(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
         assert_eq!(pass(&trial).await.expect("still there"), second, "asked once, fitted once");
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
-        let trial = Trial::new(pool, 4).await;
-        trial.mesh(&trial.agents).await;
-        pass(&trial).await.expect("an embedding");
-        let (_, waiting) = trial.task("waits.cn").await;
-        let (done, _) = trial.task("done.cn").await;
-        trial.execute_for("update tasks set state = 'cancelled' where id = $1", done.get()).await;
-        trial
-            .execute(
-                "insert into site_placements (site_id, epoch, coordinate, fit_error)
-                 select sites.id, epoch, array[1, 1, 1, 0], 0 from sites, embeddings",
-            )
-            .await;
-        for _ in 0..KEPT + 3 {
-            embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
-            pass(&trial).await.expect("an embedding");
-        }
-        pass(&trial).await.expect("an embedding");
-        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT + 1, "one site waits in the first");
-        assert_eq!(trial.count("select site_id from site_placements").await, waiting.get());
-        assert_eq!(trial.count("select count(*) from embedding_history").await, KEPT + 4);
-
-        trial.execute("update tasks set state = 'cancelled'").await;
-        pass(&trial).await.expect("an embedding");
-        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT);
-        assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, KEPT);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

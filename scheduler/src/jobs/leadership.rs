@@ -247,7 +247,7 @@ impl HeldTerms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
 
     const OVERDUE: &str = "update sessions set expires_at = now() - interval '1 second'";
     const SILENCE: &str = "update schedulers set expires_at = now() - interval '1 second'";

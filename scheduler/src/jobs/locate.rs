@@ -5,25 +5,26 @@
 //! reason. If a site has too few measurements, or the fleet has no map, its tasks become located,
 //! but the site gets no placement. The wait for an embedding has a time limit.
 
-pub(super) mod judge;
 pub mod refined;
+pub(super) mod verdicts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::{Embedding, Locator, Position, Solver};
+use crate::gnp::{Embedding, FEWEST_LANDMARKS, Locator, Position, Solver};
 use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
 use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
 use crate::store::measurements;
-use crate::store::sites::positions;
-use crate::store::sites::verdicts::{self, SuspectedSite};
-use crate::store::tasks::{self, MeasuredSite, waits};
+use crate::store::sites::verdicts::SuspectedSite;
+use crate::store::sites::{positions, verdicts as stored_verdicts};
+use crate::store::tasks::{self, MeasuredSite, wait_causes};
 
+use super::fit::fittable_landmarks::Ground;
 use super::leadership::Leader;
-use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
-use crate::jobs::locate::judge::Judge;
+use super::measure::probers::Fleet;
+use crate::jobs::locate::verdicts::Judge;
 
 const SITES_PER_PASS: i64 = 500;
 /// Maximum time that a site waits for an embedding that will soon be ready. It is long enough to
@@ -57,7 +58,7 @@ impl Locate {
         let max_age = self.scheduler.config.measure.site_max_age;
         let heard = tasks::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
         if heard.is_empty() {
-            waits::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
+            wait_causes::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
             return tx.commit().await.context("end reading");
         }
         let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
@@ -101,9 +102,9 @@ impl Locate {
         };
         let mut tx = self.scheduler.begin().await?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
-        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+        stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
-        waits::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
+        wait_causes::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)
     }
@@ -154,7 +155,7 @@ impl Locate {
         let mut tx = self.scheduler.begin().await?;
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
-        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+        stored_verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         // Deletes the outdated placements that cannot be renewed. Otherwise every pass would find
         // them again.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
@@ -214,7 +215,7 @@ mod tests {
     use crate::app::geoip::tests as geoip;
     use crate::config::Config;
     use crate::gnp::Tier;
-    use crate::jobs::trial::{Agent, Trial, took};
+    use crate::jobs::fixtures::{Agent, Trial, took};
     use crate::store::measurements::orders::OrderTarget;
     use crate::store::schedulers::terms::Role;
     use crate::store::sites::positions::Source;

@@ -5,21 +5,20 @@
 //! So all probers together send at most one probe per interval to each site and each address. The
 //! address of a new site is unknown, so its first order only asks for the address.
 
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::sync::Mutex;
 
 use crate::config::MeasureConfig;
-use crate::model::{AgentId, SiteId, Stage};
-use crate::store::measurements::of_sites;
-use crate::store::measurements::orders::{self, AvailableProber, DueSite, MeshOrders, MeshPlan};
+use crate::model::{AgentId, Stage};
+use crate::store::measurements::orders::{self, MeshOrders, MeshPlan};
+use crate::store::measurements::sharing;
 use crate::store::sites::origin;
-use crate::store::tasks::{self, waits};
+use crate::store::tasks::{self, wait_causes};
 
 use super::leadership::Leader;
-use crate::jobs::measure::fleet::{Fleet, FleetVersion};
+use crate::jobs::measure::probers::{Fleet, FleetVersion, spread};
 
 /// Maximum number of tasks that one pass moves to the state measuring, and of sites that one pass
 /// gives to probers.
@@ -67,7 +66,9 @@ impl Measure {
         let mut tx = scheduler.begin().await?;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let probers = fleet.probers();
-        waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
+        wait_causes::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied())
+            .await
+            .context("say why tasks wait")?;
         tx.commit().await.context("commit why tasks wait")?;
         let mut woken = self.order_mesh(&fleet).await?;
         if let Ok(probers) = probers {
@@ -108,7 +109,7 @@ async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
     let wakes = &scheduler.wakes;
     let mut tx = scheduler.begin().await?;
     let given_up = orders::give_up(&mut tx).await.context("give up orders")?;
-    of_sites::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
+    sharing::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
     tx.commit().await.context("commit what was given up")?;
     if given_up > 0 {
         wakes.fit.notify_one();
@@ -167,34 +168,16 @@ pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
 
-/// Gives each site to the prober with the fewest open orders among those that have not measured the
-/// site yet. A prober gets at most `most` orders, and at most one site per address gets an order.
-pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
-    let mut orders = Vec::with_capacity(due.len());
-    let mut taken = HashSet::new();
-    for site in due {
-        let load = |prober: &&AvailableProber| open.get(&prober.prober).copied().unwrap_or(u32::MAX);
-        let may = |prober: &&AvailableProber| {
-            load(prober) < most && !prober.address.is_some_and(|address| taken.contains(&address))
-        };
-        let Some(&prober) = site.probers.iter().filter(may).min_by_key(load) else { continue };
-        taken.extend(prober.address);
-        open.entry(prober.prober).and_modify(|held| *held += 1);
-        orders.push((site.site, prober.prober));
-    }
-    orders
-}
-
 #[cfg(test)]
-mod address_lock;
-pub(crate) mod fleet;
+mod address_lock_tests;
+pub(crate) mod probers;
 
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::jobs::trial::{Trial, took};
+    use crate::jobs::fixtures::{Trial, took};
     use crate::model::WaitCause;
     use crate::store::measurements;
     use crate::store::measurements::orders::OrderTarget;
@@ -359,32 +342,6 @@ mod tests {
             let again = "select prober_id from measurement_orders";
             assert_eq!(trial.count(again).await, trial.agents[0].0.get(), "the failure, not the round trip");
         }
-    }
-
-    #[test]
-    fn sites_are_spread_over_probers_within_their_bounds() {
-        let (a, b) = (AgentId::new(1), AgentId::new(2));
-        let seen_at = |site: u8, probers: &[(AgentId, u8)]| DueSite {
-            site: SiteId::new(site.into()),
-            probers: probers
-                .iter()
-                .map(|&(prober, last)| AvailableProber { prober, address: Some([192, 0, 2, last].into()) })
-                .collect(),
-        };
-        let at = |site: u8, last: u8| seen_at(site, &[(a, last), (b, last)]);
-        let due: Vec<DueSite> = (0..6).map(|site| at(site, site)).collect();
-        let orders = spread(&due, HashMap::from([(a, 0), (b, 2)]), 4);
-        let given = |agent| orders.iter().filter(|(_, prober)| *prober == agent).count();
-        assert_eq!((given(a), given(b)), (4, 2));
-        assert_eq!(spread(&[seen_at(9, &[(a, 9)])], HashMap::from([(a, 4), (b, 0)]), 4), []);
-
-        let neighbours = [at(1, 1), at(2, 1), at(3, 2)];
-        let orders = spread(&neighbours, HashMap::from([(a, 0), (b, 0)]), 4);
-        assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(3), b)], "one site an address");
-
-        let elsewhere_for_b = [at(1, 1), seen_at(2, &[(a, 1), (b, 2)])];
-        let orders = spread(&elsewhere_for_b, HashMap::from([(a, 0), (b, 3)]), 4);
-        assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(2), b)], "where that prober sees it");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -33,8 +33,8 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::jobs::fixtures::Trial;
     use crate::jobs::leadership::NotLeader;
-    use crate::jobs::trial::Trial;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_the_leader_makes_rounds_and_all_that_are_due(pool: PgPool) {

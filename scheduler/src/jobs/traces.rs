@@ -24,7 +24,7 @@ use crate::store::reports::events::{self, Cursor, Event, Filter, PAGE};
 use crate::store::schedulers::terms::Role;
 
 use super::leadership::{HeldTerms, Leader, NotLeader};
-use super::{Period, run_periodic};
+use super::period::{Period, run_periodic};
 
 /// Time between two readings of the log.
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));

@@ -3,6 +3,7 @@
 pub(crate) mod drains;
 pub mod enrolments;
 pub(crate) mod refusals;
+pub(crate) mod removal;
 pub(crate) mod sessions;
 
 use std::collections::BTreeMap;
@@ -11,13 +12,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::app::secret::SecretHash;
-use crate::gnp::Position;
+use crate::gnp::{Nominee, Position};
 use crate::model::AgentId;
 use crate::model::service::{ServiceFacts, ServiceState};
 use crate::strategy::LoadLevel;
 
 use super::assignments::loads::ReportedLoad;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 use super::{Error, position};
 use refusals::Refusal;
@@ -64,6 +65,12 @@ pub struct Agent {
     /// When a second process with the agent's credential was last refused; `None` if that did not
     /// happen in the last two minutes.
     pub twin_at: Option<DateTime<Utc>>,
+}
+
+impl From<Agent> for Nominee {
+    fn from(agent: Agent) -> Self {
+        Self { agent: agent.id, city: agent.city, carrier: agent.carrier }
+    }
 }
 
 /// All agents, sorted by name, including removed ones.
@@ -242,4 +249,18 @@ pub async fn by_credential(
     )
     .optional(conn)
     .await
+}
+
+pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
+    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
+}
+
+/// Returns an agent's tags and locks its row until the transaction ends; `None` for an unknown or
+/// removed agent.
+pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
+    let row =
+        sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
+            .optional(conn)
+            .await?;
+    Ok(row.map(|row| (row.id, row.tags)))
 }

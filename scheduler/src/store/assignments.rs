@@ -3,169 +3,25 @@
 //! Only this module and its submodules move a task from `located` to `assigned`, and back to
 //! `located` if its agent is no longer available.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, ChoiceReasons, FormerAgent, Rtt, SiteId, Strategy, TaskId, Unmeasured};
-use crate::strategy::{Candidate, Choice, RecordedChoice};
+use crate::model::{AgentId, ChoiceReasons, Rtt, Strategy, TaskId};
+use crate::strategy::{Candidate, Choice};
 
 use super::Error;
-use super::rows::{Rows, Statement};
-use super::types::{Interval, whole};
+use super::rows::Statement;
+use super::types::whole;
 pub use unassign::{UnassignScope, unassign};
-use waiting::Row;
+pub use waiting::{Pool, WaitingTask, still_waiting, waiting};
 
-pub(crate) mod facts;
 pub(crate) mod loads;
+pub(crate) mod past_crawls;
+pub(crate) mod site_facts;
 mod unassign;
 mod waiting;
-
-/// A task that needs an agent.
-#[derive(Debug, Clone)]
-pub struct WaitingTask {
-    pub task: TaskId,
-    pub site: SiteId,
-    pub batch: BatchId,
-    pub strategy: Strategy,
-    /// Why no round trip to the site is known; `None` if one is known.
-    pub unmeasured: Option<Unmeasured>,
-    /// Number of earlier assignments of the task.
-    pub choices: i64,
-    pub former: Option<RecordedChoice>,
-    /// The agent of the task's newest assignment, and why the task left that agent.
-    pub parted: Option<FormerAgent>,
-    /// Time since the task entered its present state.
-    pub waited: Duration,
-}
-
-/// Selects tasks by their batches' strategies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pool<'a> {
-    /// Tasks whose strategies choose an agent for each task separately.
-    EachByItself,
-    /// Tasks of the strategy `earliest-finish`, which plans all tasks together.
-    Together {
-        /// Batches to omit.
-        without: &'a [BatchId],
-    },
-}
-
-/// Located tasks that are not held. Tasks that have ever been leased come first, then the oldest
-/// tasks. Locks the returned tasks until the transaction ends, and skips tasks that another
-/// scheduler has locked.
-pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
-    let next = match pool {
-        Pool::EachByItself => next_alone(conn, limit).await?,
-        Pool::Together { without } => next_planned(conn, without, limit).await?,
-    };
-    if next.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows = sqlx::query_as!(
-        Row,
-        r#"
-        select t.id, t.site_id, t.batch_id, t.unmeasured, t.unmeasured_detail, b.strategy,
-               now() - t.state_since as "waited!: Interval",
-               (select count(*) from assignments a where a.task_id = t.id) as "choices!",
-               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.detail as "detail?",
-               c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<Rtt>>",
-               c.measured_us as "measured_us?: Vec<Option<Rtt>>",
-               had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
-               a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.disconnected as "disconnected?"
-        from tasks t
-        join batches b on b.id = t.batch_id
-        -- A task with a hold here is admitted to its address. Its former choice is ignored, because
-        -- the former agent did not cause the hold.
-        left join assignments c on c.id = t.assignment_id
-            and not exists (select from task_holds h where h.task_id = t.id)
-        left join agents a on a.id = c.agent_id
-        -- `offset 0` forces a lookup by index for each task, instead of a join.
-        left join lateral (
-            select l.state, l.crash is not null as crashed,
-                   s.end_cause
-            -- This is a left join, because an ended session is deleted before its leases.
-            from leases l left join sessions s on s.id = l.session_id
-            where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
-            offset 0
-        ) had on true
-        left join lateral (
-            select s.paused is not null as paused, s.disconnected_at is not null as disconnected
-            from sessions s where s.agent_id = c.agent_id and s.state = 'active'
-            offset 0
-        ) there on true
-        where t.id = any($1)
-        order by t.token = 0, t.id
-        "#,
-        &next as _,
-    )
-    .all(conn)
-    .await?;
-    Ok(rows.into_iter().map(WaitingTask::from).collect())
-}
-
-/// Returns which of these tasks still need an agent. Locks the returned tasks until the
-/// transaction ends, and skips tasks that another scheduler has locked.
-pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
-    let locked = sqlx::query_scalar!(
-        "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
-        tasks as _,
-    );
-    Ok(locked.all(conn).await?.into_iter().collect())
-}
-
-/// Reads tasks through an index, so the cost does not depend on the number of waiting tasks.
-async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
-    let next = sqlx::query_scalar!(
-        r#"
-        select id from tasks
-        where state = 'located' and not held and choice = 'alone'
-        order by token = 0, id
-        limit $1
-        for update skip locked
-        "#,
-        limit,
-    );
-    next.all(conn).await
-}
-
-/// Reads tasks batch by batch through an index. Reads no row of an omitted batch, and at most
-/// `limit` rows of any other batch.
-async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
-    let next = sqlx::query_scalar!(
-        r#"
-        with recursive planned (batch_id) as (
-            select min(batch_id) from tasks where state = 'located' and not held and choice = 'planned'
-            union all
-            select (
-                select min(t.batch_id) from tasks t
-                where t.state = 'located' and not t.held and t.choice = 'planned' and t.batch_id > p.batch_id
-            )
-            from planned p where p.batch_id is not null
-        ), next as materialized (
-            select w.id from planned p
-            cross join lateral (
-                select t.id, t.token = 0 as fresh from tasks t
-                where t.batch_id = p.batch_id and t.state = 'located' and not t.held and t.choice = 'planned'
-                order by t.token = 0, t.id
-                limit $2
-            ) w
-            where p.batch_id <> all($1)
-            order by w.fresh, w.id
-            limit $2
-        )
-        select t.id from tasks t
-        where t.id in (select id from next) and t.state = 'located' and not t.held
-        order by t.token = 0, t.id
-        for update of t skip locked
-        "#,
-        without as _,
-        limit,
-    );
-    next.all(conn).await
-}
 
 #[derive(Debug, Clone)]
 pub struct Assignment {
@@ -275,7 +131,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{ChoiceCause, Fallback, FallbackCause, Parting};
+    use crate::model::{ChoiceCause, Fallback, FallbackCause, FormerAgent, Parting};
     use crate::store::agents::sessions;
     use crate::store::assignments::loads;
     use crate::store::fixtures::{self, Conn};
@@ -401,14 +257,5 @@ mod tests {
         ago(&mut conn, 6.0).await;
         assert_eq!(withdrawn(&mut conn).await, 1);
         assert_eq!(fixtures::state(&mut conn, task).await, "located");
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_whose_lease_was_lost_is_chosen_for_before_those_that_never_had_one(mut conn: Conn) {
-        let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let tasks = fixtures::located(&mut conn, batch, &["a.cn", "b.cn", "c.cn"]).await;
-        fixtures::execute_for(&mut conn, "update tasks set token = 1 where id = $1", tasks[2]).await;
-        let chosen = waiting(&mut conn, Pool::EachByItself, 2).await.expect("look");
-        assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }

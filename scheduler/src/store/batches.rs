@@ -1,22 +1,21 @@
 //! Batches: submitted lists of sites. A batch's strategy and policy never change.
 
-pub mod changes;
+pub mod cancel_and_retry;
 pub(crate) mod constraints;
+pub(crate) mod progress;
 pub(crate) mod removal;
 pub(crate) mod submissions;
-pub(crate) mod totals;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
-use crate::strategy::explain::ExplainedWait;
 
 use super::Error;
 use super::rows::{Rows, Statement};
-use super::tasks::waits;
 use super::types::Unsigned;
+pub use progress::{Progress, progress, task_count};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
@@ -25,45 +24,6 @@ pub struct Batch {
     pub strategy: Strategy,
     pub policy: CrawlPolicy,
     pub removing: bool,
-}
-
-/// Numbers of a batch's tasks by state, and of fetched pages and bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Progress {
-    pub submitted: u64,
-    pub measuring: u64,
-    /// Number of located tasks: round trips to the site are known, or the reason why none is known
-    /// is stored.
-    pub located: u64,
-    pub assigned: u64,
-    pub leased: u64,
-    /// Number of done tasks with all pages fetched.
-    pub complete: u64,
-    /// Number of done tasks whose crawl was ended by a budget.
-    pub truncated: u64,
-    pub failed: u64,
-    pub cancelled: u64,
-    /// Number of pages fetched by ended crawls.
-    pub pages: u64,
-    pub bytes: u64,
-    /// The most frequent reason why tasks without an agent wait, and the number of tasks that wait
-    /// for this reason.
-    pub waiting_for: Option<(ExplainedWait, u64)>,
-    /// The earliest time at which a recrawl of an ended task is due; `None` if no recrawl is
-    /// planned.
-    pub next_recrawl: Option<DateTime<Utc>>,
-}
-
-impl Progress {
-    /// Number of tasks that have not ended.
-    pub fn open(&self) -> u64 {
-        self.submitted + self.measuring + self.located + self.assigned + self.leased
-    }
-
-    /// Number of open tasks without an active crawl.
-    fn waiting(&self) -> u64 {
-        self.open() - self.leased
-    }
 }
 
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
@@ -205,60 +165,6 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
         batch.get(),
     );
     endings.all(conn).await
-}
-
-/// Number of the batch's tasks. Only the newest round of each site counts.
-pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
-    let count = sqlx::query_scalar!(
-        r#"
-        select submitted + measuring + located + assigned + leased + done + failed + cancelled as "count!: Unsigned<u64>"
-        from batch_progress where batch_id = $1
-        "#,
-        batch.get()
-    );
-    Ok(count.one(conn).await?.0)
-}
-
-/// The batch's progress, computed from the newest round of each site.
-pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
-    let row = sqlx::query!(
-        r#"
-        select p.submitted as "submitted!: Unsigned<u64>", p.measuring as "measuring!: Unsigned<u64>",
-               p.located as "located!: Unsigned<u64>", p.assigned as "assigned!: Unsigned<u64>",
-               p.leased as "leased!: Unsigned<u64>", p.done - p.truncated as "complete!: Unsigned<u64>",
-               p.truncated as "truncated!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
-               p.cancelled as "cancelled!: Unsigned<u64>", p.pages as "pages!: Unsigned<u64>",
-               p.bytes as "bytes!: Unsigned<u64>",
-               -- Without a recrawl interval no recrawl is due, so the tasks need not be read.
-               case when b.recrawl_interval_ms is not null then (
-                   select min(t.recrawl_at) from tasks t where t.batch_id = b.id and t.retried_at is null
-               ) end as next_recrawl
-        from batch_progress p join batches b on b.id = p.batch_id
-        where p.batch_id = $1
-        "#,
-        batch.get(),
-    )
-    .one(conn)
-    .await?;
-    let mut progress = Progress {
-        submitted: row.submitted.0,
-        measuring: row.measuring.0,
-        located: row.located.0,
-        assigned: row.assigned.0,
-        leased: row.leased.0,
-        complete: row.complete.0,
-        truncated: row.truncated.0,
-        failed: row.failed.0,
-        cancelled: row.cancelled.0,
-        pages: row.pages.0,
-        bytes: row.bytes.0,
-        waiting_for: None,
-        next_recrawl: row.next_recrawl,
-    };
-    if progress.waiting() > 0 {
-        progress.waiting_for = waits::commonest(conn, batch).await?;
-    }
-    Ok(progress)
 }
 
 #[cfg(test)]

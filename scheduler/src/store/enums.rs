@@ -6,12 +6,13 @@ use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Encode, Postgres, Type};
 
 use crate::gnp::trust::Kind as Evidence;
-use crate::model::{ReasonKind, Stage, Strategy, TaskState, UnmeasuredCause, UnmetCause, WaitCause};
+use crate::model::{
+    Budget, OutcomeKind, ReasonKind, Stage, Strategy, TaskState, UnmeasuredCause, UnmetCause, WaitCause,
+};
 
 use super::agents::refusals::Refusal;
 use super::agents::sessions::{EndCause, SessionState};
 use super::leases::LeaseState;
-use super::leases::outcomes::{Budget, OutcomeKind};
 use super::measurements::failures::Cause as FailureCause;
 use super::schedulers::terms::Role;
 

@@ -8,12 +8,12 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction, Type};
 
-use crate::model::{AgentId, BatchId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::agents::sessions::{self, Registration, SessionTerms};
 use super::assignments::{self, Pool};
 use super::leases;
-use super::leases::outcomes::{self, CrawlEnding, OutcomeAnswer, Report};
+use super::leases::outcomes::{self, OutcomeAnswer, Report};
 use super::sites::addresses::PermitRequest;
 
 pub(crate) type Conn = PoolConnection<Postgres>;

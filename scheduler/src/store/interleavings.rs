@@ -7,11 +7,11 @@
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use super::agents::drains;
 use super::agents::refusals::Refusal;
 use super::agents::sessions::{self, OpenError, Registration};
+use super::agents::{drains, removal};
 use super::assignments::{self, Assignment, loads};
-use super::batches::changes::{self, ChangeScope};
+use super::batches::cancel_and_retry::{self, ChangeScope};
 use super::leases::outcomes::OutcomeAnswer;
 use super::{fixtures, leases};
 use crate::model::{AgentId, BatchId, ChoiceReasons, SessionId, SiteId, Strategy, TaskId};
@@ -60,8 +60,8 @@ impl Scene {
         fixtures::complete(conn, self.agent, self.tasks[0]).await
     }
 
-    async fn cancel(&self, conn: &mut PgConnection) -> changes::CancelResult {
-        changes::cancel(conn, self.batch, "b", &ChangeScope::All).await.expect("cancel")
+    async fn cancel(&self, conn: &mut PgConnection) -> cancel_and_retry::CancelResult {
+        cancel_and_retry::cancel(conn, self.batch, "b", &ChangeScope::All).await.expect("cancel")
     }
 
     /// Opens a new session, in which the agent reports the lease of the first task as held.
@@ -222,7 +222,7 @@ async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
 async fn an_agent_that_is_being_removed_cannot_connect(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut removing = scene.begin().await;
-    assert_eq!(drains::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases, 1);
+    assert_eq!(removal::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases, 1);
     let opened = scene.behind(removing, async |conn| scene.reopen(conn).await).await;
     assert!(matches!(opened, Err(OpenError::Removed)));
     assert_eq!((scene.task().await, scene.lease().await), ("located".into(), "expired".into()));
@@ -281,7 +281,7 @@ async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
         .await
         .expect("fail it");
     let retry = async |conn: &mut PgConnection| {
-        changes::retry(conn, scene.batch, "b", &ChangeScope::All).await.expect("retry").tasks
+        cancel_and_retry::retry(conn, scene.batch, "b", &ChangeScope::All).await.expect("retry").tasks
     };
     let mut retrying = scene.begin().await;
     assert_eq!(retry(&mut retrying).await, 1);

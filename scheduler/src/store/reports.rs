@@ -4,18 +4,18 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{AgentId, BatchId, ReportGroup};
 
+pub use agents::{AgentRow, agents};
 pub use assignment_row::AssignmentRow;
 pub use assignments::{AssignmentPages, TaskFilter};
-pub use fleet::{AgentRow, agents};
 
 pub(crate) mod accuracy;
+mod agents;
 mod assignment_row;
 mod assignments;
 pub(crate) mod capacity;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod failures;
-mod fleet;
 pub(crate) mod hosts;
 pub(crate) mod map;
 pub(crate) mod minutes;

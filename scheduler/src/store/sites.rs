@@ -14,14 +14,13 @@ use sqlx::PgConnection;
 
 use crate::gnp::Placement;
 use crate::model::site_name::SiteName;
-use crate::model::{ChoiceReasons, Rtt, SiteId, Strategy, TaskId, TaskState};
+use crate::model::{ChoiceReasons, OutcomeKind, Rtt, SiteId, Strategy, TaskId, TaskState};
 use crate::strategy::explain::ExplainedWait;
 
 use super::Error;
 use super::leases::checkpoints::RateState;
-use super::leases::outcomes::OutcomeKind;
 use super::rows::Rows;
-use super::tasks::waits;
+use super::tasks::wait_causes;
 use super::types::{Micros, Unsigned};
 
 /// Maximum number of tasks shown for a site. A site that is crawled every hour has thousands of
@@ -218,7 +217,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     .all(conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
-    let mut waits = waits::of(conn, &ids).await?;
+    let mut waits = wait_causes::of(conn, &ids).await?;
     let count = |stored: Option<Unsigned<u32>>| stored.map_or(0, u32::from);
     rows.into_iter()
         .map(|row| {

@@ -7,7 +7,7 @@ pub(crate) mod confirmations;
 pub(crate) mod holds;
 pub(crate) mod rounds;
 pub(crate) mod unmet;
-pub(crate) mod waits;
+pub(crate) mod wait_causes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

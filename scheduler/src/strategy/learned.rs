@@ -53,6 +53,17 @@ const PRIOR_RESIDUALS: f64 = 5.0;
 const MOST: f64 = 1.4;
 /// Age at which a crawl has half its weight, because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
+/// Number of an agent's newest crawls from which its speed is learned.
+pub const CRAWLS_LEARNED: i64 = 40;
+/// Maximum number of crawl residuals read per agent. With more than 100 connected agents, the limit
+/// is lower: [`RESIDUALS`] divided by the number of agents.
+pub const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
+/// Maximum number of crawl residuals read for all agents together. The total may exceed this limit,
+/// because at least [`CRAWLS_LEARNED`] of each agent are read.
+pub const RESIDUALS: i64 = 20_000;
+/// Number of a site's newest crawls that are read. Older crawls are not needed: strategies try only
+/// a few agents per site, so ten crawls include all these agents.
+pub const CRAWLS_OF_A_SITE: i64 = 10;
 
 /// A network prefix: 24 bits of an IPv4 address, or 48 bits of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -17,6 +17,8 @@ use rand::seq::IndexedRandom;
 
 use super::Candidate;
 
+pub use rank::LISTED;
+
 /// An agent's assigned and leased tasks minus its slots. A negative level is minus the number of
 /// free slots. A positive level is the number of waiting tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,11 @@ impl fmt::Display for LoadLevel {
     }
 }
 
+/// Number of an agent's newest crawls from which its pace (their mean duration) is computed. If
+/// sites differ much in size, the mean of twenty crawls has an error of about 15 %.
+pub const CRAWLS_PACED: i64 = 20;
+/// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
+pub const LONGEST_MS: i64 = 86_400_000;
 /// An agent's pace includes this many assumed crawls with the fleet's mean duration, so that a
 /// single slow site does not make a new agent look slow.
 const PRIOR_CRAWLS: u32 = 2;

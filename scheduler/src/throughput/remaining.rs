@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::lengths::{BegunCrawl, DurationDistribution};
 use super::{count, seconds};
 
+/// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
+/// until it includes this number of ended crawls.
+pub const FEWEST_RECENT: i64 = 10;
 /// Maximum number of groups of waiting sites. All sites of a group are assumed to begin at once.
 const GROUPS: u64 = 32;
 /// Number of bisection steps between a time and its double, for a precision of a thousandth.

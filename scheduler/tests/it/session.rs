@@ -16,7 +16,7 @@ use landfall_scheduler::app::secret::Secret;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
-use landfall_scheduler::store::batches::{self, changes};
+use landfall_scheduler::store::batches::{self, cancel_and_retry};
 use landfall_scheduler::store::{agents, settings};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -468,7 +468,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
     let (running, mut agent, order) = Running::crawling(&pool).await;
     let mut conn = pool.acquire().await.expect("a connection");
     let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
-    changes::cancel(&mut conn, batch.id, "b", &changes::ChangeScope::All).await.expect("cancel");
+    cancel_and_retry::cancel(&mut conn, batch.id, "b", &cancel_and_retry::ChangeScope::All).await.expect("cancel");
     let cancel = heard!(agent, Cancel);
     assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
     let ack = agent.report(&order).await;

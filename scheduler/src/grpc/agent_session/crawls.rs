@@ -1,17 +1,23 @@
 //! Handles an agent's messages about running crawls: progress, requests to use an address, and
 //! returned leases.
 
+use std::time::Duration;
+
 use landfall_proto::v1;
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::convert;
 use super::stream::Session;
-use super::{REFUSAL_PAUSE, convert};
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, checkpoints, preemptions};
 use crate::store::schema::restores;
 use crate::store::sites::addresses::{self, PermitResult};
+
+/// Time during which an agent gets no leases after it returned a lease because it had no room or
+/// could not begin the crawl. Without this pause, the agent would get the same lease again at once.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {

@@ -12,7 +12,7 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Semaphore, oneshot};
 use tonic::Status;
 
-use crate::grpc::status;
+use crate::grpc::errors;
 use crate::store;
 
 /// Maximum number of rows in one transaction. It is high enough to share the cost of the commit,
@@ -170,10 +170,10 @@ async fn conclude<R: Request>(
     match verdict {
         Ok(CommitResult::Answered(answer)) => answer,
         Ok(CommitResult::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
-            Ok(mut answers) => answers.pop().ok_or_else(status::away),
+            Ok(mut answers) => answers.pop().ok_or_else(errors::away),
             Err(FailedTransaction::Refused(error) | FailedTransaction::Broken(error)) => Err(error.into()),
         },
-        Err(_) => Err(status::away()),
+        Err(_) => Err(errors::away()),
     }
 }
 

@@ -20,17 +20,19 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::group_commit::GroupCommit;
-use super::{convert, most_heartbeats, outcomes};
+use super::{convert, outcomes};
 use crate::Scheduler;
-use crate::grpc::status;
+use crate::grpc::errors;
 use crate::model::{AgentId, SessionId, TaskId};
 use crate::store;
-use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::{CredentialHolder, sessions};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, FreeSlots, Grant, checkpoints, preemptions};
 use crate::store::measurements::{self, orders};
 
+/// Maximum number of messages that wait in memory for an agent. If the agent reads so slowly that
+/// more would wait, its session ends.
+pub(super) const OUTBOUND_MESSAGES: usize = 256;
 /// Maximum time that one message waits for room in the queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval at which the session reads the store if it is not woken.
@@ -61,7 +63,7 @@ pub(super) struct Session {
     /// when the stream ends.
     leaving: bool,
     /// When the session was opened.
-    opened: Instant,
+    pub(super) opened: Instant,
     /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
     /// The agent's free slots: the number last read from the store, minus later grants, plus slots
@@ -71,9 +73,9 @@ pub(super) struct Session {
     /// session is woken and reads this value from the store again.
     waits: bool,
     /// The contact URL sent in the welcome message.
-    contact_url: Option<String>,
+    pub(super) contact_url: Option<String>,
     /// Why the agent takes no leases, as last reported; empty if it takes leases.
-    paused: String,
+    pub(super) paused: String,
 }
 
 impl Session {
@@ -109,7 +111,7 @@ impl Session {
         // sessions, because the agents may still be running.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
-            () = wakes.database.silent() => (Err(status::away()), false),
+            () = wakes.database.silent() => (Err(errors::away()), false),
             ended = self.serve(&mut inbound) => (ended, true),
         };
         match &ended {
@@ -170,52 +172,6 @@ impl Session {
                 Ok(())
             }
         }
-    }
-
-    async fn renew(&mut self, heartbeat: v1::Heartbeat) -> Result<(), Status> {
-        let lease = &self.scheduler.config.lease;
-        let lifetime = lease.life + lease.grace;
-        let mut conn = self.connection().await?;
-        let most = most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
-        if heartbeat.sequence > most {
-            let detail = format!("heartbeat.sequence: {} when at most {most} can have been sent", heartbeat.sequence);
-            refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail).await?;
-            return Err(Status::invalid_argument(detail));
-        }
-        let renewed = sessions::renew(&mut conn, self.session, lifetime, convert::machine(&heartbeat)).await?;
-        store::assignments::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
-        if self.paused != heartbeat.paused {
-            self.pause(&mut conn, heartbeat.paused).await?;
-        }
-        let contact_url = store::settings::contact_url(&mut conn).await?;
-        drop(conn);
-        if !renewed {
-            return Err(self.ended().await?);
-        }
-        // The contact URL is sent only in the welcome message, so an agent with a former URL must
-        // reconnect. Reconnecting is cheap, because the agent keeps its leases.
-        if contact_url != self.contact_url {
-            return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
-        }
-        self.send(convert::heartbeat_ack(heartbeat.sequence)).await
-    }
-
-    /// Records that the agent takes no leases, so that its waiting tasks go to other agents. Also
-    /// records that it takes leases again, so that it gets new work.
-    async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
-        let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
-        let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // Only the start and the end of a pause are logged, because the reason may change with
-        // every heartbeat. For example, the text about a full disk contains the free space.
-        if changed && self.paused.is_empty() != said.is_empty() {
-            match &reason {
-                Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
-                None => tracing::info!(agent.name = self.name, "an agent takes leases again"),
-            }
-            self.scheduler.wakes.assign.notify_one();
-        }
-        self.paused = said;
-        Ok(())
     }
 
     async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
@@ -354,10 +310,10 @@ impl Session {
     }
 
     /// The status for the agent of an ended session.
-    async fn ended(&self) -> Result<Status, Status> {
+    pub(super) async fn ended(&self) -> Result<Status, Status> {
         let mut conn = self.connection().await?;
         let cause = sessions::end_cause(&mut conn, self.session).await?;
-        Ok(status::from_end(cause))
+        Ok(errors::from_end(cause))
     }
 
     /// Ends the session of an agent that announced its stop. For any other agent, records that the

@@ -11,13 +11,15 @@ use chrono::{DateTime, Datelike as _, Utc};
 
 use crate::model::{OutOfBounds, Rtt, naming};
 
+pub(in crate::grpc) mod capacity_plan;
 mod causes;
 pub(in crate::grpc) mod embeddings;
+pub(in crate::grpc) mod enrolments;
 pub(in crate::grpc) mod events;
 pub(in crate::grpc) mod explain;
 pub(in crate::grpc) mod filters;
 pub(in crate::grpc) mod fleet;
-pub(in crate::grpc) mod plan;
+pub(in crate::grpc) mod landmarks;
 mod policies;
 pub(in crate::grpc) mod reach;
 pub(in crate::grpc) mod reports;
@@ -46,7 +48,7 @@ impl InvalidField {
     }
 
     /// Makes the error for a field whose text did not parse.
-    fn of<P: Error>(field: impl Into<String>) -> impl FnOnce(P) -> Self {
+    pub(in crate::grpc) fn of<P: Error>(field: impl Into<String>) -> impl FnOnce(P) -> Self {
         move |problem| Self::new(field, problem.to_string())
     }
 }

@@ -15,7 +15,7 @@ use crate::{Scheduler, store};
 
 use super::convert::events as convert;
 use super::named;
-use crate::grpc::status;
+use crate::grpc::errors;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -126,7 +126,7 @@ impl Reader {
     /// Waits for [`FOLLOW_PERIOD`], then reads the events that were committed in the meantime.
     async fn turn(&mut self) -> Result<(), Status> {
         tokio::select! {
-            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            () = self.shutdown.cancelled() => return Err(errors::stopping()),
             () = tokio::time::sleep(FOLLOW_PERIOD) => {}
         }
         let read = async {
@@ -134,7 +134,7 @@ impl Reader {
             Ok(events::after(&mut conn, &self.filter, self.next).await?)
         };
         let page = self.scheduler.wakes.database.while_it_answers(read).await;
-        let Page { events, next } = page.unwrap_or_else(|| Err(status::away()))?;
+        let Page { events, next } = page.unwrap_or_else(|| Err(errors::away()))?;
         self.events = events.into();
         self.next = next;
         Ok(())

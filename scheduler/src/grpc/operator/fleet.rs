@@ -9,8 +9,7 @@ use crate::Scheduler;
 use crate::grpc::landmark_choice::{self, ChoiceError};
 use crate::store::agents::drains::{self, DrainError};
 use crate::store::agents::enrolments::{self, CreateError, Enrolment, RevokeError, State};
-use crate::store::agents::{self, refusals, sessions};
-use crate::store::batches::constraints;
+use crate::store::agents::{self, refusals, removal, sessions};
 use crate::store::embeddings::{self, landmarks};
 use crate::store::measurements::quarantines;
 use crate::store::measurements::reach::{self, ReachFilter};
@@ -18,17 +17,15 @@ use crate::store::names::Noun;
 use crate::store::reports::events::{self, Filter};
 use crate::store::{self, leases, settings};
 
+use super::convert::enrolments::{self as enrolment_messages, MOST_ENROLMENTS};
 use super::convert::filters::{self, Places};
-use super::convert::{fleet as convert, reports, timestamp};
+use super::convert::{fleet as convert, landmarks as landmark_messages, reports, timestamp};
 use super::named;
-use crate::grpc::{Identity, auth, status};
+use crate::grpc::{Identity, auth, errors};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Maximum number of agents enrolled at once. It is limited because all results are sent in one
-/// message.
-const MOST_ENROLMENTS: usize = 5_000;
 /// Maximum number of events shown with an agent.
 const EVENTS_SHOWN: i64 = 20;
 
@@ -73,12 +70,14 @@ impl FleetService for FleetDesk {
                 "enrolments: {found}, but one request may have at most {MOST_ENROLMENTS}"
             )));
         }
-        let (places, wanted, mut problems) = convert::several(asked);
+        let (places, wanted, mut problems) = enrolment_messages::several(asked);
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let made = match enrolments::create(&mut tx, &wanted).await {
             Ok(made) => made,
             Err(CreateError::Refused(refused)) => {
-                problems.extend(refused.iter().map(|(index, refusal)| convert::problem(places[*index], refusal)));
+                problems.extend(
+                    refused.iter().map(|(index, refusal)| enrolment_messages::problem(places[*index], refusal)),
+                );
                 problems.sort_by_key(|problem| problem.index);
                 Vec::new()
             }
@@ -215,10 +214,10 @@ impl FleetService for FleetDesk {
         let add = convert::tags("add", &add)?;
         let remove = convert::tags("remove", &remove)?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let found = constraints::lock_tags(&mut tx, &name).await?;
+        let found = agents::lock_tags(&mut tx, &name).await?;
         let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, &name).await) };
         let tags = convert::retagged(tags, add, &remove)?;
-        constraints::set_tags(&mut tx, agent, &tags).await?;
+        agents::set_tags(&mut tx, agent, &tags).await?;
         store::commit(tx).await?;
         tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
         self.scheduler.wakes.assign.notify_one();
@@ -231,7 +230,7 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
         let v1::RemoveAgentRequest { name, force } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await;
+        let removed = removal::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await;
         let removed = known(&mut tx, removed).await?;
         store::commit(tx).await?;
         tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
@@ -247,7 +246,7 @@ impl FleetService for FleetDesk {
         request: Request<v1::SetLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         let request = request.into_inner();
-        let dimensions = convert::dimensions(request.dimensions);
+        let dimensions = landmark_messages::dimensions(request.dimensions);
         let mut tx = store::begin(&self.scheduler.pool).await?;
         match landmark_choice::set(&mut tx, &request.names, dimensions).await {
             Err(ChoiceError::UnknownAgent(name)) => {
@@ -264,7 +263,7 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ElectLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        let election = convert::Election::from(request.into_inner());
+        let election = landmark_messages::Election::from(request.into_inner());
         let peers = self.scheduler.config.measure.max_mesh_peers;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         landmark_choice::elect(&mut tx, election.count, election.dimensions, peers).await?;
@@ -304,7 +303,7 @@ impl FleetService for FleetDesk {
         let (hash, grace) = convert::new_token(request.get_ref())?;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
-        let until = replaced?.ok_or_else(status::former_token)?;
+        let until = replaced?.ok_or_else(errors::former_token)?;
         tracing::warn!(former_until = %until, "the operator's token was replaced");
         let other_scheduler_urls = self.scheduler.wakes.others();
         let former_until = Some(timestamp(until));
@@ -348,7 +347,7 @@ impl FleetDesk {
     ) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
         let contact_url = settings::contact_url(conn).await?;
         let others = self.scheduler.wakes.others();
-        let response = |made| convert::enrolment(made, &self.identity, contact_url.clone(), others.clone());
+        let response = |made| enrolment_messages::enrolment(made, &self.identity, contact_url.clone(), others.clone());
         Ok(made.into_iter().map(response).collect())
     }
 
@@ -376,5 +375,5 @@ async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksRes
     let dimensions = settings::dimensions(conn).await?;
     let embedding = embeddings::latest(conn).await?;
     let fleet = agents::list(conn).await?;
-    Ok(Response::new(convert::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
+    Ok(Response::new(landmark_messages::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
 }

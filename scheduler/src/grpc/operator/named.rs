@@ -14,13 +14,61 @@ use crate::store::batches::{self, Batch};
 use crate::store::names::{self, MOST_BEGINNINGS, Noun};
 use crate::store::sites::{self, Site};
 
-use crate::grpc::status::{Ambiguous, Unknown};
-
 use super::convert::filters::Places;
 use super::convert::whole;
 
 /// Maximum number of names listed if a beginning is ambiguous.
 const LISTED: usize = 10;
+
+/// The request names an object that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::grpc) enum Unknown {
+    #[error("no batch is called '{0}'")]
+    Batch(String),
+    #[error("no agent is called {0}")]
+    Agent(String),
+    #[error("{}", enrolments::not_yet(.0))]
+    NotYet(String),
+    #[error("no site is known as '{0}'")]
+    Site(String),
+    #[error("batch {batch} does not contain {site}")]
+    InBatch { batch: String, site: String },
+    #[error("batch {batch} has no round {round}: {}", newest.map_or("it has no site".to_owned(), |newest| format!("its newest is {newest}")))]
+    Round { batch: String, round: u32, newest: Option<u32> },
+    #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
+    Choice { site: String, number: i64 },
+}
+
+/// The text in the request is the beginning of more than one name, so it identifies no object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
+pub(in crate::grpc) struct Ambiguous {
+    pub(in crate::grpc) noun: Noun,
+    pub(in crate::grpc) beginning: String,
+    /// The first of the names with this beginning.
+    pub(in crate::grpc) names: Vec<String>,
+    /// Number of further names that were found.
+    pub(in crate::grpc) more: u64,
+    /// Whether the names that were found are all names with this beginning.
+    pub(in crate::grpc) all: bool,
+}
+
+const fn plural(noun: Noun) -> &'static str {
+    match noun {
+        Noun::Batch => "batches",
+        Noun::Agent | Noun::FormerAgent => "agents",
+        Noun::Site => "sites",
+        Noun::Token => "tokens",
+    }
+}
+
+fn rest(more: u64, all: bool) -> String {
+    match (more, all) {
+        (0, _) => String::new(),
+        (more, true) => format!(" and {more} more"),
+        (more, false) => format!(" and at least {more} more"),
+    }
+}
 
 /// An agent in the fleet, with its full name.
 #[derive(Debug, Clone, PartialEq, Eq)]

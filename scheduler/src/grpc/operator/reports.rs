@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::plan::{self, PlanError, WhatIfRequest};
+use crate::grpc::capacity_plan::{self, PlanError, WhatIfRequest};
 use crate::model::ReportGroup;
 use crate::store;
 use crate::store::names::Noun;
@@ -21,8 +21,8 @@ use crate::store::reports::{self, AgentRow, accuracy, failures, hosts};
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{reports as asked, throughput as convert};
 use super::named;
+use super::named::Unknown;
 use super::paging::messages;
-use crate::grpc::status::Unknown;
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -152,7 +152,7 @@ impl ReportService for ReportDesk {
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         let wanted = WhatIfRequest::try_from(request.into_inner())?;
         let turn = Arc::clone(&self.planning).lock_owned().await;
-        match plan::plan(&self.scheduler.pool, &wanted, turn).await {
+        match capacity_plan::plan(&self.scheduler.pool, &wanted, turn).await {
             Ok(plan) => Ok(Response::new(plan.into())),
             Err(error) => Err(self.unplanned(error).await),
         }

@@ -3,48 +3,39 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
+use futures_util::Stream;
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
 use sqlx::PgConnection;
-use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
-use crate::config::Draws;
 use crate::gnp::Position;
 use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::site_name::SiteName;
-use crate::model::{AssignmentId, BatchId, SiteId, Strategy};
-use crate::store::batches::changes::{self, ChangeScope};
-use crate::store::batches::submissions::{self, Submission, SubmitError};
-use crate::store::batches::{self, BatchFilter, Progress, constraints, removal};
-use crate::store::measurements::{of_sites, orders};
+use crate::model::{AssignmentId, BatchId, SiteId};
+use crate::store;
+use crate::store::batches::cancel_and_retry::{self, ChangeScope};
+use crate::store::batches::submissions::{self, SubmitError};
+use crate::store::batches::{self, BatchFilter, constraints, removal};
+use crate::store::measurements::{orders, resolved_addresses};
 use crate::store::reports::explain;
 use crate::store::sites::open_circuits::{self, CircuitFilter};
 use crate::store::sites::positions::{self, Source};
 use crate::store::sites::{self, Site, verdicts};
-use crate::store::{self, agents};
-use crate::throughput::Estimate;
 
+use super::batch_removal::Removal;
+use super::batch_watch::BatchWatch;
 use super::convert::filters::{Places, TimeRange};
 use super::convert::{explain as explained, sites as convert, timestamp, whole};
-use super::named;
-use super::removal::Removal;
-use crate::grpc::status::{self, Unknown};
+use super::named::{self, Unknown};
+use super::submissions::{check_strategy, receive};
 
 /// Maximum size of a request in bytes. It is enough for ten thousand of the longest names.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Maximum time to wait for the next message of a submission.
-const NEXT_CHUNK: Duration = Duration::from_secs(60);
 /// Maximum number of sites with an open circuit that are listed.
 const CIRCUITS_AT_MOST: u64 = 1000;
-/// Interval between two messages of `watch_batch`.
-const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Time that `watch_batch` waits for a new estimate of the remaining time before it sends the
-/// former estimate.
-const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 /// Time that `show_batch` waits for an estimate. It is enough for a batch of a million sites.
 const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,9 +64,10 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<Streaming<v1::SubmitRequest>>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
-        let (submission, dry_run) = self.receive(request.into_inner()).await?;
+        let incoming = request.into_inner();
+        let (submission, dry_run) = receive(&self.scheduler, &self.shutdown, incoming).await?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
-        self.check_strategy(&mut tx, submission.strategy.unwrap_or_default()).await?;
+        check_strategy(&self.scheduler, &mut tx, submission.strategy.unwrap_or_default()).await?;
         let submitted = submissions::submit(&mut tx, &submission).await?;
         let warnings = unheard_of(&mut tx, &submission.batch).await?;
         if dry_run {
@@ -96,7 +88,8 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
-        Ok(Response::new(Box::pin(BatchWatch::new(self, batch.id, batch.name).messages())))
+        let watch = BatchWatch::new(self.scheduler.clone(), self.shutdown.clone(), batch.id, batch.name);
+        Ok(Response::new(Box::pin(watch.messages())))
     }
 
     async fn cancel_tasks(
@@ -107,7 +100,7 @@ impl SiteService for SiteDesk {
         let extent = convert::extent(&sites, all, "all")?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let batch = named::exact_batch(&mut tx, &batch).await?;
-        let cancelled = changes::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
+        let cancelled = cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
         store::commit(tx).await?;
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
@@ -129,7 +122,7 @@ impl SiteService for SiteDesk {
         if batch.removing {
             return Err(SubmitError::BeingRemoved(batch.name).into());
         }
-        let retried = changes::retry(&mut tx, batch.id, &batch.name, &extent).await?;
+        let retried = cancel_and_retry::retry(&mut tx, batch.id, &batch.name, &extent).await?;
         store::commit(tx).await?;
         tracing::info!(batch = batch.name, retried.tasks, "tasks were retried");
         self.scheduler.wakes.measure.notify_one();
@@ -183,7 +176,7 @@ impl SiteService for SiteDesk {
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let batch = named::exact_batch(&mut tx, &batch).await?;
         let agents = if cancel {
-            changes::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
+            cancel_and_retry::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
         } else {
             Vec::new()
         };
@@ -215,7 +208,8 @@ impl SiteService for SiteDesk {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await?;
-        let estimate = left(&self.scheduler, batch.id, &progress, SHOW_PATIENCE).await;
+        let Scheduler { pool, estimates, .. } = &self.scheduler;
+        let estimate = estimates.left(pool, batch.id, &progress, SHOW_PATIENCE).await;
         let progress = convert::progress(&batch.name, &progress, estimate);
         let endings = batches::endings(&mut conn, batch.id).await?;
         let asked = constraints_of(&mut conn, batch.id).await?;
@@ -230,7 +224,7 @@ impl SiteService for SiteDesk {
         let placement = sites::placement(&mut conn, &site).await?;
         let tasks = sites::tasks(&mut conn, &site).await?;
         let verdict = verdicts::of_site(&mut conn, &site).await?;
-        let resolved_addresses = of_sites::resolved_addresses(&mut conn, &site).await?;
+        let resolved_addresses = resolved_addresses::resolved_addresses(&mut conn, &site).await?;
         let circuit_open = open_circuits::of_site(&mut conn, site.id).await?;
         let position = position_of(&mut conn, &site).await?;
         let awaited = orders::awaited(&mut conn, &site).await?;
@@ -302,98 +296,4 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
         found.push(site.alias_of.map_or(site.id, |(keeper, _)| keeper));
     }
     Ok(found)
-}
-
-impl SiteDesk {
-    /// Refuses a strategy that this fleet or this configuration cannot follow. The default strategy
-    /// is accepted even if the fleet is too small, because the operator did not choose it.
-    async fn check_strategy(&self, conn: &mut PgConnection, strategy: Strategy) -> Result<(), Status> {
-        if strategy.needs_load() && self.scheduler.config.draws == Draws::Static {
-            return Err(SubmitError::IgnoresLoad(strategy).into());
-        }
-        if let Strategy::GnpTop(k) = strategy
-            && strategy != Strategy::default()
-        {
-            let agents = agents::list(conn).await?.len();
-            if k.get() > agents {
-                return Err(SubmitError::TooFewAgents { strategy, agents }.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads a complete submission. Nothing is stored before the stream has ended.
-    async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
-        let header = convert::header(self.next(&mut stream).await?)?;
-        let dry_run = header.dry_run;
-        let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl)?;
-        while let Some(request) = self.next(&mut stream).await? {
-            intake.take(request)?;
-        }
-        Ok((intake.finish()?, dry_run))
-    }
-
-    async fn next(&self, stream: &mut Streaming<v1::SubmitRequest>) -> Result<Option<v1::SubmitRequest>, Status> {
-        tokio::select! {
-            () = self.shutdown.cancelled() => Err(status::stopping()),
-            message = tokio::time::timeout(NEXT_CHUNK, stream.message()) => message.map_err(|_| status::stalled())?,
-        }
-    }
-}
-
-/// The estimated remaining time of a batch; `None` when no task is open.
-async fn left(scheduler: &Scheduler, batch: BatchId, progress: &Progress, patience: Duration) -> Option<Estimate> {
-    if progress.open() == 0 {
-        return None;
-    }
-    scheduler.estimates.of(&scheduler.pool, batch, patience).await.flatten()
-}
-
-/// One operator who follows the progress of one batch.
-struct BatchWatch {
-    scheduler: Scheduler,
-    batch: BatchId,
-    name: String,
-    ticks: Interval,
-    shutdown: CancellationToken,
-    ended: bool,
-}
-
-impl BatchWatch {
-    fn new(desk: &SiteDesk, batch: BatchId, name: String) -> Self {
-        let mut ticks = tokio::time::interval(WATCH_PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (scheduler, shutdown) = (desk.scheduler.clone(), desk.shutdown.clone());
-        Self { scheduler, batch, name, ticks, shutdown, ended: false }
-    }
-
-    /// Sends one message at once, and then one per period. The last message shows that the batch
-    /// ended.
-    fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
-        stream::unfold(self, |mut watch| async move {
-            if watch.ended {
-                return None;
-            }
-            let message = watch.next().await;
-            watch.ended = message.as_ref().map_or(true, |(progress, _)| progress.open() == 0);
-            let message = message.map(|(progress, estimate)| convert::progress(&watch.name, &progress, estimate));
-            Some((message, watch))
-        })
-    }
-
-    async fn next(&mut self) -> Result<(Progress, Option<Estimate>), Status> {
-        tokio::select! {
-            biased;
-            () = self.shutdown.cancelled() => return Err(status::stopping()),
-            _ = self.ticks.tick() => {}
-        }
-        let look = async {
-            let mut conn = store::acquire(&self.scheduler.pool).await?;
-            let progress = batches::progress(&mut conn, self.batch).await?;
-            drop(conn);
-            let estimate = left(&self.scheduler, self.batch, &progress, WATCH_PATIENCE).await;
-            Ok((progress, estimate))
-        };
-        self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()))
-    }
 }

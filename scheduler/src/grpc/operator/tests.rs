@@ -26,7 +26,7 @@ use crate::grpc::wrong_tokens::WrongTokens;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
 use crate::jobs::leadership::HeldTerms;
-use crate::jobs::{Period, run_periodic};
+use crate::jobs::period::{Period, run_periodic};
 use crate::model::{AgentId, SessionId};
 use crate::store::agents::enrolments;
 use crate::store::schedulers::terms::Role;

@@ -24,8 +24,8 @@ use crate::store::measurements::quarantines;
 use crate::strategy::load::balance::{self, MovableTask, TaskMove};
 use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
-use super::admission::Admission;
-use super::known::Known;
+use super::distances::Known;
+use super::exclusions::Admission;
 use crate::jobs::leadership::Leader;
 
 /// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::{FormerAgent, Parting, TaskId};
     use crate::store::agents::drains;
     use crate::store::fixtures;

@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::SitePlace;
+use crate::gnp::{FEWEST_LANDMARKS, SitePlace};
 use crate::model::{AgentId, BatchId, Rtt, SiteId};
 use crate::store::assignments::loads;
 use crate::store::batches::constraints;
 use crate::store::measurements::{orders, quarantines};
 use crate::store::tasks::confirmations::{self, ConfirmationAttempt};
 
-use super::admission::Admission;
+use super::exclusions::Admission;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
-use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
-use crate::jobs::measure::{order_lifetime, spread};
+use crate::jobs::measure::order_lifetime;
+use crate::jobs::measure::probers::spread;
 
 /// Maximum number of sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::gnp::trust::Kind;
-    use crate::jobs::trial::{Trial, took};
+    use crate::jobs::fixtures::{Trial, took};
     use crate::model::{Strategy, TaskId, WaitCause};
     use crate::store::embeddings::placements::{self, LocatedSite};
     use crate::store::fixtures;

@@ -18,9 +18,9 @@ use crate::store::assignments::{self, Pool, loads};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::schedule;
 
-use super::admission::Admission;
-use super::straggle;
-use super::waiting::{Unconfirmed, hold_broken, hold_unconfirmed};
+use super::exclusions::Admission;
+use super::holds::{Unconfirmed, hold_broken, hold_unconfirmed};
+use super::preempt;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 use input::{PlanDecisions, PlanInput};
@@ -92,7 +92,7 @@ impl Planner {
             }
         };
         if seen.idles {
-            straggle::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
+            preempt::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
         }
         Ok(())
     }
@@ -190,9 +190,10 @@ mod tests {
 
     use super::*;
     use crate::jobs::assign::Assign;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{SiteId, Strategy, WaitCause};
+    use crate::store::agents;
     use crate::store::batches::constraints;
     use crate::store::schedulers::terms::Role;
 
@@ -289,7 +290,7 @@ mod tests {
         let trial = Trial::new(pool, 2).await;
         let (only, free) = (trial.batch("only", "earliest-finish").await, trial.batch("free", "earliest-finish").await);
         let mut conn = trial.conn().await;
-        constraints::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
+        agents::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
         let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
         constraints::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
         for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {

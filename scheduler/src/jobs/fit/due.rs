@@ -9,7 +9,7 @@ use crate::store::Error;
 use crate::store::embeddings::{self, Newest};
 use crate::store::measurements;
 
-use crate::jobs::measure::fleet::Ground;
+use super::fittable_landmarks::Ground;
 
 /// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
 /// the fit.

@@ -7,16 +7,23 @@
 //! used. If the former landmark returns, it is an ordinary agent. A landmark set by hand is never
 //! replaced.
 
-use anyhow::Context;
+use std::time::Duration;
 
-use crate::grpc::landmark_choice;
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::gnp::{self, ELECTION_SEED, Mesh, Nominee};
+use crate::model::AgentId;
+use crate::store::agents::{self, Agent};
+use crate::store::embeddings::landmarks;
+use crate::store::{Error, measurements, settings};
 
 use crate::jobs::leadership::Leader;
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let after = scheduler.config.landmarks.replace_after;
     let mut tx = scheduler.begin().await?;
-    let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
+    let replaced = replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
     tx.commit().await.context("commit the replacement")?;
     let Some(replaced) = replaced else { return Ok(()) };
     let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
@@ -32,11 +39,56 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The replacement of a lost landmark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Replacement {
+    lost: String,
+    /// Time since the lost landmark disconnected.
+    away_for: Duration,
+    /// The agent that replaces the landmark; `None` if no agent can replace it.
+    elected: Option<String>,
+}
+
+/// Replaces an elected landmark by a newly elected agent if the landmark has been disconnected for
+/// at least `after`. If several landmarks are lost, replaces only the one that has been
+/// disconnected longest. Returns `None` if no landmark is lost. If two schedulers run this at once,
+/// only the first replaces the landmark; the second then finds that this landmark is no longer
+/// lost.
+async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, Error> {
+    // Usually no landmark is lost, and then this check avoids the lock.
+    if landmarks::longest_lost(conn, after).await?.is_none() {
+        return Ok(None);
+    }
+    settings::lock(conn).await?;
+    let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
+    let agents = agents::list(conn).await?;
+    let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
+    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !present.contains(&agent.id);
+    let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
+    let fleet: Vec<Nominee> = agents
+        .iter()
+        .filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id))
+        .cloned()
+        .map(Nominee::from)
+        .collect();
+    let mesh: Mesh = measurements::mesh(conn).await?.into_iter().collect();
+    let elected = gnp::replace_landmark(&mesh, &fleet, &kept, &candidates, ELECTION_SEED);
+    let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
+    if let Some(elected) = &elected {
+        let minutes = lost.away_for.as_secs() / 60;
+        let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
+        landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
+    }
+    let elected = elected.and_then(|elected| name(elected.agent));
+    Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::AgentId;
     use crate::store::embeddings::landmarks;
 

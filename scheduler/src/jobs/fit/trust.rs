@@ -5,12 +5,12 @@
 //! sites must itself omit quarantined agents.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Kind, Trust, TrustEvidence, judge};
-use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
+use crate::gnp::trust::release::{CONSISTENT, PROBATION_AGE, PROBATION_SITES, is_consistent};
+use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Trust, TrustEvidence, judge};
+use crate::gnp::{Mesh, Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 use crate::store::agents::{self, AgentPosition};
 use crate::store::embeddings::landmarks;
@@ -19,27 +19,11 @@ use crate::store::measurements::{self, orders, quarantines};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
-/// Time between two reviews while no fit is made.
-pub const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of sites by which agents are judged.
 const SITES: i64 = 40;
-/// Number of consecutive judgements that must find an agent consistent, each by newer measurements,
-/// before the agent is trusted again.
-const CONSISTENT: i32 = 3;
-/// Number of sites that an agent must measure again if it was quarantined for its reports about
-/// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.
-const PROBATION_SITES: i64 = 12;
-/// Age after which an agent quarantined for its reports about sites repeats a site's measurement.
-/// It is short enough to release the agent within an hour, and long enough not to burden sites.
-const PROBATION_AGE: Duration = Duration::from_secs(600);
 /// Minimum number of agents for a judgement. With fewer agents, the honest agents could not outvote
 /// a lying agent.
 const FEWEST_AGENTS: usize = 4;
-/// A fit is rejected if its error is more than this many times the error of the last good fit.
-const ERROR_GROWTH: f64 = 2.0;
-/// A fit with at most this relative error is never rejected, however small the error of the last
-/// good fit was.
-const USUAL_ERROR: f64 = 0.5;
 
 /// The result of a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,40 +152,12 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent's measurements are consistent again. `evidence` is the kind of evidence for
-/// which the agent was quarantined.
-fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
-    let counted = matches!(evidence, Kind::Light | Kind::Collusion);
-    (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted
-}
-
-/// Accepts or rejects a fit.
-///
-/// # Errors
-/// Fails if the fit is so bad that the last good fit must stay.
-pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
-    let error = fitted.fit_error();
-    if is_untrustworthy(error, last_good) {
-        let good = last_good.unwrap_or(0.0);
-        anyhow::bail!(
-            "the fit's relative error is {error:.3}, that of the last good fit was {good:.3}: the last good one stays \
-             in use"
-        );
-    }
-    Ok(())
-}
-
-/// Whether a fit is too much worse than the last good fit to replace it.
-fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
-    !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::jobs::trial::{Agent, Trial, took};
+    use crate::jobs::fixtures::{Agent, Trial, took};
     use crate::store::fixtures;
     use crate::store::measurements::orders::OrderTarget;
 
@@ -358,14 +314,5 @@ mod tests {
             trial.review().await;
         }
         assert_eq!(quarantined(&trial).await, []);
-    }
-
-    #[test]
-    fn a_fit_that_is_much_worse_than_the_last_good_one_is_not_trusted() {
-        assert!(!is_untrustworthy(0.4, Some(0.1)), "usual");
-        assert!(is_untrustworthy(0.6, Some(0.1)));
-        assert!(!is_untrustworthy(0.6, Some(0.4)));
-        assert!(!is_untrustworthy(0.9, None), "there is nothing better");
-        assert!(is_untrustworthy(f64::NAN, None));
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::gnp::{Embedding, Mesh, PlainSwitches, Position, Refined, RefinedSwitches, Tier, trust};
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::assignments::facts;
+use crate::store::assignments::past_crawls;
 use crate::store::measurements::MeshMeasurement;
 use crate::store::{embeddings, measurements};
 use crate::strategy::learned::LearnedCorrections;
@@ -78,7 +78,7 @@ impl MapCache {
         if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
             return Ok(Arc::clone(residuals));
         }
-        let residuals = facts::residuals(conn).await.context("read what crawls taught")?;
+        let residuals = past_crawls::residuals(conn).await.context("read what crawls taught")?;
         let mut sites: Vec<SiteId> =
             residuals.iter().filter(|residual| !residual.probed).map(|residual| residual.site).collect();
         sites.sort_unstable();

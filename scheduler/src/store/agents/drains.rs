@@ -1,9 +1,8 @@
-//! Drains and removals: an operator's commands that stop new work for an agent.
+//! Drains: an operator's command that stops new work for an agent.
 //!
-//! Both commands lock the agent's row first, as grants and new sessions do. So of two concurrent
-//! transactions about one agent, the second sees the changes of the first. Tasks that are assigned
-//! but not begun are withdrawn at once, so that other agents can be chosen for them. If a removal
-//! ends a lease, this does not count as a crash of the lease's task.
+//! Drains and removals lock the agent's row first, as grants and new sessions do. So of two
+//! concurrent transactions about one agent, the second sees the changes of the first. Tasks that
+//! are assigned but not begun are withdrawn at once, so that other agents can be chosen for them.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -11,11 +10,10 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::enrolments;
-use super::sessions::{self, EndCause};
 use crate::store::assignments::{self, UnassignScope};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
-use crate::store::{Error, leases, minute};
+use crate::store::{Error, minute};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
@@ -69,41 +67,14 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
     Ok(agent.draining)
 }
 
-/// Removes an agent: ends its session, refuses its credential and keeps its history. An agent with
-/// leases is removed only with `force`, which releases the leases. An elected landmark stays in the
-/// list of landmarks until another agent is elected in its place. A landmark set by hand is deleted
-/// from the list at once. Run in a transaction.
-pub async fn remove(
-    conn: &mut PgConnection,
-    name: &str,
-    force: bool,
-    max_crashes: u32,
-) -> Result<DrainResult, DrainError> {
-    let agent = locked(conn, name).await?;
-    if agent.removed_at.is_some() {
-        return Ok(DrainResult { withdrawn: 0, leases: 0, before: true });
-    }
-    let leases = active_leases(conn, agent.id).await?;
-    if leases > 0 && !force {
-        return Err(DrainError::HoldsLeases { name: name.to_owned(), leases });
-    }
-    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(conn).await?;
-    sessions::close_active(conn, agent.id, EndCause::Removed).await?;
-    leases::release_of_ended_sessions(conn, max_crashes).await?;
-    let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
-    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
-    // `withdrawn` includes the tasks whose leases were released above.
-    Ok(DrainResult { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
-}
-
-struct LockedAgent {
-    id: AgentId,
+pub(super) struct LockedAgent {
+    pub(super) id: AgentId,
     draining: bool,
-    removed_at: Option<DateTime<Utc>>,
+    pub(super) removed_at: Option<DateTime<Utc>>,
 }
 
 /// Locks the agent's row against grants and new sessions until the transaction ends.
-async fn locked(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
+pub(super) async fn locked(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
     let found = sqlx::query_as!(
         LockedAgent,
         r#"
@@ -129,7 +100,7 @@ async fn present(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, Dra
     }
 }
 
-async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
+pub(super) async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"select count(*) as "count!: Unsigned<u64>" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
@@ -140,19 +111,17 @@ async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, E
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
-
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::{SessionId, TaskId};
-    use crate::store::agents;
-    use crate::store::agents::sessions::OpenError;
+    use crate::store::agents::sessions;
     use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
 
     /// An agent with two slots, two leases and one more assigned task.
-    async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
+    pub(in crate::store::agents) async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
         let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "b", "random").await;
         let tasks = fixtures::queue(conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
@@ -160,7 +129,7 @@ mod tests {
         (agent, session, tasks)
     }
 
-    async fn states(conn: &mut PgConnection, tasks: &[TaskId]) -> Vec<String> {
+    pub(in crate::store::agents) async fn states(conn: &mut PgConnection, tasks: &[TaskId]) -> Vec<String> {
         let mut states = Vec::new();
         for task in tasks {
             states.push(fixtures::state(conn, *task).await);
@@ -197,50 +166,5 @@ mod tests {
         assert!(resume(&mut conn, "a").await.expect("resume"));
         assert!(!resume(&mut conn, "a").await.expect("resume"), "once");
         assert_eq!(crate::store::assignments::loads::available(&mut conn).await.expect("read").len(), 1);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(mut conn: Conn) {
-        let (agent, session, tasks) = busy(&mut conn).await;
-        let refused = remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect_err("it holds leases");
-        assert!(matches!(refused, DrainError::HoldsLeases { leases: 2, .. }), "{refused}");
-        assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "assigned"]);
-
-        let removed = remove(&mut conn, "a", true, fixtures::MAX_CRASHES).await.expect("remove");
-        assert_eq!(removed, DrainResult { withdrawn: 1, leases: 2, before: false });
-        assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
-        assert!(
-            !sessions::renew(&mut conn, session, fixtures::LIFETIME, sessions::MachineReport::default())
-                .await
-                .expect("renew")
-        );
-        let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;
-        assert!(matches!(back, Err(OpenError::Removed)));
-        assert!(remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect("remove").before, "once");
-        assert!(matches!(drain(&mut conn, "a").await, Err(DrainError::Removed { .. })));
-        assert!(matches!(drain(&mut conn, "nobody").await, Err(DrainError::Unknown(_))));
-
-        assert_eq!(agents::by_name(&mut conn, "a").await.expect("look"), None);
-        let shown = agents::show(&mut conn, "a").await.expect("look").expect("it is remembered");
-        assert!(shown.removed_at.is_some());
-        let reported = crate::store::reports::agents(&mut conn, None).await.expect("report");
-        assert_eq!(reported.len(), 1, "its history stays");
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_removed_landmark_is_none_or_is_replaced_at_once(pool: PgPool) {
-        use crate::store::embeddings::landmarks::{self, ChosenBy};
-        let mut conn = pool.acquire().await.expect("connect");
-        let (agent, _) = fixtures::crawler(&mut conn, "a").await;
-        let an_hour = std::time::Duration::from_secs(3600);
-        for (by, standing) in [(ChosenBy::Election, 1), (ChosenBy::Hand, 0)] {
-            let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-            landmarks::replace(&mut tx, &[(agent, "chosen".to_owned())], by).await.expect("choose");
-            remove(&mut tx, "a", false, fixtures::MAX_CRASHES).await.expect("remove");
-            assert_eq!(landmarks::list(&mut tx).await.expect("list").len(), standing, "{by:?}");
-            let lost = landmarks::longest_lost(&mut tx, an_hour).await.expect("look");
-            assert_eq!(lost.map(|lost| lost.name), (by == ChosenBy::Election).then(|| "a".to_owned()));
-            tx.rollback().await.expect("rollback");
-        }
     }
 }

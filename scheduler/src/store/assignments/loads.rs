@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
-use crate::strategy::load::PastCrawls;
+use crate::strategy::load::{CRAWLS_PACED, LONGEST_MS, PastCrawls};
 use crate::strategy::{AgentLocation, RecordedCandidate, RecordedChoice};
 
 use crate::store::rows::{Rows, Statement};
@@ -23,11 +23,6 @@ use crate::store::{Error, position};
 /// Maximum number of waiting tasks counted per agent. Agents with this number of waiting tasks or
 /// more are treated as equally loaded.
 const MOST_COUNTED: i64 = 1000;
-/// Number of an agent's newest crawls from which its pace (their mean duration) is computed. If
-/// sites differ much in size, the mean of twenty crawls has an error of about 15 %.
-const CRAWLS_PACED: i64 = 20;
-/// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
-const LONGEST_MS: i64 = 86_400_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedLoad {

@@ -55,20 +55,6 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTr
     Ok(traits.collect())
 }
 
-pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
-    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
-}
-
-/// Returns an agent's tags and locks its row until the transaction ends; `None` for an unknown or
-/// removed agent.
-pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
-    let row =
-        sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
-            .optional(conn)
-            .await?;
-    Ok(row.map(|row| (row.id, row.tags)))
-}
-
 /// For each of these batches and each agent, returns the bytes fetched in the last 24 hours and the
 /// number of assigned and leased tasks. For each batch, also returns the expected bytes of one
 /// site: the mean of the sites fetched in the last 24 hours or, if there were none, the maximum

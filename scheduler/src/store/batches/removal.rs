@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 
 use crate::model::{BatchId, SiteId, TaskId};
 
-use super::changes::{self, ChangeError, ChangeScope};
+use super::cancel_and_retry::{self, ChangeError, ChangeScope};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
@@ -146,7 +146,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
     if left {
         // The remaining tasks belong to a round that was being made when the removal began, so they
         // may be open.
-        changes::cancel(conn, batch, name, &ChangeScope::All).await?;
+        cancel_and_retry::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
     // Deletes the discovered hosts of sites whose tasks retention has already deleted.
@@ -224,7 +224,7 @@ mod tests {
         tx.rollback().await.expect("roll back");
         assert!(!batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there").removing);
 
-        changes::cancel(&mut conn, autumn, "autumn", &ChangeScope::All).await.expect("cancel");
+        cancel_and_retry::cancel(&mut conn, autumn, "autumn", &ChangeScope::All).await.expect("cancel");
         assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 2);
         assert_eq!(steps(&pool, autumn).await, (0, RemovalStep::Waits), "the agent has not been told to stop");
         let told = leases::take_revoked(&mut conn, session).await.expect("take");

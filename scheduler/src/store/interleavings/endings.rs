@@ -7,8 +7,8 @@ use std::time::Duration;
 use sqlx::{PgConnection, PgPool};
 
 use crate::model::{SiteId, TaskId};
-use crate::store::agents::drains;
-use crate::store::batches::changes::{self, ChangeScope};
+use crate::store::agents::removal;
+use crate::store::batches::cancel_and_retry::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, preemptions};
@@ -70,9 +70,11 @@ async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEn
         LeaseEnding::Preempt => preemptions::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
         LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
         LeaseEnding::Removal => {
-            drains::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
+            removal::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
         }
-        LeaseEnding::Cancel => changes::cancel(conn, batch, name, &ChangeScope::All).await.expect("cancel").tasks == 1,
+        LeaseEnding::Cancel => {
+            cancel_and_retry::cancel(conn, batch, name, &ChangeScope::All).await.expect("cancel").tasks == 1
+        }
     }
 }
 

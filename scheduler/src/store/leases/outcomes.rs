@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::site_name::SiteName;
-use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
+use crate::model::{AgentId, Blocker, Budget, CrawlEnding, LeaseToken, OutcomeKind, Rtt, SiteId, TaskId};
 
 use super::Completed;
 use crate::store::agents::refusals::{self, Refusal};
@@ -23,9 +23,7 @@ use crate::store::sites::open_circuits;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 use crate::store::{Error, leases};
-pub use ending::{Blocker, Budget, CrawlEnding, OutcomeKind};
 
-mod ending;
 mod hosts;
 
 /// An agent's report of a finished crawl.

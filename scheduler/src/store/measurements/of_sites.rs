@@ -1,22 +1,5 @@
 //! Measurements of sites: each prober's newest measurement, the number of its requests and, if the
-//! measurement was shared, the site that was measured. This file also manages two related tables.
-//! `resolved_addresses` stores the address to which a site's name resolved at a prober; the
-//! prober's next order locks this address. `address_disagreements` stores the addresses at which an
-//! agent measured two sites and found different round trips, although it could have shared one
-//! measurement.
-//!
-//! Invariants: a prober's next order for a site locks the address in this prober's last report. The
-//! other probers' next orders lock this address only in three cases: the site's address was
-//! unknown, the site's origin was unknown and the report contains it, or another prober reported
-//! the same address. A quarantined agent's report never changes the address that other probers'
-//! orders lock. By these rules, an agent that lies about addresses causes only one postponed order
-//! per site at every other prober, and no request.
-//!
-//! An agent that found different round trips for sites at one address shares no measurement at that
-//! address for `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference,
-//! no agent shares measurements at that address. So one lying or slow agent can end only its own
-//! sharing, and other agents still share. Two lying agents can end all sharing, but only at the
-//! addresses that they report.
+//! measurement was shared, the site that was measured.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,20 +8,14 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
+use super::resolved_addresses::{
+    MOST_POSTPONED, POSTPONED_AGAIN, POSTPONED_NOWHERE, ReportedAddress, forget, not_counted, postponed,
+};
+use super::sharing::note_disagreement;
 use super::{Columns, MeasurementResult, Report, ReportContent};
 use crate::store::Error;
-use crate::store::rows::{Rows, Statement};
-use crate::store::sites::Site;
+use crate::store::rows::Statement;
 use crate::store::types::{Interval, whole};
-
-/// After this many consecutive postponed orders that locked an address, a failed measurement is
-/// stored. A site may need one order for each of three addresses: the address that other probers
-/// see, the address that this prober sees, and the address of the site's origin.
-const MOST_POSTPONED: u32 = 5;
-/// The failure stored after [`MOST_POSTPONED`] postponed orders.
-const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";
-/// The failure stored when a prober postponed an order and gave no address.
-const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
 /// Stores a prober's report about a site. `had_lock` says whether the prober's order locked an
 /// address.
@@ -80,20 +57,6 @@ pub(in crate::store) async fn upsert(
     }
 }
 
-/// Stores the address of a site that was measured, successfully or not. Returns the number of
-/// earlier requests that no stored measurement includes yet.
-async fn not_counted(
-    conn: &mut PgConnection,
-    site: SiteId,
-    prober: AgentId,
-    seen: Option<ReportedAddress>,
-) -> Result<u64, Error> {
-    match seen {
-        Some(seen) => measured(conn, seen).await,
-        None => forget(conn, site, prober).await,
-    }
-}
-
 async fn upsert_result(
     conn: &mut PgConnection,
     site: SiteId,
@@ -131,150 +94,4 @@ async fn upsert_result(
     )
     .run(conn)
     .await
-}
-
-/// The address to which a site's name resolves at a prober, for display.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResolvedAddress {
-    pub prober: String,
-    pub address: String,
-    /// Number of consecutive orders that locked a different address than the name resolved to.
-    pub postponed: u32,
-    /// Number of requests sent that are not included in a stored measurement yet.
-    pub requests: u64,
-}
-
-/// The address in a prober's report.
-#[derive(Debug, Clone, Copy)]
-struct ReportedAddress {
-    site: SiteId,
-    prober: AgentId,
-    address: IpAddr,
-    /// Whether the report contains the site's origin.
-    settled: bool,
-}
-
-/// Stores the address of a site that a prober measured. Returns the number of the prober's earlier
-/// requests that no stored measurement includes yet.
-async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64, Error> {
-    let former = forget(conn, seen.site, seen.prober).await?;
-    move_site(conn, seen).await?;
-    keep(conn, seen, 0, 0).await?;
-    Ok(former)
-}
-
-/// Deletes the stored address of a site for a prober. Returns the number of the prober's requests
-/// that no stored measurement includes yet.
-async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
-    let former = sqlx::query_scalar!(
-        "delete from resolved_addresses where site_id = $1 and prober_id = $2 returning requests",
-        site.get(),
-        prober.get(),
-    )
-    .optional(conn)
-    .await?;
-    Ok(former.map_or(0, u64::from))
-}
-
-/// Stores the address of a site that a prober did not measure. `had_lock` says whether the prober's
-/// order locked an address. Returns the number of consecutive orders that locked an address without
-/// measuring.
-async fn postponed(
-    conn: &mut PgConnection,
-    seen: ReportedAddress,
-    had_lock: bool,
-    requests: u32,
-) -> Result<u32, Error> {
-    move_site(conn, seen).await?;
-    keep(conn, seen, i32::from(had_lock), requests).await
-}
-
-/// Replaces the site's address by the reported one, if the invariants of this module allow it.
-async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(), Error> {
-    sqlx::query!(
-        r#"
-        update sites set address = $3
-        where id = $1 and address is distinct from $3
-          and $2 not in (select q.agent_id from quarantines q where q.released_at is null)
-          and (address is null or (origin is null and $4) or exists (
-              select from resolved_addresses other
-              where other.site_id = $1 and other.prober_id <> $2 and other.address = $3
-                and other.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
-          ))
-        "#,
-        seen.site.get(),
-        seen.prober.get(),
-        seen.address,
-        seen.settled,
-    )
-    .run(conn)
-    .await
-}
-
-/// Stores a reported address that differs from the site's stored address, with the numbers of
-/// postponed orders and of requests.
-async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
-    let postponed = sqlx::query_scalar!(
-        r#"
-        insert into resolved_addresses (site_id, prober_id, address, postponed, requests)
-        select id, $2, $3, $4::integer, $5::bigint from sites
-        where id = $1 and (address is distinct from $3 or $4::integer > 0 or $5::bigint > 0)
-        on conflict (site_id, prober_id) do update
-        set address = excluded.address, postponed = resolved_addresses.postponed + excluded.postponed,
-            requests = resolved_addresses.requests + excluded.requests
-        returning postponed
-        "#,
-        seen.site.get(),
-        seen.prober.get(),
-        seen.address,
-        postponed,
-        i64::from(requests),
-    )
-    .optional(conn)
-    .await?;
-    Ok(postponed.map_or(0, u32::from))
-}
-
-/// The probers for which the site's name resolves to an address other than the stored one, or that
-/// postponed an order for the site. Sorted by name.
-pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<ResolvedAddress>, Error> {
-    let resolved_addresses = sqlx::query_as!(
-        ResolvedAddress,
-        r#"
-        select a.name as prober, host(p.address) as "address!", p.postponed, p.requests
-        from resolved_addresses p join agents a on a.id = p.prober_id
-        where p.site_id = any($1)
-        order by a.name
-        "#,
-        &site.ids() as _,
-    );
-    resolved_addresses.all(conn).await
-}
-
-/// Time for which the sites at an address are measured one by one after a disagreement. It is
-/// longer than agents remember their measurements.
-pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Number of agents that must report a disagreement before all agents stop sharing. One agent is
-/// not enough, because it may err for a local reason.
-pub(in crate::store) const ENOUGH: i64 = 2;
-
-/// Stores that an agent found different round trips for sites at one address.
-async fn note_disagreement(conn: &mut PgConnection, address: IpAddr, prober: AgentId) -> Result<(), Error> {
-    sqlx::query!(
-        r#"
-        insert into address_disagreements (address, prober_id) values ($1, $2)
-        on conflict (address, prober_id) do update set seen_at = excluded.seen_at
-        "#,
-        address,
-        prober.get(),
-    )
-    .run(conn)
-    .await
-}
-
-/// Deletes disagreements that are too old to be considered.
-pub async fn prune_disagreements(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("delete from address_disagreements where seen_at <= now() - $1::interval", Interval(NOT_SHARED_FOR),)
-        .run(conn)
-        .await
 }

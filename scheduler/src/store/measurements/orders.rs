@@ -20,8 +20,8 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, OrderId, SessionId, SiteId};
 
 use super::failures::{Cause, NO_REPORT};
-use super::of_sites::{ENOUGH, NOT_SHARED_FOR};
 use super::reach::MESH_RETRY;
+use super::sharing::{ENOUGH, NOT_SHARED_FOR};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;

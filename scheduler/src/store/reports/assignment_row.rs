@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{ChoiceReasons, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState};
-use crate::store::leases::outcomes::OutcomeKind;
+use crate::model::{ChoiceReasons, OutcomeKind, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState};
 use crate::store::types::{Millis, Unsigned};
 use crate::strategy::explain::ExplainedWait;
 

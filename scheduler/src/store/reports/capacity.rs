@@ -16,10 +16,6 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// Maximum number of sites that a plan reads. With eight dimensions they need about a gigabyte of
-/// memory (110 MB per million sites).
-pub const MOST_SITES: u64 = 10_000_000;
-
 /// An embedding in which sites are located.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocatedEmbedding {

@@ -321,7 +321,7 @@ mod tests {
 
     use super::*;
     use crate::store::agents::{drains, sessions};
-    use crate::store::batches::changes;
+    use crate::store::batches::cancel_and_retry;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
 
@@ -363,7 +363,9 @@ mod tests {
         fixtures::grant(&mut conn, agent, session).await;
         drains::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
-        changes::cancel(&mut conn, batch, "autumn", &changes::ChangeScope::All).await.expect("cancel");
+        cancel_and_retry::cancel(&mut conn, batch, "autumn", &cancel_and_retry::ChangeScope::All)
+            .await
+            .expect("cancel");
         settle(&mut conn).await;
 
         let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");

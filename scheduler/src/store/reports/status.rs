@@ -3,25 +3,27 @@
 use sqlx::PgConnection;
 
 use crate::model::service::ServiceFacts;
-use crate::status::{AgentStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, Status};
+use crate::status::{
+    AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, Status, UNMET_COUNTED,
+};
+use crate::throughput::{self, RATE_WINDOW};
 
 use crate::store::agents::enrolments;
 use crate::store::agents::refusals::Refusal;
-use crate::store::batches::totals;
 use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::measurements::quarantines;
 use crate::store::rows::Rows;
 use crate::store::schedulers;
 use crate::store::sites::open_circuits;
-use crate::store::types::Unsigned;
+use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, settings};
 
 /// The state of the system, with at most `batches` batches. Run in a transaction in which all
 /// statements see one snapshot.
 pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error> {
     let now = sqlx::query_scalar!(r#"select now() as "now!""#).one(conn).await?;
-    let (batches, more_batches) = totals::unfinished(conn, batches).await?;
+    let (batches, more_batches) = unfinished(conn, batches).await?;
     let map = embeddings::history(conn, 1).await?.pop().map(|epoch| MapStatus {
         epoch: epoch.epoch.get(),
         fitted_at: epoch.fitted_at,
@@ -49,6 +51,83 @@ pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error
         open_circuits: open_circuits::count(conn).await?,
         has_contact: settings::contact_url(conn).await?.is_some(),
     })
+}
+
+/// Returns at most `limit` batches with open tasks, the newest first, and the number of further
+/// such batches. Does not compute the remaining times ([`BatchStatus::estimate`]).
+pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
+    let rows = sqlx::query!(
+        r#"
+        with unfinished as (
+            select b.id, b.name, b.strategy, b.created_at, b.max_duration_ms, p.*, count(*) over () as all_unfinished
+            from batch_progress p join batches b on b.id = p.batch_id
+            where p.submitted + p.measuring + p.located + p.assigned + p.leased > 0
+            order by b.id desc
+            limit $1
+        )
+        select u.id as "id!", u.name as "name!", u.strategy as "strategy!", u.all_unfinished as "all!: Unsigned<u64>",
+               u.submitted + u.measuring + u.located + u.assigned + u.leased as "open!: Unsigned<u64>",
+               u.done + u.failed + u.cancelled as "ended!: Unsigned<u64>", u.failed as "failed!: Unsigned<u64>",
+               u.leased as "leased!: Unsigned<u64>",
+               -- Counts only if the batch ever had an unmet task, and only up to a limit.
+               case when exists (
+                   select from batch_constraints c where c.batch_id = u.id and c.unmet_cause is not null
+               ) then (
+                   select count(*) from (
+                       select from task_holds h where h.batch_id = u.id and h.cause = 'unmet' limit $2
+                   ) counted
+               ) else 0 end as "unmet!: Unsigned<u64>",
+               coalesce(recent.crawls, 0)::float8 as "crawls!", coalesce(recent.bytes, 0)::float8 as "bytes!",
+               recent.since as "since: Interval", u.max_duration_ms as "max_duration_ms!: Millis",
+               -- The end of the present minute is in the future, so the difference may be negative.
+               greatest(now() - coalesce(
+                   (select max(at) from batch_changes where batch_id = u.id and crawls > 0),
+                   (select max(minute) + interval '1 minute' from batch_minutes where batch_id = u.id), u.created_at
+               ), interval '0') as "idle!: Interval"
+        from unfinished u
+        left join lateral (
+            select sum(crawls) as crawls, sum(bytes) as bytes, now() - greatest(min(minute), now() - $3::interval) as since
+            from (
+                select minute, crawls, bytes from batch_minutes
+                where batch_id = u.id and minute > now() - $3::interval
+                union all
+                select date_trunc('minute', at), crawls, bytes from batch_changes
+                where batch_id = u.id and crawls > 0 and at > now() - $3::interval
+            ) parts
+        ) recent on true
+        order by u.id desc
+        "#,
+        i64::from(limit),
+        whole::<i64, _>(UNMET_COUNTED),
+        Interval(RATE_WINDOW),
+    )
+    .all(conn)
+    .await?;
+    let all = rows.first().map_or(0, |row| row.all.0);
+    let batches: Vec<BatchStatus> = rows
+        .into_iter()
+        .map(|row| {
+            let window = row.since.unwrap_or_default().0;
+            let per_minute = |amount: f64| throughput::per_minute(amount, window).filter(|rate| *rate > 0.0);
+            BatchStatus {
+                id: row.id,
+                name: row.name,
+                strategy: row.strategy,
+                sites: row.open.0 + row.ended.0,
+                ended: row.ended.0,
+                failed: row.failed.0,
+                crawling: row.leased.0,
+                unmet: row.unmet.0,
+                sites_per_minute: per_minute(row.crawls),
+                megabytes_per_minute: per_minute(row.bytes / throughput::BYTES_PER_MEGABYTE),
+                idle: row.idle.0,
+                max_duration: row.max_duration_ms.0,
+                estimate: None,
+            }
+        })
+        .collect();
+    let more = all.saturating_sub(u64::try_from(batches.len()).unwrap_or(u64::MAX));
+    Ok((batches, more))
 }
 
 async fn database(conn: &mut PgConnection) -> Result<DatabaseStatus, Error> {
@@ -124,4 +203,22 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
 /// The free and total space of a file system; `None` if either is unknown.
 pub(in crate::store) fn disk(free: Option<Unsigned<u64>>, size: Option<Unsigned<u64>>) -> Option<DiskSpace> {
     Some(DiskSpace { free: free?.0, size: size?.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::fixtures::{self, Conn};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn only_batches_with_open_tasks_are_unfinished_and_a_limit_counts_the_others(mut conn: Conn) {
+        for name in ["ended", "old", "new"] {
+            let batch = fixtures::batch(&mut conn, name, "random").await;
+            let site = fixtures::site(&mut conn, &format!("{name}.cn")).await;
+            let state = if name == "ended" { "cancelled" } else { "submitted" };
+            fixtures::task(&mut conn, batch, site, state).await;
+        }
+        let (listed, more) = unfinished(&mut conn, 1).await.expect("read");
+        assert_eq!((listed[0].name.as_str(), listed.len(), more), ("new", 1, 1));
+    }
 }

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, Rtt, Strategy};
-use crate::throughput::{self, Amount, BegunCrawl, Estimate, RecentCrawls, Remaining, Slice, Total};
+use crate::throughput::{self, Amount, BegunCrawl, Estimate, FEWEST_RECENT, RecentCrawls, Remaining, Slice, Total};
 
 use crate::store::Error;
 
@@ -19,9 +19,6 @@ pub use task_totals::{TaskTotals, task_totals};
 
 mod task_totals;
 
-/// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
-/// until it includes this number of ended crawls.
-const FEWEST_RECENT: i64 = 10;
 /// Maximum number of recent crawls, and of active crawls, whose durations are read as a sample. The
 /// durations of a thousand crawls are read in a few milliseconds, and their distribution is
 /// accurate to within a few percent.

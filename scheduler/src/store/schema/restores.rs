@@ -178,10 +178,10 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::model::{LeaseToken, TaskId};
+    use crate::model::{CrawlEnding, LeaseToken, TaskId};
     use crate::store::agents::{enrolments, sessions};
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer, Report};
+    use crate::store::leases::outcomes::{OutcomeAnswer, Report};
     use crate::store::reports::events::{self, Filter};
 
     fn report(task: TaskId, token: i64) -> Report {

@@ -13,7 +13,7 @@ use crate::model::{AssignmentId, TaskId};
 
 use crate::store::Error;
 use crate::store::agents::enrolments;
-use crate::store::batches::{removal, totals};
+use crate::store::batches::{progress, removal};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
@@ -82,7 +82,7 @@ pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duratio
         RetainedKind::Quarantines => quarantines(conn, keep).await?,
         RetainedKind::Embeddings => embeddings(conn, keep).await?,
         RetainedKind::Enrolments => enrolments::prune(conn, keep).await?,
-        RetainedKind::Minutes => totals::prune(conn, keep, PIECE).await?,
+        RetainedKind::Minutes => progress::prune(conn, keep, PIECE).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }

@@ -154,8 +154,8 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Blocker, CrawlEnding};
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases::outcomes::{Blocker, CrawlEnding};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_whose_circuit_is_open_waits_for_a_person(mut conn: Conn) {

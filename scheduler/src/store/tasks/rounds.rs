@@ -134,10 +134,10 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{AgentId, SessionId};
+    use crate::model::{AgentId, CrawlEnding, SessionId};
     use crate::store::batches;
-    use crate::store::batches::changes::{self, CancelResult, ChangeScope};
-    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer};
+    use crate::store::batches::cancel_and_retry::{self, CancelResult, ChangeScope};
+    use crate::store::leases::outcomes::OutcomeAnswer;
     use crate::store::{fixtures, leases};
 
     /// A batch with an hourly recrawl, a batch without a recrawl, and an agent that has leased a
@@ -202,7 +202,7 @@ mod tests {
         }
 
         async fn cancel(&self, conn: &mut PgConnection) -> CancelResult {
-            changes::cancel(conn, self.batch, "hourly", &ChangeScope::All).await.expect("cancel")
+            cancel_and_retry::cancel(conn, self.batch, "hourly", &ChangeScope::All).await.expect("cancel")
         }
 
         /// Each task's site, round and state, and whether a next round is planned.
@@ -277,7 +277,7 @@ mod tests {
         scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Unreachable(None)).await;
         scene.pass("1 hour").await;
         let retrying = async |conn: &mut PgConnection| {
-            changes::retry(conn, scene.batch, "hourly", &ChangeScope::All).await.expect("retry").tasks
+            cancel_and_retry::retry(conn, scene.batch, "hourly", &ChangeScope::All).await.expect("retry").tasks
         };
         let mut tx = fixtures::begin(&scene.pool).await;
         assert_eq!(retrying(&mut tx).await, 1);
@@ -340,7 +340,7 @@ mod tests {
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;
-        let retried = changes::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
+        let retried = cancel_and_retry::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
         assert_eq!(retried.tasks, 1);
         assert_eq!(scene.rounds().await.last(), Some(&round("a.cn", 3, "located", false)));
     }

@@ -3,7 +3,7 @@
 use crate::strategy::Candidate;
 
 /// Number of candidates stored with a choice by `hash`, `domain`, `kademlia` and `earliest-finish`.
-pub(in crate::strategy) const LISTED: usize = 3;
+pub const LISTED: usize = 3;
 
 /// Returns the `k` candidates of `ordered` with the lowest keys, lowest first. Candidates with
 /// equal keys keep their order. Candidates without a key are skipped. For small `k`, a single

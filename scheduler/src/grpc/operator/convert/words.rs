@@ -6,10 +6,11 @@ use landfall_proto::v1::measurement_failure::Reason;
 use crate::config::Metric;
 use crate::model::constraints::UnmetAction;
 use crate::model::service::ServiceState;
-use crate::model::{FallbackCause, Gain, Parting, ReasonKind, ReportGroup, TaskState, UnmetCause, WaitCause};
+use crate::model::{
+    Blocker, Budget, FallbackCause, Gain, Parting, ReasonKind, ReportGroup, TaskState, UnmetCause, WaitCause,
+};
 use crate::status::AttentionKind;
 use crate::store::agents::enrolments::State as EnrolmentState;
-use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Reachability;
 

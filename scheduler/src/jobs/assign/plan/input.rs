@@ -10,26 +10,23 @@ use sqlx::PgConnection;
 
 use crate::config::Draws;
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, Strategy, TaskId};
-use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
 use crate::store::assignments::{self, Assignment, WaitingTask};
+use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions::{self, PreemptedLease};
 use crate::store::measurements::quarantines;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::learned::confidence;
+use crate::strategy::load::LISTED;
 use crate::strategy::schedule::{self, Job, PlannedSite};
 use crate::strategy::site_facts::{SiteFacts, usual_size};
 use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, with_speeds};
 
-use super::super::admission::Admission;
-use super::super::known::Known;
-use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
+use super::super::choice::{draw_seed, fallback, may_be_confirmed};
+use super::super::distances::Known;
+use super::super::exclusions::Admission;
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
-
-/// Number of agents stored with a choice: the agent that gets the site, and the agents that would
-/// have ended the crawl soonest after this agent.
-const LISTED: usize = 3;
 
 /// The input of a plan.
 pub(super) struct PlanInput {
@@ -109,8 +106,8 @@ impl PlanInput {
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
         let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
         let known = Known::read(conn, maps, &sites, &agents, map).await?;
-        let facts = facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
-        let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
+        let facts = site_facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
+        let crawls = past_crawls::crawls(conn, &ids).await.context("read the agents' crawls")?;
         let held = loads::held(conn).await.context("read what the agents hold")?;
         let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
         let preempted = preemptions::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;

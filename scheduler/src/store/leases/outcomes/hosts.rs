@@ -69,8 +69,9 @@ pub(super) async fn replace(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CrawlEnding, OutcomeAnswer};
+    use super::super::OutcomeAnswer;
     use super::*;
+    use crate::model::CrawlEnding;
     use crate::model::site_name::SiteName;
     use crate::store::fixtures::{self, Conn, LeasedTask};
 

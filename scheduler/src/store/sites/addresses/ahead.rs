@@ -109,7 +109,7 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
 mod tests {
     use super::*;
     use crate::model::BatchId;
-    use crate::store::batches::changes;
+    use crate::store::batches::cancel_and_retry;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
     use crate::store::sites::addresses;
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
         // A later task does not overtake waiting tasks, even if the address permits a crawl now.
-        let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
-        changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
+        let first = cancel_and_retry::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
+        cancel_and_retry::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
         assert_eq!(held(&mut conn, &later).await, later);
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 2, "five sites bear three");

@@ -1,5 +1,5 @@
 //! Finds running crawls that another agent would finish sooner, as the scheduler does
-//! (`jobs/assign/straggle`). This module does no I/O.
+//! (`jobs/assign/preempt`). This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

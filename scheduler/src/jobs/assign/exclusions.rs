@@ -1,4 +1,4 @@
-//! Admission: which agents may crawl for which batches in one pass.
+//! Exclusions: which agents the constraints and quotas of batches exclude in one pass.
 //!
 //! Admission is read once for all batches of a pass and updated with each assignment. So the tasks
 //! assigned in one pass together do not exceed a quota. The pure module `constraints` decides
@@ -190,13 +190,13 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::constraints::ConstraintsRequest;
-    use crate::model::{LeaseToken, SiteId, WaitCause};
+    use crate::model::{CrawlEnding, LeaseToken, SiteId, WaitCause};
     use crate::store::agents::drains;
-    use crate::store::batches::changes::{self, ChangeScope};
+    use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::fixtures;
-    use crate::store::leases::outcomes::{CrawlEnding, Report};
+    use crate::store::leases::outcomes::Report;
 
     /// A batch with these constraints.
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
@@ -281,7 +281,7 @@ mod tests {
         let reason = "no agent meets the constraints: 2 of 2 are not in JP".to_owned();
         assert_eq!(trial.state(task).await, ("failed".into(), Some(reason)));
         let mut conn = trial.conn().await;
-        let again = changes::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
+        let again = cancel_and_retry::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
         assert_eq!(again.tasks, 1);
     }
 
@@ -435,7 +435,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 1);
         let mut conn = trial.conn().await;
-        changes::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
         trial.tag(0, &["fast"]).await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 0);
         trial.assign().await;

@@ -1,71 +1,19 @@
-//! Reads the facts that strategies use besides round trips: positions of sites, and earlier crawls
-//! of sites and agents.
+//! Reads the past crawls of agents and sites from which strategies learn.
 
 use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::model::site_name::SiteName;
-use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
-use crate::strategy::learned::{CrawlObservation, CrawlResidual, Prefix, weight};
-use crate::strategy::site_facts::SiteFacts;
+use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::strategy::learned::{
+    CRAWLS_LEARNED, CRAWLS_OF_A_SITE, CrawlObservation, CrawlResidual, MOST_RESIDUALS_OF_AN_AGENT, Prefix, RESIDUALS,
+    weight,
+};
 use crate::strategy::{Crawl, Work, crawl_weight};
 
+use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
-use crate::store::{Error, position};
-
-/// Number of an agent's newest crawls from which its speed is learned.
-const CRAWLS_LEARNED: i64 = 40;
-/// Maximum number of crawl residuals read per agent. With more than 100 connected agents, the limit
-/// is lower: [`RESIDUALS`] divided by the number of agents.
-const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
-/// Maximum number of crawl residuals read for all agents together. The total may exceed this limit,
-/// because at least [`CRAWLS_LEARNED`] of each agent are read.
-const RESIDUALS: i64 = 20_000;
-/// Number of a site's newest crawls that are read. Older crawls are not needed: strategies try only
-/// a few agents per site, so ten crawls include all these agents.
-const CRAWLS_OF_A_SITE: i64 = 10;
-
-/// The facts that strategies use about these tasks' sites.
-pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select t.id as "id!", coalesce(s.origin, s.name) as "name!", s.address, s.latitude, s.longitude,
-               b.request_interval_ms as "request_interval_ms!",
-               last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
-        from tasks t
-        join sites s on s.id = t.site_id
-        join batches b on b.id = t.batch_id
-        left join checkpoints under_way on under_way.task_id = t.id
-        left join lateral (
-            select o.pages, o.bytes from tasks other join outcomes o on o.task_id = other.id
-            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
-            order by o.accepted_at desc
-            limit 1
-        ) last on true
-        where t.id = any($1)
-        "#,
-        tasks as _,
-    )
-    .all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let host = match row.name.parse::<SiteName>() {
-                Ok(name) => name.host().to_owned(),
-                Err(_) => row.name,
-            };
-            let size = match (row.pages, row.bytes) {
-                (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
-                _ => None,
-            };
-            let position = position("sites", row.latitude, row.longitude)?;
-            let (fetched, interval) = (row.fetched.map_or(0, u32::from), row.request_interval_ms.0);
-            Ok((row.id, SiteFacts { host, address: row.address, position, size, fetched, interval }))
-        })
-        .collect()
-}
 
 /// The newest crawls of each of these agents, newest first: what each crawl fetched, its round trip
 /// and its duration. Omits crawls without a round trip or a page. Also omits crawls that the agent
@@ -198,10 +146,11 @@ pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Er
 mod tests {
     use super::*;
     use crate::gnp::trust::Kind;
-    use crate::model::LeaseToken;
+    use crate::model::{CrawlEnding, LeaseToken};
+    use crate::store::assignments::site_facts::of_tasks;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
-    use crate::store::leases::outcomes::{CrawlEnding, Report};
+    use crate::store::leases::outcomes::Report;
     use crate::store::measurements::quarantines;
     use crate::store::sites::verdicts;
     use crate::strategy::site_facts::usual_size;

@@ -12,8 +12,8 @@ use anyhow::Context;
 use crate::config::Draws;
 use crate::gnp::{Placement, Position, PredictedRtt, SitePlace};
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::assignments::facts::{self, CrawledSite};
 use crate::store::assignments::loads::AvailableAgent;
+use crate::store::assignments::past_crawls::{self, CrawledSite};
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{self, agents, measurements};
@@ -47,7 +47,7 @@ impl Known {
     ) -> anyhow::Result<Self> {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
-        let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
+        let mut crawled = past_crawls::crawled(conn, sites).await.context("read the sites' crawls")?;
         // If a site has several locations, a crawl shows only the distance to the location that
         // served it.
         crawled.retain(|site, _| !suspicions.contains_key(site));

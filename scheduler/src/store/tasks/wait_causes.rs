@@ -1,4 +1,4 @@
-//! Waits: why tasks without an agent wait.
+//! Causes of waits: why tasks without an agent wait.
 //!
 //! While no task can proceed in a stage (measuring, locating or choosing), one row in
 //! `stage_causes` stores the cause for all tasks in that stage. The pass of the stage writes the

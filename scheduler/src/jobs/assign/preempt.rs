@@ -1,10 +1,11 @@
 //! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
 //!
 //! A pass fills idle slots when no site waits to be planned. While sites wait, it fills only the
-//! slots of agents that may crawl none of the waiting sites. The pure module `strategy::straggler`
-//! chooses the crawls. The agent returns the lease of a preempted crawl with a checkpoint, and the
-//! task is then planned like any other. A crawl stays with its agent if the crawl ends before the
-//! lease is returned, or if the agent does not receive or support the preemption.
+//! slots of agents that may crawl none of the waiting sites. The pure module
+//! `strategy::schedule::straggler` chooses the crawls. The agent returns the lease of a preempted
+//! crawl with a checkpoint, and the task is then planned like any other. A crawl stays with its
+//! agent if the crawl ends before the lease is returned, or if the agent does not receive or
+//! support the preemption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,16 +17,16 @@ use sqlx::{Postgres, Transaction};
 use crate::config::Draws;
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
-use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AvailableAgent};
+use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::straggler::{self, UnderWay};
 use crate::strategy::site_facts::{SiteFacts, usual_size};
 use crate::strategy::{speeds, with_speeds};
 
-use super::admission::Admission;
-use super::known::Known;
+use super::distances::Known;
+use super::exclusions::Admission;
 
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
@@ -110,8 +111,8 @@ async fn lasting<'a>(
     let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
     let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
     let known = Known::read(tx, &scheduler.maps, &sites, agents, map).await?;
-    let facts = facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
-    let taught = facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
+    let facts = site_facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
+    let taught = past_crawls::crawls(tx, &ids).await.context("read the agents' crawls")?;
     let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
     let (speeds, usual) = (speeds(&taught), usual_size(&taught));
     let lasting = crawls.iter().filter_map(|crawl| {
@@ -137,7 +138,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
     use crate::model::{BatchId, ChoiceCause, ChoiceReasons, LeaseToken, SessionId, Strategy};
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures;

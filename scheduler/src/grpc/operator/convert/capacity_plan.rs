@@ -5,7 +5,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
-use crate::grpc::plan::{Addition, Plan, WhatIfRequest};
+use crate::grpc::capacity_plan::{Addition, Plan, WhatIfRequest};
 use crate::model::Strategy;
 
 use super::{InvalidField, agent_name, duration, line, sites, whole};

@@ -10,14 +10,14 @@ use sqlx::{Decode, FromRow, PgPool, Postgres, Type};
 use crate::Scheduler;
 use crate::config::{Config, TermConfig};
 use crate::model::{AgentId, BatchId, LeaseToken, Rtt, SessionId, SiteId, TaskId, WaitCause};
+use crate::store::agents;
 use crate::store::agents::sessions::{self, Registration};
-use crate::store::batches::constraints;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementResult, Report, ReportTarget};
 use crate::store::schedulers::terms::Role;
-use crate::store::tasks::waits;
+use crate::store::tasks::wait_causes;
 use crate::strategy::explain::ExplainedWait;
 
 use super::assign::balance::Balance;
@@ -140,7 +140,7 @@ impl Trial {
 
     pub(super) async fn tag(&self, place: usize, tags: &[&str]) {
         let tags: Vec<String> = tags.iter().map(|&tag| tag.to_owned()).collect();
-        constraints::set_tags(&mut *self.conn().await, self.agents[place].0, &tags).await.expect("tag");
+        agents::set_tags(&mut *self.conn().await, self.agents[place].0, &tags).await.expect("tag");
     }
 
     /// Grants leases to the agent at this index.
@@ -220,7 +220,7 @@ impl Trial {
 
     /// Why a task waits, with the details.
     pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
-        waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
+        wait_causes::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
     /// Sends an agent its orders and answers the orders for which `result` returns a result.

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::model::BatchId;
+use crate::store::batches::Progress;
 use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
@@ -62,6 +63,20 @@ impl Estimates {
             drop(tokio::time::timeout(patience, computing).await);
         }
         self.batches().get(&batch).and_then(|entry| entry.newest.clone())
+    }
+
+    /// The estimated remaining time of a batch; `None` when no task is open.
+    pub async fn left(
+        self: &Arc<Self>,
+        pool: &PgPool,
+        batch: BatchId,
+        progress: &Progress,
+        patience: Duration,
+    ) -> Option<Estimate> {
+        if progress.open() == 0 {
+            return None;
+        }
+        self.of(pool, batch, patience).await.flatten()
     }
 
     /// The computation that is running; `None` if the newest estimate is up to date. Starts a

@@ -1,4 +1,4 @@
-//! An operator's changes to a submitted batch: cancelling or retrying tasks.
+//! Cancels and retries tasks of a submitted batch for an operator.
 //!
 //! Invariants: a change is made completely or not at all, and repeating it changes nothing. The
 //! transaction that cancels a task also ends the task's lease, so later reports on this lease are
@@ -244,12 +244,12 @@ async fn of_batch(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SessionId;
+    use crate::model::{CrawlEnding, SessionId};
     use crate::store::agents::refusals::Refusal;
     use crate::store::agents::sessions;
     use crate::store::batches;
     use crate::store::fixtures::{self, Conn};
-    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer, Report};
+    use crate::store::leases::outcomes::{OutcomeAnswer, Report};
 
     fn names(names: &[&str]) -> ChangeScope {
         ChangeScope::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())

@@ -12,7 +12,7 @@ use crate::store::batches::Batch;
 use crate::store::batches::removal::{self, RemovalStep, TaskPosition};
 use crate::{Scheduler, store};
 
-use crate::grpc::status;
+use crate::grpc::errors;
 
 /// The pause after a step that removed tasks. A step takes some tens of milliseconds, so the pause
 /// leaves about half of the time to other work. `WAIT` is the pause while the remaining tasks
@@ -57,7 +57,7 @@ impl Removal {
     async fn step(&mut self) -> Result<(), Status> {
         tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            () = self.shutdown.cancelled() => return Err(errors::stopping()),
             () = tokio::time::sleep(self.rest) => {}
         }
         let mut tx = store::begin(&self.scheduler.pool).await?;

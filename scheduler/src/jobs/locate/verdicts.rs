@@ -102,7 +102,7 @@ fn suspicion(
 mod tests {
     use sqlx::PgPool;
 
-    use crate::jobs::trial::Trial;
+    use crate::jobs::fixtures::Trial;
 
     /// Ten agents on a line with 10 ms between neighbours, and a map. The six landmarks have
     /// measured a site; `millis` are its round trips. The last agent has the most free slots.

@@ -8,69 +8,19 @@ use std::io;
 use tonic::{Code, Status};
 
 use crate::capacity::CapacityError;
+use crate::grpc::capacity_plan::PlanError;
 use crate::grpc::landmark_choice::ChoiceError;
-use crate::grpc::plan::PlanError;
 use crate::store;
 use crate::store::agents::drains::DrainError;
 use crate::store::agents::enrolments::{CreateError, RedeemError, RevokeError};
 use crate::store::agents::sessions::{EndCause, OpenError};
-use crate::store::batches::changes::ChangeError;
+use crate::store::batches::cancel_and_retry::ChangeError;
 use crate::store::batches::removal::RemoveError;
 use crate::store::batches::submissions::SubmitError;
-use crate::store::names::Noun;
 
 use super::auth::AuthError;
 use super::operator::convert::InvalidField;
-
-/// The request names an object that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unknown {
-    #[error("no batch is called '{0}'")]
-    Batch(String),
-    #[error("no agent is called {0}")]
-    Agent(String),
-    #[error("{}", store::agents::enrolments::not_yet(.0))]
-    NotYet(String),
-    #[error("no site is known as '{0}'")]
-    Site(String),
-    #[error("batch {batch} does not contain {site}")]
-    InBatch { batch: String, site: String },
-    #[error("batch {batch} has no round {round}: {}", newest.map_or("it has no site".to_owned(), |newest| format!("its newest is {newest}")))]
-    Round { batch: String, round: u32, newest: Option<u32> },
-    #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
-    Choice { site: String, number: i64 },
-}
-
-/// The text in the request is the beginning of more than one name, so it identifies no object.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
-pub(super) struct Ambiguous {
-    pub(super) noun: Noun,
-    pub(super) beginning: String,
-    /// The first of the names with this beginning.
-    pub(super) names: Vec<String>,
-    /// Number of further names that were found.
-    pub(super) more: u64,
-    /// Whether the names that were found are all names with this beginning.
-    pub(super) all: bool,
-}
-
-const fn plural(noun: Noun) -> &'static str {
-    match noun {
-        Noun::Batch => "batches",
-        Noun::Agent | Noun::FormerAgent => "agents",
-        Noun::Site => "sites",
-        Noun::Token => "tokens",
-    }
-}
-
-fn rest(more: u64, all: bool) -> String {
-    match (more, all) {
-        (0, _) => String::new(),
-        (more, true) => format!(" and {more} more"),
-        (more, false) => format!(" and at least {more} more"),
-    }
-}
+use super::operator::named::{Ambiguous, Unknown};
 
 /// `Unavailable` if the database is unreachable, its disk is full, or it asks for a retry;
 /// otherwise `Internal`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 
-use crate::jobs::trial::{Agent, Trial, took};
+use crate::jobs::fixtures::{Agent, Trial, took};
 use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, OrderTarget};

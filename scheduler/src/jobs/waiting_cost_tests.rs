@@ -3,7 +3,7 @@
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
 
-use super::trial::Trial;
+use super::fixtures::Trial;
 
 /// Tables that grow with the number of submitted sites, or with time.
 const GROWING: [&str; 15] = [

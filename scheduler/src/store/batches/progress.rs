@@ -5,18 +5,55 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::status::{BatchStatus, UNMET_COUNTED};
-use crate::throughput;
+use crate::model::BatchId;
+use crate::strategy::explain::ExplainedWait;
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
-use crate::store::types::{Interval, Millis, Unsigned, whole};
+use crate::store::tasks::wait_causes;
+use crate::store::types::{Interval, Unsigned};
 
-/// The time over which a batch's present crawl rate is averaged. Within this time even a fleet of a
-/// few agents ends several crawls.
-const RATE_WINDOW: Duration = Duration::from_secs(300);
+/// Numbers of a batch's tasks by state, and of fetched pages and bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub submitted: u64,
+    pub measuring: u64,
+    /// Number of located tasks: round trips to the site are known, or the reason why none is known
+    /// is stored.
+    pub located: u64,
+    pub assigned: u64,
+    pub leased: u64,
+    /// Number of done tasks with all pages fetched.
+    pub complete: u64,
+    /// Number of done tasks whose crawl was ended by a budget.
+    pub truncated: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+    /// Number of pages fetched by ended crawls.
+    pub pages: u64,
+    pub bytes: u64,
+    /// The most frequent reason why tasks without an agent wait, and the number of tasks that wait
+    /// for this reason.
+    pub waiting_for: Option<(ExplainedWait, u64)>,
+    /// The earliest time at which a recrawl of an ended task is due; `None` if no recrawl is
+    /// planned.
+    pub next_recrawl: Option<DateTime<Utc>>,
+}
+
+impl Progress {
+    /// Number of tasks that have not ended.
+    pub fn open(&self) -> u64 {
+        self.submitted + self.measuring + self.located + self.assigned + self.leased
+    }
+
+    /// Number of open tasks without an active crawl.
+    fn waiting(&self) -> u64 {
+        self.open() - self.leased
+    }
+}
 
 /// Adds the differences in `batch_changes` to the batches' sums in `batch_totals`. Two concurrent
 /// calls still add each difference only once.
@@ -72,90 +109,67 @@ pub(in crate::store) async fn prune(conn: &mut PgConnection, keep: Duration, lim
     .await
 }
 
-/// Returns at most `limit` batches with open tasks, the newest first, and the number of further
-/// such batches. Does not compute the remaining times ([`BatchStatus::estimate`]).
-pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
-    let rows = sqlx::query!(
+/// Number of the batch's tasks. Only the newest round of each site counts.
+pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
+    let count = sqlx::query_scalar!(
         r#"
-        with unfinished as (
-            select b.id, b.name, b.strategy, b.created_at, b.max_duration_ms, p.*, count(*) over () as all_unfinished
-            from batch_progress p join batches b on b.id = p.batch_id
-            where p.submitted + p.measuring + p.located + p.assigned + p.leased > 0
-            order by b.id desc
-            limit $1
-        )
-        select u.id as "id!", u.name as "name!", u.strategy as "strategy!", u.all_unfinished as "all!: Unsigned<u64>",
-               u.submitted + u.measuring + u.located + u.assigned + u.leased as "open!: Unsigned<u64>",
-               u.done + u.failed + u.cancelled as "ended!: Unsigned<u64>", u.failed as "failed!: Unsigned<u64>",
-               u.leased as "leased!: Unsigned<u64>",
-               -- Counts only if the batch ever had an unmet task, and only up to a limit.
-               case when exists (
-                   select from batch_constraints c where c.batch_id = u.id and c.unmet_cause is not null
-               ) then (
-                   select count(*) from (
-                       select from task_holds h where h.batch_id = u.id and h.cause = 'unmet' limit $2
-                   ) counted
-               ) else 0 end as "unmet!: Unsigned<u64>",
-               coalesce(recent.crawls, 0)::float8 as "crawls!", coalesce(recent.bytes, 0)::float8 as "bytes!",
-               recent.since as "since: Interval", u.max_duration_ms as "max_duration_ms!: Millis",
-               -- The end of the present minute is in the future, so the difference may be negative.
-               greatest(now() - coalesce(
-                   (select max(at) from batch_changes where batch_id = u.id and crawls > 0),
-                   (select max(minute) + interval '1 minute' from batch_minutes where batch_id = u.id), u.created_at
-               ), interval '0') as "idle!: Interval"
-        from unfinished u
-        left join lateral (
-            select sum(crawls) as crawls, sum(bytes) as bytes, now() - greatest(min(minute), now() - $3::interval) as since
-            from (
-                select minute, crawls, bytes from batch_minutes
-                where batch_id = u.id and minute > now() - $3::interval
-                union all
-                select date_trunc('minute', at), crawls, bytes from batch_changes
-                where batch_id = u.id and crawls > 0 and at > now() - $3::interval
-            ) parts
-        ) recent on true
-        order by u.id desc
+        select submitted + measuring + located + assigned + leased + done + failed + cancelled as "count!: Unsigned<u64>"
+        from batch_progress where batch_id = $1
         "#,
-        i64::from(limit),
-        whole::<i64, _>(UNMET_COUNTED),
-        Interval(RATE_WINDOW),
+        batch.get()
+    );
+    Ok(count.one(conn).await?.0)
+}
+
+/// The batch's progress, computed from the newest round of each site.
+pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
+    let row = sqlx::query!(
+        r#"
+        select p.submitted as "submitted!: Unsigned<u64>", p.measuring as "measuring!: Unsigned<u64>",
+               p.located as "located!: Unsigned<u64>", p.assigned as "assigned!: Unsigned<u64>",
+               p.leased as "leased!: Unsigned<u64>", p.done - p.truncated as "complete!: Unsigned<u64>",
+               p.truncated as "truncated!: Unsigned<u64>", p.failed as "failed!: Unsigned<u64>",
+               p.cancelled as "cancelled!: Unsigned<u64>", p.pages as "pages!: Unsigned<u64>",
+               p.bytes as "bytes!: Unsigned<u64>",
+               -- Without a recrawl interval no recrawl is due, so the tasks need not be read.
+               case when b.recrawl_interval_ms is not null then (
+                   select min(t.recrawl_at) from tasks t where t.batch_id = b.id and t.retried_at is null
+               ) end as next_recrawl
+        from batch_progress p join batches b on b.id = p.batch_id
+        where p.batch_id = $1
+        "#,
+        batch.get(),
     )
-    .all(conn)
+    .one(conn)
     .await?;
-    let all = rows.first().map_or(0, |row| row.all.0);
-    let batches: Vec<BatchStatus> = rows
-        .into_iter()
-        .map(|row| {
-            let window = row.since.unwrap_or_default().0;
-            let per_minute = |amount: f64| throughput::per_minute(amount, window).filter(|rate| *rate > 0.0);
-            BatchStatus {
-                id: row.id,
-                name: row.name,
-                strategy: row.strategy,
-                sites: row.open.0 + row.ended.0,
-                ended: row.ended.0,
-                failed: row.failed.0,
-                crawling: row.leased.0,
-                unmet: row.unmet.0,
-                sites_per_minute: per_minute(row.crawls),
-                megabytes_per_minute: per_minute(row.bytes / throughput::BYTES_PER_MEGABYTE),
-                idle: row.idle.0,
-                max_duration: row.max_duration_ms.0,
-                estimate: None,
-            }
-        })
-        .collect();
-    let more = all.saturating_sub(u64::try_from(batches.len()).unwrap_or(u64::MAX));
-    Ok((batches, more))
+    let mut progress = Progress {
+        submitted: row.submitted.0,
+        measuring: row.measuring.0,
+        located: row.located.0,
+        assigned: row.assigned.0,
+        leased: row.leased.0,
+        complete: row.complete.0,
+        truncated: row.truncated.0,
+        failed: row.failed.0,
+        cancelled: row.cancelled.0,
+        pages: row.pages.0,
+        bytes: row.bytes.0,
+        waiting_for: None,
+        next_recrawl: row.next_recrawl,
+    };
+    if progress.waiting() > 0 {
+        progress.waiting_for = wait_causes::commonest(conn, batch).await?;
+    }
+    Ok(progress)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::batches::changes::{self, ChangeScope};
+    use crate::model::{Budget, CrawlEnding};
+    use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::batches::{self, removal};
     use crate::store::fixtures::{self, Conn};
-    use crate::store::leases::outcomes::{Budget, CrawlEnding};
     use crate::store::tasks::rounds;
 
     const SHOWN: &str = "select row_to_json(p)::text from batch_progress p order by batch_id";
@@ -204,13 +218,13 @@ mod tests {
         }
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.failed, progress.pages), (1, 1, 1, 9));
-        changes::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
+        cancel_and_retry::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
         is_exact(&mut conn).await;
         rounds::next(&mut conn, &tasks[..1]).await.expect("crawl again");
         is_exact(&mut conn).await;
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
         assert_eq!((progress.truncated, progress.complete, progress.open(), progress.pages), (0, 1, 2, 3));
-        changes::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
+        cancel_and_retry::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
         is_exact(&mut conn).await;
         removal::remove_tasks(&mut conn, &tasks[1..2]).await.expect("remove");
         fold(&mut conn).await.expect("fold");
@@ -225,7 +239,8 @@ mod tests {
         fixtures::queue(&mut conn, batch, agent, &["c.cn"]).await;
         fixtures::grant(&mut conn, agent, session).await;
         fixtures::complete(&mut conn, agent, tasks[0]).await;
-        let unfinished = async |conn: &mut PgConnection| super::unfinished(conn, 10).await.expect("read");
+        let unfinished =
+            async |conn: &mut PgConnection| crate::store::reports::status::unfinished(conn, 10).await.expect("read");
         let (before, more) = unfinished(&mut conn).await;
         assert_eq!((before.len(), more, before[0].sites, before[0].ended), (1, 0, 3, 1));
         assert!(before[0].sites_per_minute.is_some(), "{before:?}");
@@ -241,17 +256,5 @@ mod tests {
         let kept = Duration::from_secs(3_600);
         assert!(prune(&mut conn, kept, 10).await.expect("prune") > 0);
         assert_eq!(prune(&mut conn, kept, 10).await.expect("prune"), 0);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn only_batches_with_open_tasks_are_unfinished_and_a_limit_counts_the_others(mut conn: Conn) {
-        for name in ["ended", "old", "new"] {
-            let batch = fixtures::batch(&mut conn, name, "random").await;
-            let site = fixtures::site(&mut conn, &format!("{name}.cn")).await;
-            let state = if name == "ended" { "cancelled" } else { "submitted" };
-            fixtures::task(&mut conn, batch, site, state).await;
-        }
-        let (listed, more) = unfinished(&mut conn, 1).await.expect("read");
-        assert_eq!((listed[0].name.as_str(), listed.len(), more), ("new", 1, 1));
     }
 }

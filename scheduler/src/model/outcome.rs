@@ -1,6 +1,6 @@
 //! The ways in which a crawl can end, and the words stored for them.
 
-use crate::model::{ReasonKind, words};
+use super::ReasonKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrawlEnding {
@@ -46,7 +46,7 @@ words!(
 
 impl CrawlEnding {
     /// Why the task fails; `None` if the task is done.
-    pub(super) const fn reason(self) -> Option<ReasonKind> {
+    pub const fn reason(self) -> Option<ReasonKind> {
         match self {
             Self::Complete | Self::Truncated(_) => None,
             Self::Blocked(Some(Blocker::Robots)) => Some(ReasonKind::Robots),
@@ -67,7 +67,7 @@ impl CrawlEnding {
         }
     }
 
-    pub(super) const fn budget(self) -> Option<Budget> {
+    pub const fn budget(self) -> Option<Budget> {
         match self {
             Self::Truncated(budget) => Some(budget),
             Self::Complete | Self::Blocked(_) | Self::Unreachable(_) => None,

@@ -11,14 +11,14 @@ use std::thread;
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, SiteSplit, Sites, Suggestions};
+use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, MOST_SITES, SiteSplit, Sites, Suggestions};
 use crate::gnp::Position;
 use crate::model::site_name::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;
-use crate::store::assignments::facts;
+use crate::store::assignments::past_crawls;
 use crate::store::embeddings::placements;
-use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding, MOST_SITES};
+use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding};
 use crate::store::sites;
 use crate::store::sites::positions::{self, Source};
 use crate::strategy::Speed;
@@ -167,7 +167,7 @@ impl WhatIfInput {
         }
         let enrolled = store::reports::capacity::agents(conn, located.epoch).await?;
         let ids: Vec<_> = enrolled.iter().map(|agent| agent.agent).collect();
-        let crawls = facts::crawls(conn, &ids).await?;
+        let crawls = past_crawls::crawls(conn, &ids).await?;
         let learned = |crawls: &[_]| Speed::default().learned(crawls);
         let mut agents = Vec::new();
         let mut left_out = Vec::new();

@@ -1,0 +1,200 @@
+//! Receives a submission of sites: the checks of its header and its sites, and the limits of its
+//! size and duration.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use landfall_proto::v1;
+use sqlx::PgConnection;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use crate::Scheduler;
+use crate::config::Draws;
+use crate::gnp::Position;
+use crate::grpc::errors;
+use crate::model::site_name::SiteName;
+use crate::model::{CrawlPolicy, Strategy, naming};
+use crate::store::agents;
+use crate::store::batches::submissions::{Submission, SubmitError};
+
+use super::convert::InvalidField;
+use super::convert::sites::MAX_CHUNK;
+
+/// Maximum length of an idempotency key, in bytes.
+const MAX_KEY: usize = 200;
+/// Maximum number of names in a submission. The names stay in memory until the stream ends; each
+/// takes some 100 bytes.
+const MAX_SITES: usize = 1_000_000;
+/// Maximum time to wait for the next message of a submission.
+const NEXT_CHUNK: Duration = Duration::from_secs(60);
+
+/// Refuses a strategy that this fleet or this configuration cannot follow. The default strategy
+/// is accepted even if the fleet is too small, because the operator did not choose it.
+pub(in crate::grpc) async fn check_strategy(
+    scheduler: &Scheduler,
+    conn: &mut PgConnection,
+    strategy: Strategy,
+) -> Result<(), Status> {
+    if strategy.needs_load() && scheduler.config.draws == Draws::Static {
+        return Err(SubmitError::IgnoresLoad(strategy).into());
+    }
+    if let Strategy::GnpTop(k) = strategy
+        && strategy != Strategy::default()
+    {
+        let agents = agents::list(conn).await?.len();
+        if k.get() > agents {
+            return Err(SubmitError::TooFewAgents { strategy, agents }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Reads a complete submission. Nothing is stored before the stream has ended.
+pub(in crate::grpc) async fn receive(
+    scheduler: &Scheduler,
+    shutdown: &CancellationToken,
+    mut stream: Streaming<v1::SubmitRequest>,
+) -> Result<(Submission, bool), Status> {
+    let header = header(next(shutdown, &mut stream).await?)?;
+    let dry_run = header.dry_run;
+    let mut intake = Intake::new(header, &scheduler.config.crawl)?;
+    while let Some(request) = next(shutdown, &mut stream).await? {
+        intake.take(request)?;
+    }
+    Ok((intake.finish()?, dry_run))
+}
+
+async fn next(
+    shutdown: &CancellationToken,
+    stream: &mut Streaming<v1::SubmitRequest>,
+) -> Result<Option<v1::SubmitRequest>, Status> {
+    tokio::select! {
+        () = shutdown.cancelled() => Err(errors::stopping()),
+        message = tokio::time::timeout(NEXT_CHUNK, stream.message()) => message.map_err(|_| errors::stalled())?,
+    }
+}
+
+/// A submission whose stream is still open.
+#[derive(Debug)]
+struct Intake {
+    submission: Submission,
+    seen: HashSet<SiteName>,
+    /// Number of names received so far, including repetitions.
+    taken: usize,
+}
+
+impl Intake {
+    /// Begins a submission with its header. `usual` is the policy that applies where the batch sets
+    /// no value of its own.
+    fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
+        if header.idempotency_key.len() > MAX_KEY {
+            return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
+        }
+        Ok(Self {
+            submission: Submission {
+                batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
+                strategy: strategy(&header.strategy)?,
+                policy: header.policy.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                constraints: header.constraints.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                default_policy: usual.clone(),
+                idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
+                sites: Vec::new(),
+                positions: Vec::new(),
+                duplicates: 0,
+            },
+            seen: HashSet::new(),
+            taken: 0,
+        })
+    }
+
+    /// Adds the sites of a further message.
+    fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
+        let chunk = match request.part {
+            Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
+            Some(v1::submit_request::Part::Header(_)) => return Err(InvalidField::new("header", "sent twice")),
+            None => return Err(InvalidField::new("part", "missing")),
+        };
+        if chunk.sites.len() > MAX_CHUNK || chunk.positions.len() > chunk.sites.len() {
+            return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        for listed in chunk.positions {
+            self.submission.positions.push(self::position(&chunk.sites, listed)?);
+        }
+        for text in chunk.sites {
+            if self.taken == MAX_SITES {
+                return Err(InvalidField::new("sites", format!("more than {MAX_SITES}: split the submission")));
+            }
+            let site: SiteName = text.parse().map_err(InvalidField::of(format!("sites[{}]", self.taken)))?;
+            self.taken += 1;
+            if self.seen.insert(site.clone()) {
+                self.submission.sites.push(site);
+            } else {
+                self.submission.duplicates += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Submission, InvalidField> {
+        if self.submission.sites.is_empty() {
+            return Err(InvalidField::new("sites", "the submission holds none"));
+        }
+        Ok(self.submission)
+    }
+}
+
+/// Parses the position of one of the sites in a message.
+fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
+    let field = || format!("positions[{}]", listed.index);
+    let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
+    let named = named.ok_or_else(|| InvalidField::new(field(), "this message has no site with that index"))?;
+    let site = named.parse().map_err(InvalidField::of(field()))?;
+    let position = Position::try_new(listed.latitude, listed.longitude).map_err(InvalidField::of(field()))?;
+    Ok((site, position))
+}
+
+/// The header, which must be the first message.
+fn header(first: Option<v1::SubmitRequest>) -> Result<v1::SubmitHeader, InvalidField> {
+    match first.and_then(|request| request.part) {
+        Some(v1::submit_request::Part::Header(header)) => Ok(header),
+        Some(v1::submit_request::Part::Chunk(_)) | None => Err(InvalidField::new("header", "must come first")),
+    }
+}
+
+fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(InvalidField::of("strategy"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(policy: v1::CrawlPolicy, usual: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
+        let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };
+        let submission = Intake::new(header, usual)?.submission;
+        Ok(submission.policy.or(&submission.default_policy))
+    }
+
+    #[test]
+    fn what_a_policy_leaves_out_is_the_schedulers_configuration() {
+        let usual = CrawlPolicy { max_pages: 7, max_depth: 3, ..CrawlPolicy::default() };
+        let asked = v1::CrawlPolicy { max_bytes: Some(9), max_depth: Some(0), ..v1::CrawlPolicy::default() };
+        let policy = intake(asked, &usual).expect("a policy");
+        assert_eq!((policy.max_pages, policy.max_bytes, policy.max_depth), (7, 9, 0), "a depth of 0 means something");
+    }
+
+    #[test]
+    fn a_policy_out_of_its_bounds_is_refused_by_field() {
+        let pages = v1::CrawlPolicy { max_pages: Some(0), ..v1::CrawlPolicy::default() };
+        let depth = v1::CrawlPolicy { max_depth: Some(u32::MAX), ..v1::CrawlPolicy::default() };
+        for (asked, message) in
+            [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: must be at most 2147483647")]
+        {
+            assert_eq!(intake(asked, &CrawlPolicy::default()).expect_err("refused").to_string(), message);
+        }
+    }
+}
