@@ -15,39 +15,31 @@ use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand
 use crate::app::address::AdvertisedAddress;
 use crate::app::exit;
 use crate::app::{tls, up};
-use crate::model::contact::ContactUrl;
+use crate::model::contact_url::ContactUrl;
 pub use crate::telemetry::VARIABLES as LOG_VARIABLES;
 use crate::telemetry::{self, TelemetryArgs};
-use client::{CONNECTION, ConnectionArgs};
+use connection::{CONNECTION, ConnectionArgs};
 
 pub(crate) mod agents;
 mod backup;
 pub(crate) mod batches;
-mod client;
 mod complete;
-mod contact;
+mod connection;
+mod contact_url;
 mod defaults;
 mod doctor;
 mod files;
 mod filters;
-mod harmless;
+mod flag_values;
 mod landmarks;
 mod operator;
 pub(crate) mod output;
-#[cfg(test)]
-mod printed;
-mod progress;
-mod repeat;
 mod reports;
-#[cfg(test)]
-mod schemas;
 mod simulate;
 pub(crate) mod sites;
 pub(crate) mod status;
-mod streamed;
 mod version;
-pub(crate) mod view;
-mod words;
+mod watch_flag;
 
 /// Schedules crawls over a wide-area network: each site is crawled by an agent near it on the
 /// network.
@@ -138,7 +130,7 @@ about to.")]
     Embedding(landmarks::embedding::EmbeddingCommand),
     /// Set and show the contact URL that every request carries
     #[command(subcommand)]
-    Contact(contact::ContactCommand),
+    Contact(contact_url::ContactCommand),
     /// Replace the operator's token
     #[command(subcommand)]
     Operator(operator::OperatorCommand),

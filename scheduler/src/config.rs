@@ -13,10 +13,10 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 
 use crate::gnp::Tier;
-use crate::model::contact::ContactUrl;
+use crate::model::contact_url::ContactUrl;
 use crate::model::duration::{self, in_largest_unit};
 use crate::model::{CrawlPolicy, PolicyRequest, words};
-use crate::strategy::learned::confidence;
+use crate::strategy::uncertainty;
 use crate::web::DashboardConfig;
 
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -134,7 +134,7 @@ impl Config {
 
     /// An estimate of how long a confirmation takes. Most confirmations take no longer.
     pub const fn confirming(&self) -> Duration {
-        confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
+        uncertainty::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
 }
 

@@ -34,37 +34,33 @@ mod locate;
 mod mesh;
 mod nearest;
 mod objective;
-mod one_host;
-mod place;
-pub mod plane;
+pub mod projection;
 mod quality;
 mod refined;
 mod simplex;
+mod site_place;
 mod switches;
 pub mod trust;
 
 pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
 pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
-pub use elect::held_out::elect_held_out;
+pub use elect::improve::elect_held_out;
 pub use elect::replace::replace_landmark;
-pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nominee, elect};
+pub use elect::{ELECTION_SEED, ElectError, ElectedLandmark, FEWEST_ELECTED, Nominee, SMALL_FLEET, elect};
 pub use fit::rejection::{RejectedFit, check as check_fit};
 pub use fit::{FitError, fit, fit_with};
 pub use geo::{Direction, Position, PositionError, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};
-pub use place::{PredictedRtt, SitePlace};
 pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Posterior, Prediction, Refined};
+pub use site_place::{PredictedRtt, SitePlace};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
 /// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances are
 /// too few, because even in one dimension they do not determine a host's point and its height.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
-/// measures every site.
-pub const SMALL_FLEET: usize = 9;
 /// The greatest default number of dimensions. More dimensions do not improve the map, however
 /// many landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;

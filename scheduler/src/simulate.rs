@@ -6,10 +6,10 @@
 //! names of types, a compared strategy is a *contender*. All results depend only on the matrix and
 //! the [`Settings`].
 
+mod choices;
 mod crawls;
 mod distribution;
 mod draw;
-mod draw_context;
 mod dump;
 mod judged;
 mod landmarks;

@@ -23,12 +23,13 @@ pub mod load;
 pub(crate) mod rules;
 pub mod schedule;
 pub mod site_facts;
+pub mod uncertainty;
 
 pub use learned::explore::explored;
 pub use load::LoadLevel;
 pub use rules::anycast::choose_among_near;
-pub use rules::next::{RecordedCandidate, RecordedChoice, choose_next};
-pub use schedule::work::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, with_speeds};
+pub use rules::next_candidate::{RecordedCandidate, RecordedChoice, choose_next};
+pub use schedule::crawl_duration::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, with_speeds};
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
@@ -175,36 +176,23 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let chosen = match strategy {
-        Strategy::Random => return random(&ordered, &mut rng),
+        Strategy::Random => return rules::random::choose(&ordered, &mut rng),
         Strategy::Hash => rules::by_name::hash(site, &ordered),
         Strategy::Kademlia => rules::by_name::kademlia(site, &ordered),
         Strategy::Domain => rules::by_name::domain(site, &ordered),
         Strategy::Geographic => rules::by_place::geographic(site, &ordered, &mut rng),
         Strategy::Prefix => rules::by_place::prefix(site, &ordered, &mut rng),
-        Strategy::GnpTop(k) => nearest(&ordered, k.get(), &mut rng),
+        Strategy::GnpTop(k) => rules::top_k::choose(&ordered, k.get(), &mut rng),
         Strategy::GnpBalanced => rules::balanced::choose(&ordered, &mut rng),
         Strategy::GnpConfirmed => return rules::confirmed::choose(&ordered, &mut rng),
-        Strategy::EarliestFinish => rules::earliest::choose(site, &ordered),
+        Strategy::EarliestFinish => rules::earliest_finish::choose(site, &ordered),
     };
     match chosen {
         Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
-        Err(cause) => random(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
+        Err(cause) => {
+            rules::random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice })
+        }
     }
-}
-
-/// `random`: draws among all agents with a free slot, with equal probability. If all agents are
-/// full, draws among the agents where the task would end first.
-fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
-    let drawn = load::draw(ordered, rng)?;
-    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
-}
-
-/// `gnp-topK`: draws one of the k nearest agents, to spread the load (section 2.2.3 of the paper
-/// that the README cites). If some of the k agents have a free slot, full agents are left out.
-fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
-    let ranked = load::rank::least(ordered, k, Candidate::distance);
-    let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
-    Ok((drawn, ranked))
 }
 
 /// The chosen agent and the candidates, best first; or the reason why the strategy cannot choose.

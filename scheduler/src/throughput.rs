@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::model::stats;
 
-mod lengths;
+mod duration_distribution;
 mod remaining;
 
-pub use lengths::BegunCrawl;
+pub use duration_distribution::BegunCrawl;
 pub use remaining::{Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
 /// The time over which a batch's present crawl rate is averaged. Within this time even a fleet of a

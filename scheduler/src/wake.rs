@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::app::database::Database;
+use crate::app::database_watch::Database;
 use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
 

@@ -2,7 +2,7 @@
 //! gRPC services.
 //!
 //! Handlers call the operators' services in this process, so a page shows the same data as a
-//! command. Every request passes [`session::admit`], which decides who may see a page and who may
+//! command. Every request passes [`access::admit`], which decides who may see a page and who may
 //! change something.
 
 use std::sync::Arc;
@@ -18,20 +18,23 @@ use tokio_util::sync::CancellationToken;
 use crate::Scheduler;
 use crate::grpc::operator::Desks;
 
-use self::drawn::KeptPages;
 use self::live::Hub;
 use self::metrics::Scrape;
+use self::page_cache::KeptPages;
 use self::pages::map::EpochErrors;
 
+mod access;
 mod api;
 mod assets;
-mod drawn;
+mod elements;
 mod error;
-mod layout;
+mod form;
 mod live;
 mod metrics;
+mod page_cache;
+mod page_frame;
 mod pages;
-mod session;
+mod sign_in;
 
 /// Settings of the pages for browsers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -83,14 +86,14 @@ pub(crate) fn router(web: Web) -> Router {
         .route("/map", get(pages::show))
         .route("/fleet", get(pages::show))
         .route("/agents/{name}", get(pages::show))
-        .route("/agents/{name}/{action}", post(pages::actions::agent))
+        .route("/agents/{name}/{action}", post(pages::buttons::agent))
         .route("/batches", get(pages::show))
         .route("/batches/{name}", get(pages::show))
-        .route("/batches/{name}/{action}", post(pages::actions::batch))
+        .route("/batches/{name}/{action}", post(pages::buttons::batch))
         .route("/site", get(pages::show))
         .route("/trends", get(pages::show))
-        .route("/sign-in", get(session::form).post(session::sign_in))
-        .route("/sign-out", post(session::sign_out))
+        .route("/sign-in", get(sign_in::form).post(sign_in::sign_in))
+        .route("/sign-out", post(sign_in::sign_out))
         .route("/live", get(live::follow))
         .route("/static/{file}", get(assets::serve))
         .route("/health/live", get(|| async { "live\n" }))
@@ -98,6 +101,6 @@ pub(crate) fn router(web: Web) -> Router {
         .route("/metrics", get(metrics::scrape))
         .nest("/api/v1", api::router())
         .route("/{*path}", get(|| async { error::PageError::unknown().into_response() }))
-        .layer(from_fn_with_state(web.clone(), session::admit))
+        .layer(from_fn_with_state(web.clone(), access::admit))
         .with_state(web)
 }

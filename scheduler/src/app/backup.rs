@@ -20,7 +20,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
 use crate::app::data_dir::DataDir;
-use crate::app::exit::{Code, ended, usage};
+use crate::app::exit::{self, Code, ended, usage};
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::app::up;
 use crate::store;
@@ -28,14 +28,14 @@ use crate::store::schema::{self, restores, snapshots};
 
 mod archive;
 mod manifest;
-mod programs;
+mod pg_dump;
 mod restore;
 mod secrets;
 
 pub use restore::{Restore, restore};
 
 use manifest::Manifest;
-use programs::Libpq;
+use pg_dump::Libpq;
 use secrets::Secrets;
 
 const MANIFEST: &str = "manifest.json";
@@ -67,7 +67,7 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     ensure_free(&wanted)?;
     let data_dir = data_dir(wanted.data_dir.as_deref())?;
     let secrets = if wanted.secrets { Secrets::of(&data_dir)? } else { Secrets::default() };
-    let interrupted = up::on_signal()?;
+    let interrupted = exit::on_signal()?;
     let database = Database::of(&data_dir, wanted.database_url.as_deref()).await?;
     let made = tokio::select! {
         made = make(&wanted, &data_dir, secrets, &database.options) => made,
@@ -197,7 +197,7 @@ async fn make(
     let written = tokio::task::spawn_blocking(move || {
         let dump = |archive: &mut archive::Writer<&File>| {
             let take = |output: &mut ChildStdout| archive.add_stream(DUMP, &mut wanted.progress.wrap_read(output));
-            programs::dump(&pg_dump, &libpq, &snapshot.name, take)
+            pg_dump::dump(&pg_dump, &libpq, &snapshot.name, take)
         };
         let length = write(&wanted.file, wanted.force, |out| fill(out, &manifest, &secrets, dump))?;
         Ok::<_, anyhow::Error>((manifest, length))
@@ -224,7 +224,7 @@ async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
 }
 
 fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
-    let (found, wanted) = (schema.unwrap_or("(none)"), programs::SCHEMA);
+    let (found, wanted) = (schema.unwrap_or("(none)"), pg_dump::SCHEMA);
     ensure!(
         found == wanted,
         "the tables of this database's user are in the schema {found}, but a backup contains only the schema {wanted}"

@@ -21,8 +21,8 @@ use crate::config::Config;
 mod account;
 mod certificates;
 mod clock;
+mod data_dir;
 mod database;
-mod folder;
 mod names;
 mod port;
 
@@ -129,14 +129,14 @@ pub(crate) async fn examine(options: &Options) -> Examination {
     let (configuration, config) = configuration(options).await;
     let mut results = configuration;
     let data_dir = options.data_dir.clone().unwrap_or_default();
-    let folder = match folder::look(&data_dir).await {
+    let folder = match data_dir::look(&data_dir).await {
         Ok(folder) => folder,
         Err(hangs) => {
             results.push(hangs);
             return Examination { results, answers: false, contact_url: None };
         }
     };
-    results.extend(folder::judge(&folder));
+    results.extend(data_dir::judge(&folder));
     let scheduler = folder.owner.unwrap_or_else(Uid::effective);
     let Some(config) = config else {
         results.push(account::judge(&account::AccountFacts::of(scheduler, None)));

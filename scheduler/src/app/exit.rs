@@ -1,11 +1,14 @@
 //! Ends the program with an exit code and, after an error, one sentence on standard error.
 //!
-//! `landfall --help` prints [`CODES`], the meanings of the exit codes.
+//! `landfall --help` prints [`CODES`], the meanings of the exit codes. [`on_signal`] and
+//! [`unless_interrupted`] stop long commands at a signal.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// The result of a command. Scripts may rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +131,31 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// The error for a failed write to standard output.
 pub fn written(error: std::io::Error) -> anyhow::Error {
     anyhow::Error::new(ReaderGone(error))
+}
+
+/// The returned cancellation token is cancelled at the first SIGINT or SIGTERM. The second signal
+/// ends the process and its private Postgres at once.
+pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let shutdown = CancellationToken::new();
+    let cancelled = shutdown.clone();
+    tokio::spawn(async move {
+        for drained in [true, false] {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if drained {
+                tracing::info!("stopping; a second signal stops at once");
+                cancelled.cancel();
+            } else {
+                tracing::warn!("stopped at the second signal, before everything was drained");
+                std::process::exit(i32::from(Code::Interrupted as u8));
+            }
+        }
+    });
+    Ok(shutdown)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod account;
 mod binaries;
 mod cluster;
 mod server;
+mod settings;
 
 pub use binaries::{Tool, tool};
 
@@ -249,7 +250,7 @@ fn down(log: &Path, what: &str) -> anyhow::Error {
 fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
     PgConnectOptions::new_without_pgpass()
         .socket(socket)
-        .port(cluster::PORT)
+        .port(settings::PORT)
         .username(USER)
         .database(database)
         .ssl_mode(PgSslMode::Disable)
@@ -287,7 +288,7 @@ impl PreparedServer {
     }
 
     fn spawn(&self, more: &[&str]) -> anyhow::Result<Server> {
-        let mut settings = cluster::settings(self.socket.path());
+        let mut settings = settings::settings(self.socket.path());
         settings.extend(more.iter().map(|setting| (*setting).to_owned()));
         Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
     }

@@ -5,7 +5,7 @@
 //! server's certificate, for [`DOMAIN`] and the scheduler's other names, is issued anew at each
 //! start and long before it expires. Open connections keep their certificate. The server also sends
 //! the authority's certificate, so that an agent that knows only the authority's fingerprint can
-//! verify the chain.
+//! verify the chain. All schedulers of a database must have the same authority.
 
 use std::fs;
 use std::net::IpAddr;
@@ -25,10 +25,13 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
+use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::data_dir::write_atomically;
+use crate::app::data_dir::{DataDir, write_atomically};
+use crate::app::operator_token::Precedence;
 use crate::app::secret::hex;
+use crate::store::settings;
 
 mod validity;
 
@@ -281,6 +284,34 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
+/// Ensures that all schedulers of a database have the same certificate authority.
+///
+/// # Errors
+/// When the database cannot be used, or when agents trust another authority than the one of this
+/// data directory.
+pub async fn claim_authority(
+    pool: &PgPool,
+    data_dir: &DataDir,
+    fingerprint: &str,
+    precedence: Precedence,
+) -> anyhow::Result<()> {
+    let mut conn = pool.acquire().await.context("reach the database")?;
+    let in_force = settings::claim_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")?;
+    if in_force == fingerprint {
+        return Ok(());
+    }
+    if precedence == Precedence::Database {
+        anyhow::bail!(
+            "the agents of this database trust another certificate authority than the one in {}: copy the folder tls \
+             from the data directory of the first scheduler and start again; if it is lost, --replace-secrets makes \
+             this authority the valid one, and every agent on another machine must be enrolled again",
+            data_dir.path().join("tls").display()
+        );
+    }
+    tracing::warn!("the certificate authority was replaced: agents that trusted the former one must be enrolled again");
+    settings::set_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -355,5 +386,19 @@ mod tests {
             verify(name).unwrap();
         }
         assert!(verify("elsewhere.example.org").is_err());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_second_scheduler_must_be_given_the_authority_of_the_first(pool: PgPool) {
+        use Precedence::{DataDir as Own, Database as Shared};
+        let base = tempfile::tempdir().unwrap();
+        let first = DataDir::lock(&base.path().join("first")).unwrap();
+        let second = DataDir::lock(&base.path().join("second")).unwrap();
+        claim_authority(&pool, &first, "aa", Shared).await.unwrap();
+        let refused = claim_authority(&pool, &second, "bb", Shared).await.unwrap_err().to_string();
+        assert!(refused.contains("copy the folder tls"), "{refused}");
+        claim_authority(&pool, &second, "aa", Shared).await.unwrap();
+        claim_authority(&pool, &second, "bb", Own).await.unwrap();
+        assert!(claim_authority(&pool, &first, "aa", Shared).await.is_err());
     }
 }

@@ -17,21 +17,21 @@ use landfall_proto::traces::Collector;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::app::address::{AdvertisedAddress, local, names};
+use crate::app::client_file::{self, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
 use crate::app::disk::DiskWatch;
-use crate::app::exit::{Code, print, usage};
+use crate::app::exit::{self, print, usage};
 use crate::app::geoip::GeoIp;
-use crate::app::operator::{self, ClientFile, Defaults, Precedence};
+use crate::app::operator_token::{self, Precedence};
 use crate::app::postgres::PrivatePostgres;
 use crate::app::tls::{self, ServerTls};
 use crate::config::Config;
 use crate::grpc::Identity;
-use crate::model::contact::ContactUrl;
+use crate::model::contact_url::ContactUrl;
 use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::{self, schedulers};
 
@@ -65,7 +65,7 @@ pub struct Options {
 pub async fn up(options: Options) -> anyhow::Result<()> {
     // The signals are handled before Postgres is spawned, so that a signal during the start of
     // Postgres does not leave Postgres running.
-    let shutdown = on_signal()?;
+    let shutdown = exit::on_signal()?;
     let Configuration { config, exposed } = configuration(&options)?;
     if let Some(file) = exposed.as_deref().map(Path::display) {
         tracing::warn!("every user of this machine can read the database_url in {file}: run chmod o= {file}");
@@ -115,7 +115,7 @@ async fn serve(
         (false, Some(_)) => Precedence::Database,
     };
     let pool = store::open(connect).await.context("open the database")?;
-    let token = operator::token(&pool, data_dir, precedence).await?;
+    let token = operator_token::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
         false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
@@ -130,7 +130,7 @@ async fn serve(
     }
     if let Some(tls) = &tls {
         tls.warning().iter().for_each(|warning| tracing::warn!("{warning}"));
-        operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
+        tls::claim_authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
     }
     let client = client_file(address, tls.as_ref(), token);
     let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
@@ -149,7 +149,7 @@ async fn serve(
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = crate::run(scheduler, listener, tls, identity, shutdown) => served,
-        never = operator::keep_client_file(&wakes, &client, data_dir) => match never {},
+        never = client_file::keep_client_file(&wakes, &client, data_dir) => match never {},
     };
     pool.close().await;
     served
@@ -239,31 +239,6 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<PgConnec
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
     }
-}
-
-/// The returned cancellation token is cancelled at the first SIGINT or SIGTERM. The second signal
-/// ends the process and its private Postgres at once.
-pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let shutdown = CancellationToken::new();
-    let cancelled = shutdown.clone();
-    tokio::spawn(async move {
-        for drained in [true, false] {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            if drained {
-                tracing::info!("stopping; a second signal stops at once");
-                cancelled.cancel();
-            } else {
-                tracing::warn!("stopped at the second signal, before everything was drained");
-                std::process::exit(i32::from(Code::Interrupted as u8));
-            }
-        }
-    });
-    Ok(shutdown)
 }
 
 fn identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Option<&ServerTls>) -> Identity {

@@ -1,31 +1,32 @@
-//! `landfall agents`: lists agents and tokens, and changes tags. The module `enrol` makes
-//! tokens, `show` shows one agent, `reach` shows which beacons agents reach, and `drain` takes
-//! agents out of service.
+//! `landfall agents`: lists agents, and changes tags. The module `enrol` makes tokens, `tokens`
+//! lists and revokes them, `show` shows one agent, `reach` shows which beacons agents reach,
+//! `drain` takes agents out of service, and `remove` removes them.
 
 pub(super) mod drain;
 pub(super) mod enrol;
-pub(super) mod enrol_list;
+pub(super) mod enrol_csv;
 pub(super) mod reach;
+mod remove;
 pub(super) mod show;
-
-use std::fmt::Write;
+mod tokens;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use landfall_proto::json::Word;
 use landfall_proto::v1::{
-    Agent, AgentLease, Enrolment, EnrolmentState, ListAgentsRequest, ListAgentsResponse, ListEnrolmentsRequest,
-    RevokeEnrolmentRequest, ServiceState, TagAgentRequest, Way,
+    Agent, AgentLease, ListAgentsRequest, ListAgentsResponse, ServiceState, TagAgentRequest, Way,
 };
 
-use self::drain::{DrainArgs, RemoveArgs};
+use self::drain::DrainArgs;
 use self::enrol::EnrolArgs;
+use self::remove::RemoveArgs;
+use self::tokens::TokensArgs;
 use super::ConnectionArgs;
-use super::client::Client;
+use super::connection::Client;
 use super::filters::PlaceArgs;
+use super::flag_values::one_of;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, Tone, View, text_cell};
-use super::repeat::WatchFlag;
-use super::words::one_of;
+use super::watch_flag::WatchFlag;
 use crate::app::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]
@@ -105,7 +106,7 @@ impl AgentsCommand {
         match self {
             Self::Enrol(args) => args.run(connection).await,
             Self::Tokens(args) => args.run(connection).await,
-            Self::Revoke { name } => revoke(name, connection).await,
+            Self::Revoke { name } => tokens::revoke(name, connection).await,
             Self::Show { name, format, watch } => show::show(&name, &format, watch, connection).await,
             Self::Reach { name, other, format } => reach::show(name, other, &format, connection).await,
             Self::Drain(args) => args.run(connection).await,
@@ -193,59 +194,6 @@ impl TagArgs {
     }
 }
 
-const TOKEN_STATES: [EnrolmentState; 4] =
-    [EnrolmentState::Open, EnrolmentState::Used, EnrolmentState::Expired, EnrolmentState::Revoked];
-
-#[derive(Debug, Args)]
-pub(super) struct TokensArgs {
-    /// Include used, revoked and expired tokens, as long as they are kept (`keep.enrolments`)
-    #[arg(long)]
-    all: bool,
-    /// Only tokens in this state; may be repeated
-    #[arg(long, value_name = "STATE", value_parser = one_of(TOKEN_STATES, EnrolmentState::word))]
-    state: Vec<EnrolmentState>,
-    #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    format: FormatArgs<Enrolment>,
-}
-
-impl TokensArgs {
-    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { all, state, places, format } = self;
-        let any = state.is_empty() && places.are_any();
-        let request = ListEnrolmentsRequest {
-            all,
-            cities: places.city,
-            carriers: places.carrier,
-            countries: places.country,
-            states: state.into_iter().map(Into::into).collect(),
-        };
-        let client = Client::connect(connection).await?;
-        let listed = client.answer(client.fleet().list_enrolments(request).await)?;
-        if listed.older > 0 {
-            eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
-        }
-        let known = if all { "kept" } else { "open" };
-        let none = if any {
-            format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n")
-        } else {
-            "no token matches\n".to_owned()
-        };
-        format.print(&listed.enrolments, &none, 0)
-    }
-}
-
-async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
-    let name = revoked.name;
-    print(&match revoked.before {
-        true => format!("the token for {name} was already revoked\n"),
-        false => format!("the token for {name} is revoked: nobody can enrol with it\n"),
-    })
-}
-
 /// The table of agents, followed by the number of enrolment tokens that can still be used.
 fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::list(rows, view) };
@@ -265,55 +213,6 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
-}
-
-/// Describes the state of an agent, in several lines.
-pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
-    let mut text = String::new();
-    writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
-    let country = if agent.country.is_empty() { String::new() } else { format!(", {}", agent.country) };
-    writeln!(text, "  location   {}, {}{country}", agent.city, agent.carrier)?;
-    if !agent.tags.is_empty() {
-        writeln!(text, "  tags       {}", agent.tags.join(" "))?;
-    }
-    let landmark = if agent.landmark { ", landmark" } else { "" };
-    let version = if agent.version.is_empty() { "unknown" } else { &agent.version };
-    let slots = match agent.capacity {
-        0 => String::new(),
-        capacity => format!(", {} of {capacity} slots taken", agent.leased),
-    };
-    writeln!(text, "  service    {}{slots}{landmark}, version {version}", service(agent))?;
-    if let Some(level) = agent.load_level {
-        writeln!(text, "  load       level {level:+}: {}{}", room(agent, level), said(agent))?;
-    }
-    if !agent.quarantined.is_empty() {
-        writeln!(text, "  quarantined  {}", agent.quarantined)?;
-    }
-    Ok(text)
-}
-
-/// Describes a load level in words, such as "room for 3".
-fn room(agent: &Agent, level: i64) -> String {
-    let waiting = match agent.waiting {
-        0 => String::new(),
-        waiting => format!(", {} assigned but not begun", output::number(waiting.into())),
-    };
-    match level {
-        0.. => format!("full{waiting}"),
-        _ => format!("room for {}{waiting}", -level),
-    }
-}
-
-/// The numbers of crawls, free slots and waiting outcomes that the agent itself reports. They
-/// differ from the scheduler's numbers while messages are in transit.
-fn said(agent: &Agent) -> String {
-    let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
-        return String::new();
-    };
-    let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
-    let parts: Vec<String> =
-        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
 fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
@@ -375,20 +274,6 @@ pub(super) const fn service_tone(service: ServiceState) -> Tone {
 
 pub(super) fn level_cell(level: Option<i64>) -> String {
     level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
-}
-
-impl Row for Enrolment {
-    const COLUMNS: &'static [Column<Self>] = &[
-        ("name", |row, _| row.name.clone()),
-        ("id", |row, _| row.enrolment_id.clone()),
-        ("city", |row, _| row.city.clone()),
-        ("carrier", |row, _| row.carrier.clone()),
-        ("state", |row, _| row.state().word_or_unknown().to_owned()),
-        ("made", |row, view| view.when(row.made_at)),
-        ("ends", |row, view| view.when(row.ended_at.or(row.expires_at))),
-        ("replaces", |row, _| output::yes_cell(row.replaces)),
-        ("+country", |row, _| output::text_cell(&row.country)),
-    ];
 }
 
 #[cfg(test)]

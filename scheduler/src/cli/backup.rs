@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ConnectionArgs;
-use super::progress::Bar;
+use super::output::progress::Bar;
 use crate::app::backup::{self, Backup, Restore};
 use crate::app::exit::print;
 use crate::config::Config;

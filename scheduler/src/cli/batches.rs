@@ -1,8 +1,10 @@
 //! `landfall batches`: lists and shows batches.
 
-pub(super) mod changes;
+pub(super) mod cancel_and_retry;
+pub(crate) mod follow;
 pub(super) mod policy;
-pub(crate) mod watch;
+mod remove;
+mod wait;
 
 use std::fmt::Write;
 
@@ -15,13 +17,15 @@ use landfall_proto::v1::{
 };
 use serde::Serialize;
 
-use self::changes::{RemoveArgs, WaitArgs};
+use self::remove::RemoveArgs;
+use self::wait::WaitArgs;
 use super::ConnectionArgs;
-use super::client::Client;
-use super::filters::{TimeArgs, timestamp};
+use super::connection::Client;
+use super::filters::TimeArgs;
+use super::flag_values::one_of;
+use super::flag_values::timestamp;
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
-use super::repeat::WatchFlag;
-use super::words::one_of;
+use super::watch_flag::WatchFlag;
 use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
@@ -83,7 +87,7 @@ impl BatchesCommand {
             }
             Self::Remove(args) => args.run(connection).await,
             Self::Cancel { batch } => {
-                changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
+                cancel_and_retry::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }
         }
     }
@@ -184,12 +188,12 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
         writeln!(text, "  agents     {agents}")?;
     }
     if shown.has_progress {
-        writeln!(text, "  sites      {}", watch::states(progress))?;
+        writeln!(text, "  sites      {}", follow::states(progress))?;
     }
     // The estimate changes with every answer, so it is left out if only changed answers are
     // printed.
     if let Some(estimate) = progress.estimate.as_ref().filter(|_| !view.timeless) {
-        writeln!(text, "  remaining  {}", watch::left(estimate))?;
+        writeln!(text, "  remaining  {}", follow::left(estimate))?;
     }
     if progress.next_recrawl.is_some() {
         writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;

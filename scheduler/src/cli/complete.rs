@@ -17,7 +17,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use landfall_proto::v1::{ListAgentsRequest, ListBatchesRequest};
 
-use super::client::Client;
+use super::connection::Client;
 use super::{ConnectionArgs, command, for_manual};
 use crate::app::exit::print;
 use crate::app::tls;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use url::Url;
 
 use super::output::ShowFormatArgs;
-use super::view::View;
-use super::{ConnectionArgs, SchedulerArgs, client};
+use super::output::View;
+use super::{ConnectionArgs, SchedulerArgs, connection};
 use crate::app::data_dir::LOCK_FILE;
 use crate::app::doctor::{self, CheckResult, Examination, State, in_time};
 use crate::app::exit::{Code, ended};
@@ -79,7 +79,7 @@ async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs)
         data_dir.display()
     );
     let mut results = vec![CheckResult::skip("machine", text)];
-    let ca = client::settings(connection).ok().and_then(|settings| settings.ca);
+    let ca = connection::settings(connection).ok().and_then(|settings| settings.ca);
     let certificate = async {
         let parsed = Url::parse(url).ok().filter(|url| url.scheme() == "https")?;
         let (host, port) = (parsed.host_str()?, parsed.port_or_known_default()?);

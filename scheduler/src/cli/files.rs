@@ -1,6 +1,8 @@
-//! Writes files that appear only when they are complete.
+//! Writes files that appear only when they are complete, and reads files, of which `-` is standard
+//! input.
 
 use std::fs::{self, File, Permissions};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -32,4 +34,23 @@ pub(super) fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow:
     fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;
     beside.persist(file).with_context(|| format!("{flag} {}: put the file in its place", file.display()))?;
     Ok(())
+}
+
+/// Reads a file, or standard input for `-`.
+pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if !is_stdin(path) {
+        return std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
+    Ok(bytes)
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file's name for messages; `-` is standard input.
+pub(super) fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }

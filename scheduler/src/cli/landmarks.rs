@@ -16,9 +16,9 @@ use tonic::Response;
 
 use super::ConnectionArgs;
 use super::agents::{service_tone, service_words};
-use super::client::Client;
+use super::connection::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, Tone, View};
-use super::repeat::WatchFlag;
+use super::watch_flag::WatchFlag;
 use crate::app::exit::{print, usage};
 
 /// Minimum number of landmarks needed to locate a site.

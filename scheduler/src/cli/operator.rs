@@ -11,9 +11,9 @@ use landfall_proto::v1::ReplaceOperatorTokenRequest;
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
-use super::client::{self, Client};
+use super::connection::{self, Client};
 use crate::app::exit::print;
-use crate::app::operator::Successor;
+use crate::app::token_rotation::Successor;
 
 /// Maximum time for which the former token may stay valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -56,7 +56,7 @@ impl RotateArgs {
     async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let grace = self.grace.map(prost_types::Duration::try_from).transpose().context("--grace")?;
         let client = Client::connect(connection).await?;
-        let successor = Successor::draw(&client::data_dir(connection)?, connection.token_file.as_deref())?;
+        let successor = Successor::draw(&connection::data_dir(connection)?, connection.token_file.as_deref())?;
         let request = ReplaceOperatorTokenRequest { token_sha256: successor.hash().as_bytes().to_vec(), grace };
         let answer = match client.fleet().replace_operator_token(request).await {
             Ok(answer) => answer.into_inner(),
@@ -95,7 +95,7 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
 /// Whether the scheduler certainly did not replace the token. If its answer was lost, the scheduler
 /// may have replaced it.
 fn nothing_was_done(status: &Status) -> bool {
-    !client::is_transport(status)
+    !connection::is_transport(status)
         && matches!(
             status.code(),
             Code::Unauthenticated | Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented

@@ -4,16 +4,29 @@
 //! field names are the names in JSON and in the header of CSV. Names of durations end in `_ms` (a
 //! number of milliseconds), and names of times end in `_at` (RFC 3339).
 
+mod cells;
+pub(super) mod escape;
+#[cfg(test)]
+mod printed;
+pub(super) mod progress;
+#[cfg(test)]
+mod schemas;
+pub(super) mod streamed;
+pub(crate) mod table;
+pub(crate) mod view;
+
 use std::marker::PhantomData;
 
 use clap::{Args, ValueEnum};
-use landfall_proto::json::milliseconds;
-use prost_types::Duration;
 use serde::Serialize;
 
-use super::harmless;
-use super::view::Table;
-pub(crate) use super::view::{Column, Row, TextLines, Tone, View, WideFlag};
+pub(crate) use self::cells::{
+    bytes_cell, count_cell, counted, fetched, float_cell, millis_cell, more, number, share_cell, size_cell, span,
+    span_cell, text_cell, yes_cell,
+};
+use self::table::Table;
+pub(crate) use self::table::{Column, Row, TextLines, Tone, WideFlag};
+pub(crate) use self::view::View;
 use crate::app::exit::print;
 
 /// How to print rows.
@@ -163,13 +176,13 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
             Format::Csv => text = csv_text(rows, !self.begun)?,
             Format::Jsonl => {
                 for row in rows {
-                    text += &(harmless::json(serde_json::to_string(row)?) + "\n");
+                    text += &(escape::json(serde_json::to_string(row)?) + "\n");
                 }
             }
             Format::Json => {
                 for row in rows {
                     text.push_str(if text.is_empty() && !self.begun { "[\n  " } else { ",\n  " });
-                    text.push_str(&harmless::json(serde_json::to_string_pretty(row)?).replace('\n', "\n  "));
+                    text.push_str(&escape::json(serde_json::to_string_pretty(row)?).replace('\n', "\n  "));
                 }
             }
         }
@@ -197,7 +210,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(harmless::json(serde_json::to_string_pretty(value)?) + "\n")
+    Ok(escape::json(serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// Formats rows as a table inside a text. The table has no colours, because [`View::fold`] would
@@ -226,93 +239,7 @@ pub(crate) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
     if rows.is_empty() {
         text.truncate(text.find('\n').map_or(0, |end| end + 1));
     }
-    harmless::csv(text)
-}
-
-/// A line below a table that states how many rows a limit omitted; empty if none.
-pub(crate) fn more(more: u64) -> String {
-    match more {
-        0 => String::new(),
-        more => format!("and {} more: --limit 0 lists all\n", number(more)),
-    }
-}
-
-pub(crate) fn millis_cell(duration: Option<Duration>) -> String {
-    float_cell(milliseconds(duration), 1)
-}
-
-/// Formats a number for a table, with `digits` decimals; a dash for `None`.
-pub(crate) fn float_cell(figure: Option<f64>, digits: usize) -> String {
-    figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
-}
-
-/// Formats a duration for a table, in a suitable unit; a dash for `None`.
-pub(crate) fn span_cell(duration: Option<Duration>) -> String {
-    milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
-}
-
-/// Formats a duration, given in seconds, in a suitable unit.
-pub(crate) fn span(seconds: f64) -> String {
-    match seconds {
-        ..120.0 => format!("{seconds:.1} s"),
-        ..7_200.0 => format!("{:.1} min", seconds / 60.0),
-        ..360_000.0 => format!("{:.1} h", seconds / 3_600.0),
-        _ => format!("{:.1} days", seconds / 86_400.0),
-    }
-}
-
-/// Formats a share from 0 to 1 for a table, in per cent.
-pub(crate) fn share_cell(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
-}
-
-pub(crate) fn text_cell(text: &str) -> String {
-    if text.is_empty() { dash() } else { text.to_owned() }
-}
-
-pub(crate) fn yes_cell(yes: bool) -> String {
-    if yes { "yes".to_owned() } else { dash() }
-}
-
-/// Formats a count with its noun, which gets an s unless the count is 1.
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
-}
-
-/// Formats a number for people. Five or more digits are grouped by three.
-pub(crate) fn number(number: u64) -> String {
-    let digits = number.to_string();
-    if digits.len() < 5 {
-        return digits;
-    }
-    let first = (digits.len() - 1) % 3 + 1;
-    let groups = (first..digits.len()).step_by(3).map(|at| &digits[at..at + 3]);
-    std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
-}
-
-pub(crate) fn count_cell(count: impl Into<u64>) -> String {
-    match count.into() {
-        0 => dash(),
-        count => number(count),
-    }
-}
-
-/// Formats the fetched pages and bytes, after a comma; empty if nothing was fetched.
-pub(crate) fn fetched(pages: u64, bytes: u64) -> String {
-    match (pages, bytes) {
-        (0, 0) => String::new(),
-        _ => format!(", {}, {}", counted(pages, "page"), bytes_cell(bytes)),
-    }
-}
-
-pub(crate) fn size_cell(bytes: u64) -> String {
-    if bytes == 0 { dash() } else { bytes_cell(bytes) }
-}
-
-pub(crate) use crate::model::size::readable as bytes_cell;
-
-fn dash() -> String {
-    "-".to_owned()
+    escape::csv(text)
 }
 
 #[cfg(test)]
@@ -375,26 +302,5 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].ends_with("1.0") && lines[2].ends_with("  -"), "{text}");
-    }
-
-    #[test]
-    fn durations_and_sizes_read_well() {
-        let duration = Duration { seconds: 1, nanos: 234_567_890 };
-        assert_eq!((millis_cell(Some(duration)), millis_cell(None)), ("1234.6".to_owned(), "-".to_owned()));
-        for (count, expected) in [
-            (0, "0"),
-            (9_999, "9999"),
-            (27_736, "27,736"),
-            (100_000, "100,000"),
-            (u64::MAX, "18,446,744,073,709,551,615"),
-        ] {
-            assert_eq!(number(count), expected);
-        }
-        let spans = [59.96, 119.0, 300.0, 7_300.0, 1e6].map(span);
-        assert_eq!(spans, ["60.0 s", "119.0 s", "5.0 min", "2.0 h", "11.6 days"]);
-        assert_eq!((count_cell(0u64), count_cell(12_345u32)), ("-".to_owned(), "12,345".to_owned()));
-        assert_eq!(bytes_cell(999), "999 B");
-        assert_eq!(bytes_cell(999_999), "1.0 MB");
-        assert_eq!(bytes_cell(64 << 20), "67.1 MB");
     }
 }

@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::files::{beside, write};
+use super::flag_values::one_of;
+use super::output::progress::Bar;
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
-use super::progress::Bar;
-use super::words::one_of;
 use crate::app::exit::{sentence, usage};
 use crate::gnp::{PlainSwitches, RefinedSwitches, Tier};
 use crate::model::Strategy;

@@ -11,10 +11,10 @@ use landfall_proto::v1::{
 };
 
 use super::ConnectionArgs;
-use super::batches::watch;
-use super::client::Client;
+use super::batches::follow;
+use super::connection::Client;
 use super::output::{self, Column, Row, ShowFormatArgs, View, bytes_cell, count_cell, counted, number};
-use super::repeat::WatchFlag;
+use super::watch_flag::WatchFlag;
 use crate::app::exit::{self, Code};
 
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ impl Row for BatchStatus {
 }
 
 fn left(batch: &BatchStatus) -> String {
-    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), watch::left_cell)
+    batch.estimate.as_ref().map_or_else(|| "being estimated".to_owned(), follow::left_cell)
 }
 
 /// Formats a share in per cent, rounded down, so that 100 % means all.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tonic::Code;
 
 use super::ConnectionArgs;
-use super::client::Client;
+use super::connection::Client;
 use super::output::ShowFormatArgs;
 use crate::app::exit::sentence;
 

@@ -13,7 +13,7 @@
 //! cites).
 
 pub(super) mod explain;
-pub(super) mod held_out;
+pub(super) mod improve;
 pub(super) mod replace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +32,12 @@ pub const ELECTION_SEED: u64 = 1;
 /// Minimum number of landmarks to elect. With only two, a host's position and its mirror image
 /// would fit equally well.
 pub const FEWEST_ELECTED: u32 = 3;
+/// A fleet of at most this many connected agents needs no landmarks. Without landmarks, every agent
+/// measures every site.
+pub const SMALL_FLEET: usize = 9;
 /// In fleets of at least this size, a landmark must have been measured by at least [`REACHED_BY`]
 /// other agents.
-const LARGE_FLEET: usize = 10;
+const LARGE_FLEET: usize = SMALL_FLEET + 1;
 /// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
 /// Maximum number of times that all swaps are tried. A swap replaces one chosen agent by another

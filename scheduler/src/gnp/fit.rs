@@ -23,8 +23,8 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::model::{AgentId, EmbeddingEpoch};
 
+use super::locate::with_switches::{self, Descent};
 use super::objective::{Anchor, Loss, distance, relative_error, rms_relative_error, root_mean};
-use super::one_host::{self, Descent};
 use super::simplex::{SimplexError, StopRule};
 use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
 
@@ -172,7 +172,7 @@ fn by_landmarks(
     for row in &measured.rows[landmarks..] {
         let near = row.iter().filter(|&&(j, _)| j < landmarks);
         let anchors: Vec<Anchor<'_>> = near.map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect();
-        let point = one_host::place(&anchors, None, descent)?;
+        let point = with_switches::place(&anchors, None, descent)?;
         points.push(point);
     }
     Ok((measured, points))

@@ -6,17 +6,18 @@
 //! points of the agents that explain the measurements best, and a weak prior prefers places near
 //! agents.
 
-mod bulk;
 pub(super) mod host;
+mod levenberg_marquardt;
+pub(super) mod with_switches;
 
 use std::convert::Infallible;
 use std::fmt::Debug;
 
 use crate::model::{AgentId, Rtt};
 
+use self::with_switches::Descent;
 use super::nearest::{Nearest, RaggedCoordinates};
 use super::objective::{Anchor, rms_relative_error};
-use super::one_host::{self, Descent};
 use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, PlainSwitches, millis};
 use host::{Ground, Host, Point};
@@ -111,7 +112,7 @@ impl Embedding {
         let anchors: Vec<Anchor<'_>> =
             measured.iter().map(|&(agent, measured)| Anchor { coordinate: agents[agent], measured }).collect();
         let near = self.switches.prior.then_some(agents.as_slice());
-        let coordinate = one_host::place(&anchors, near, Descent::of(self.switches, self.scale))?;
+        let coordinate = with_switches::place(&anchors, near, Descent::of(self.switches, self.scale))?;
         let fit_error = rms_relative_error(&coordinate, &anchors);
         Ok((coordinate, fit_error))
     }
@@ -196,7 +197,7 @@ fn by_simplex<const N: usize>(host: &Host<'_, N>) -> Result<(Point<N>, f64), Sim
 }
 
 fn in_bulk<const N: usize>(host: &Host<'_, N>) -> (Point<N>, f64) {
-    let descend = |start: &Point<N>| Ok::<_, Infallible>(bulk::descend(host, start));
+    let descend = |start: &Point<N>| Ok::<_, Infallible>(levenberg_marquardt::descend(host, start));
     match best_of(host, descend) {
         Ok(best) => best,
     }

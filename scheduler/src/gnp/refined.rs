@@ -23,17 +23,18 @@ use super::fit::{FitError, Measured};
 use super::{LocateError, Mesh, RefinedSwitches, millis};
 
 mod cloud;
+mod confirmers;
+mod gauss_newton;
 mod held_out;
 mod kriging;
-mod layout;
 mod penalty;
 mod posterior;
 
 use cloud::{Cloud, UncorrectedPoints};
+use gauss_newton::{LaidOut, Layout};
 use held_out::choose_constants;
 pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 use kriging::Kriging;
-use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
 /// The map has one layout for each of these numbers of dimensions, and averages the layouts'

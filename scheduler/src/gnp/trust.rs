@@ -28,14 +28,15 @@ use std::fmt;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt, words};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
+use bias_limits::{ReportBias, TypicalSize};
 pub use claim::believed;
-use size::{ReportBias, TypicalSize};
 
+mod bias_limits;
 mod claim;
 mod collusion;
 mod evidence;
+mod light;
 pub mod release;
-mod size;
 #[cfg(test)]
 mod tests;
 
@@ -50,11 +51,6 @@ pub const FEWEST_SITES: usize = 8;
 /// At this value, the median ratio of reported to expected round trips is 1/4.5. The lowest median
 /// ratio of an honest agent was about a third (docs/trust.md).
 const TOO_NEAR: f64 = -1.5;
-/// Minimum number of impossible round trips (shorter than light needs) for a quarantine by light. A
-/// single one may be due to another agent's wrong position.
-const FEWEST_IMPOSSIBLE: usize = 2;
-/// Minimum share of impossible round trips of an agent for a quarantine by light.
-const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent. The median over this many sites is precise
 /// enough. More sites would take more time, because each site is located once per landmark.
 const MOST_SITES: usize = 40;
@@ -200,7 +196,7 @@ impl<'a> TrustEvaluation<'a> {
     /// Sets aside agents that report round trips shorter than light needs.
     fn check_light(&mut self) {
         for &agent in &self.agents {
-            if let Some(reason) = evidence::impossible(self.evidence, agent) {
+            if let Some(reason) = light::impossible(self.evidence, agent) {
                 self.aside.insert(agent);
                 self.proven.insert(agent, Finding { kind: Kind::Light, trust: Trust::Quarantined, reason });
             }

@@ -29,7 +29,7 @@ use crate::store::assignments::{self, Assignment, Pool, UnassignScope};
 use crate::store::measurements::quarantines;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::{unmet, wait_causes};
-use crate::strategy::learned::confidence;
+use crate::strategy::uncertainty;
 use crate::strategy::{Candidate, Choice};
 
 use super::leadership::Leader;
@@ -158,7 +158,7 @@ impl Assign {
             };
             let asked = confirmation_states.contains_key(&task.site);
             let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
-            if may_be && confidence::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
+            if may_be && uncertainty::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
                 unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }

@@ -10,7 +10,7 @@ use clap::Args;
 use humantime::parse_duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::model::contact::{ContactUrl, InvalidContact};
+use crate::model::contact_url::{ContactUrl, InvalidContact};
 use crate::model::duration::in_largest_unit;
 use crate::model::{duration, size};
 

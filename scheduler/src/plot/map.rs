@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use crate::gnp::plane::Frame;
 use crate::model::stats::count;
 
 use super::{label, px};
@@ -232,6 +231,53 @@ fn graticule(frame: &Frame) -> Markup {
     }
 }
 
+/// In each direction, the frame (the visible part of the plane) contains the points from the
+/// quantile `1 - FRAMED` to the quantile `FRAMED`.
+const FRAMED: f64 = 0.97;
+/// Points outside the frame are drawn inside it, at this distance from its edge, in units of the
+/// drawing.
+const EDGE: f64 = 12.0;
+
+/// The visible part of the plane. The scale is the same in both directions.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    size: [f64; 2],
+    middle: [f64; 2],
+    /// The length, in the drawing, of one unit of the points' components.
+    scale: f64,
+}
+
+impl Frame {
+    /// Returns a frame around most of the points. `size` is the size of the drawing, and `margin`
+    /// its empty margin; both are in units of the drawing.
+    fn around(points: &[[f64; 2]], size: [f64; 2], margin: f64) -> Self {
+        let range = |axis: usize| {
+            let mut values: Vec<f64> = points.iter().map(|point| point[axis]).collect();
+            values.sort_by(f64::total_cmp);
+            let last = count(values.len().saturating_sub(1));
+            let at = |share: f64| {
+                let rank = (0..values.len()).find(|rank| count(*rank) >= share * last).unwrap_or(0);
+                values.get(rank).copied().unwrap_or(0.0)
+            };
+            (at(1.0 - FRAMED), at(FRAMED))
+        };
+        let (x, y) = (range(0), range(1));
+        let room = |length: f64, (low, high): (f64, f64)| (length - 2.0 * margin) / (high - low).max(1.0);
+        let scale = room(size[0], x).min(room(size[1], y)) * 0.94;
+        Self { size, middle: [f64::midpoint(x.0, x.1), f64::midpoint(y.0, y.1)], scale }
+    }
+
+    /// Returns where to draw a point, and whether the point is inside the frame.
+    fn place(&self, point: [f64; 2]) -> ([f64; 2], bool) {
+        let free = [
+            self.size[0] / 2.0 + (point[0] - self.middle[0]) * self.scale,
+            self.size[1] / 2.0 - (point[1] - self.middle[1]) * self.scale,
+        ];
+        let held = [free[0].clamp(EDGE, self.size[0] - EDGE), free[1].clamp(EDGE, self.size[1] - EDGE)];
+        (held, free == held)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,5 +318,17 @@ mod tests {
             ["var(--c0)", "var(--c1)", "var(--other)"]
         );
         assert!(!groups.legend().into_string().contains("<script"));
+    }
+
+    #[test]
+    fn far_outliers_are_drawn_on_the_edge() {
+        let mut points: Vec<[f64; 2]> = (0..200).map(|step| [f64::from(step % 20), f64::from(step / 20)]).collect();
+        points.push([5000.0, 0.0]);
+        let frame = Frame::around(&points, [1000.0, 620.0], 34.0);
+        let (held, inside) = frame.place([5000.0, 0.0]);
+        assert!(!inside && (held[0] - 988.0).abs() < 1e-9);
+        assert!(frame.place([10.0, 5.0]).1);
+        let (middle, _) = Frame::around(&[], [1000.0, 620.0], 34.0).place([0.0, 0.0]);
+        assert_eq!(middle, [500.0, 310.0]);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::JudgedSite;
-use super::draw_context::DrawContext;
+use super::choices::DrawContext;
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};

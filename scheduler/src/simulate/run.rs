@@ -6,8 +6,8 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
+use super::choices::DrawContext;
 use super::crawls::crawl_again;
-use super::draw_context::DrawContext;
 use super::landmarks::landmarks;
 use super::map::Map;
 use super::{Draw, JudgedSite, Matrix, Report, SeedResult, Settings, SettingsError};

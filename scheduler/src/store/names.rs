@@ -6,7 +6,7 @@
 
 use sqlx::PgConnection;
 
-use crate::model::nearest;
+use crate::model::similar_names;
 
 use super::Error;
 use super::rows::Rows;
@@ -107,9 +107,9 @@ pub async fn nearest_to(conn: &mut PgConnection, noun: Noun, name: &str) -> Resu
     if !is_storable(name) {
         return Ok(Vec::new());
     }
-    let spellings = nearest::respelled(name);
+    let spellings = similar_names::respelled(name);
     let around: Result<Vec<String>, Error> = of_noun!(noun, around, conn, name, &spellings);
-    Ok(nearest::nearest(name, around?))
+    Ok(similar_names::nearest(name, around?))
 }
 
 /// Whether a stored name could begin with this text. In Postgres, a text cannot contain the

@@ -14,10 +14,9 @@
 //! these predictions further (`alike`). Pages take longer than probes, by about the same factor for
 //! all agents and sites. This factor is removed from the crawls' round trips first.
 
-pub(super) mod alike;
-pub mod confidence;
 pub(crate) mod contradiction;
 pub(super) mod explore;
+pub(super) mod similar_sites;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,9 +25,9 @@ use std::time::Duration;
 use crate::model::{AgentId, Rtt, SiteId, stats};
 
 use super::{Candidate, Spread};
-use alike::{Alike, CorrectedResidual};
+use similar_sites::{Alike, CorrectedResidual};
 
-pub use alike::SimilarCrawls;
+pub use similar_sites::SimilarCrawls;
 
 /// The spread of a single crawl's round trip, as a standard deviation of its logarithm. The median
 /// round trips of repeated crawls differ by about ten per cent.

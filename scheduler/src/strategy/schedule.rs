@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use exchange::SlotAssignment;
 
+pub(super) mod crawl_duration;
 mod exchange;
-pub mod straggler;
-pub(super) mod work;
+pub mod preemption;
 
 /// A plan is final for the sites whose crawls begin within this time. The time is longer than a
 /// message to an agent takes, so that no slot is idle until the message arrives. The time is short

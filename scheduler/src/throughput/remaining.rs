@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lengths::{BegunCrawl, DurationDistribution};
+use super::duration_distribution::{BegunCrawl, DurationDistribution};
 use super::{count, seconds};
 
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past

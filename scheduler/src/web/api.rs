@@ -24,8 +24,8 @@ use crate::store;
 
 use super::Web;
 use super::error::PageError;
+use super::form::Form;
 use super::pages::map;
-use super::session::Form;
 
 /// Maximum number of epochs, and of batches, in an answer.
 const MOST: u32 = 1_000;

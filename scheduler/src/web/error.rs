@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use maud::html;
 use tonic::{Code, Status};
 
-use super::layout;
+use super::page_frame;
 
 /// The reason why a page cannot be shown.
 #[derive(Debug)]
@@ -63,6 +63,6 @@ impl IntoResponse for PageError {
             p.message role="alert" { (self.message) }
             p { a href="/" { "Overview" } }
         };
-        (self.code, layout::bare(self.code.canonical_reason().unwrap_or("Error"), &body)).into_response()
+        (self.code, page_frame::bare(self.code.canonical_reason().unwrap_or("Error"), &body)).into_response()
     }
 }

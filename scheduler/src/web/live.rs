@@ -1,7 +1,7 @@
 //! Updates open pages by server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long is drawn more rarely ([`drawn`]).
+//! viewers. A page that takes long is drawn more rarely ([`page_cache`]).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,16 +17,15 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
 use super::error::PageError;
+use super::form::Form;
 use super::pages::PageName;
-use super::session::Form;
-use super::{Web, drawn};
+use super::{Web, page_cache};
 
 /// The interval at which a watched page is drawn.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Time after which a browser must connect again, so that its cookie is checked again.
 const RECHECK: Duration = Duration::from_secs(600);
-/// Maximum number of pages that are watched at once, and of viewers of all these pages together.
-pub(super) const MOST_PAGES: usize = 50;
+/// Maximum number of viewers of all watched pages together.
 const MOST_VIEWERS: usize = 1_000;
 
 /// The content of a page.
@@ -54,7 +53,7 @@ impl Hub {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let viewers: usize = pages.values().map(watch::Sender::receiver_count).sum();
         let is_new = !pages.contains_key(name);
-        if viewers >= MOST_VIEWERS || is_new && pages.len() >= MOST_PAGES {
+        if viewers >= MOST_VIEWERS || is_new && pages.len() >= page_cache::MOST_PAGES {
             return Err(PageError::new(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: reload later"));
         }
         let sender = pages.entry(name.clone()).or_insert_with(|| watch::Sender::new(Content::New));
@@ -79,7 +78,7 @@ impl Hub {
 /// Draws a page repeatedly until it has no viewers, or its object no longer exists.
 async fn draw(web: Web, name: PageName, sender: watch::Sender<Content>) {
     while !web.hub.leave(&name) {
-        let drawing = web.scheduler.wakes.database.while_it_answers(drawn::page(&web, &name)).await;
+        let drawing = web.scheduler.wakes.database.while_it_answers(page_cache::page(&web, &name)).await;
         let content = match drawing {
             Some(Ok(page)) => Content::Drawn(page.live.into_string().into()),
             Some(Err(error)) if error.code() == StatusCode::NOT_FOUND => Content::Gone,

@@ -14,8 +14,8 @@ use landfall_proto::metrics::{self, MetricsText, label, words};
 use landfall_proto::v1::{AttentionKind, BatchStatus, ServiceState, ShowStatusResponse};
 
 use super::Web;
+use super::elements::float;
 use super::error::PageError;
-use super::layout::float;
 
 /// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or
 /// more rarely.

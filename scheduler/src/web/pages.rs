@@ -5,12 +5,12 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 
 use super::error::PageError;
-use super::layout::Page;
-use super::session::{Form, Visitor};
-use super::{Web, drawn};
+use super::form::{Form, Visitor};
+use super::page_frame::Page;
+use super::{Web, page_cache};
 
-pub(super) mod actions;
 mod batches;
+pub(super) mod buttons;
 mod fleet;
 pub(super) mod map;
 mod overview;
@@ -68,10 +68,10 @@ fn percent_decoded(text: &str) -> Option<String> {
 
 pub(super) async fn show(State(web): State<Web>, Extension(visitor): Extension<Visitor>, uri: Uri) -> Response {
     let Some(name) = PageName::of(&uri) else { return PageError::unknown().into_response() };
-    match drawn::page(&web, &name).await {
+    match page_cache::page(&web, &name).await {
         Ok(mut page) => {
             if let Visitor::Operator(form) = &visitor {
-                page.actions = actions::of(&name, form, Form::of_query(&uri).field("done"));
+                page.actions = buttons::of(&name, form, Form::of_query(&uri).field("done"));
             }
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             page.document(&visitor, path).into_response()

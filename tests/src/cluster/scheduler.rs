@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::app::operator::{CLIENT_FILE, ClientFile};
+use landfall_scheduler::app::client_file::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
 use tokio::process::Command;
 

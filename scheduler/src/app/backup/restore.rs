@@ -16,7 +16,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use crate::app::data_dir::DataDir;
-use crate::app::exit::{Code, ended};
+use crate::app::exit::{self, Code, ended};
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::app::up::{self, quoted};
 use crate::store;
@@ -25,7 +25,7 @@ use crate::store::schema::{self, snapshots};
 
 use super::archive::{self, EntrySpan};
 use super::manifest::Manifest;
-use super::programs::{self, Libpq};
+use super::pg_dump::{self, Libpq};
 use super::secrets::Secrets;
 use super::{DUMP, MANIFEST};
 
@@ -48,7 +48,7 @@ pub struct Restore {
 /// # Errors
 /// When the backup cannot be restored; the message names the obstacle. Then nothing is restored.
 pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
-    let interrupted = up::on_signal()?;
+    let interrupted = exit::on_signal()?;
     let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
     let path = wanted.file.clone();
     let read = tokio::task::spawn_blocking(move || {
@@ -230,7 +230,7 @@ impl RestoreInput {
             let dump = work.source.dump()?;
             work.progress.set_length(dump.limit());
             let mut dump = work.progress.wrap_read(dump);
-            programs::restore(&work.pg_restore, &libpq, &mut dump)?;
+            pg_dump::restore(&work.pg_restore, &libpq, &mut dump)?;
             Ok::<_, anyhow::Error>(work)
         });
         let work = loading.await.context("restore the database")??;

@@ -4,7 +4,7 @@ use sqlx::Executor as _;
 use tempfile::TempDir;
 
 use super::*;
-use crate::app::operator::{self, Precedence};
+use crate::app::operator_token::{self, Precedence};
 
 /// A directory that the user postgres may enter. If root runs the tests, the server runs as this
 /// user.
@@ -18,7 +18,7 @@ async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let locked = DataDir::lock(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(locked.path()).await.unwrap();
     let pool = store::open(postgres.options()).await.unwrap();
-    operator::token(&pool, &locked, Precedence::DataDir).await.unwrap();
+    operator_token::token(&pool, &locked, Precedence::DataDir).await.unwrap();
     pool.execute("insert into sites (name) select 's' || n || '.test' from generate_series(1, 500) n").await.unwrap();
     pool.close().await;
     (postgres, locked)

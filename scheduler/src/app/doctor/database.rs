@@ -8,10 +8,10 @@ use nix::unistd::Uid;
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
-use super::folder::Holder;
+use super::data_dir::Holder;
 use super::{CheckResult, State, in_time, reading};
 use crate::app::exit::sentence;
-use crate::app::operator;
+use crate::app::operator_token;
 use crate::app::postgres::{CheckedPostgres, OLDEST_MAJOR, PostgresError, PrivatePostgres};
 use crate::app::secret::SecretHash;
 use crate::app::up;
@@ -188,7 +188,7 @@ async fn settings_of(conn: &mut PgConnection, data_dir: &Path) -> Result<StoredS
     let contact_url = settings::contact_url(conn).await?.unwrap_or_default();
     let tokens = settings::operator_tokens(conn).await?;
     // If the file cannot be read, the check of the data directory reports it.
-    let held = operator::held(data_dir).ok().flatten().map(|token| SecretHash::of(&token));
+    let held = operator_token::held(data_dir).ok().flatten().map(|token| SecretHash::of(&token));
     let token = tokens.in_force.map(|in_force| match held {
         None => TokenMatch::Missing,
         Some(held) if held == in_force => TokenMatch::Same,
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::app::data_dir::DataDir;
     use crate::app::doctor::State;
-    use crate::app::operator::Precedence;
+    use crate::app::operator_token::Precedence;
 
     async fn opened(pool: &PgPool, data_dir: &Path) -> Vec<CheckResult> {
         let server = Some(open(&pool.connect_options(), data_dir).await);
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!((about(&results, DATABASE).state, about(&results, SCHEMA).state), (State::Ok, State::Ok));
         assert!(results.iter().all(|result| result.check != "token"), "nobody has made one yet");
 
-        operator::token(&pool, &first, Precedence::Database).await.unwrap();
+        operator_token::token(&pool, &first, Precedence::Database).await.unwrap();
         let token = async |data_dir: &Path| about(&opened(&pool, data_dir).await, "token").state;
         assert_eq!((token(first.path()).await, token(&second).await), (State::Ok, State::Wrong));
         std::fs::create_dir(&second).unwrap();

@@ -14,7 +14,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::certificates::{self, Unserved};
-use super::folder::Holder;
+use super::data_dir::Holder;
 use super::{CheckResult, in_time};
 use crate::app::address::local;
 use crate::app::tls::DOMAIN;

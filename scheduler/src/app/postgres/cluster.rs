@@ -1,5 +1,5 @@
 //! The files of the cluster: reads its version, initialises it, waits for a former server, and
-//! makes the socket's folder and the settings.
+//! makes the socket's folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -14,10 +14,9 @@ use nix::unistd::Pid;
 
 use super::account::Account;
 use super::binaries::Binaries;
+use super::settings::PORT;
 use super::{PostgresError, USER};
 
-/// The port is only a part of the socket's file name, because the server does not listen on TCP.
-pub(super) const PORT: u16 = 5432;
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
 /// Maximum time that a former server takes to stop after its scheduler has ended.
@@ -233,37 +232,6 @@ fn make_dir(path: &Path, account: Account) -> anyhow::Result<()> {
     fs::create_dir(path).with_context(|| failed("make", path))?;
     fs::set_permissions(path, Permissions::from_mode(0o700)).with_context(|| failed("set the mode of", path))?;
     account.give(path)
-}
-
-/// Settings of a small server that is reachable only through its socket.
-pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
-    // The setting is a list, so the path is quoted in case it contains a comma or a blank.
-    let socket_dir = socket_dir.to_string_lossy().replace('"', "\"\"");
-    vec![
-        "listen_addresses=".to_owned(),
-        format!("unix_socket_directories=\"{socket_dir}\""),
-        "unix_socket_permissions=0700".to_owned(),
-        format!("port={PORT}"),
-        "cluster_name=landfall".to_owned(),
-        "max_connections=100".to_owned(),
-        // This size is enough for the indexes of a million open tasks. A small database uses little
-        // of this memory.
-        "shared_buffers=256MB".to_owned(),
-        // At the first change after a checkpoint, Postgres logs the whole page. So frequent
-        // checkpoints are expensive. A limit of 256 MB would cause a checkpoint every second at
-        // full load.
-        "max_wal_size=1GB".to_owned(),
-        "jit=off".to_owned(),
-        "fsync=on".to_owned(),
-        "timezone=UTC".to_owned(),
-        "log_timezone=UTC".to_owned(),
-        // At this level, the server's log omits errors of statements, because the scheduler reports
-        // them.
-        "log_min_messages=log".to_owned(),
-        "log_checkpoints=off".to_owned(),
-        // The default prefix and the SQLSTATE, by which a full disk is recognised.
-        "log_line_prefix=%m [%p] %e ".to_owned(),
-    ]
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
-//! `landfall agents drain|resume|remove`: takes agents out of service and puts them back.
+//! `landfall agents drain|resume`: takes agents out of service and puts them back.
 
 use std::time::Duration;
 
 use clap::Args;
-use landfall_proto::v1::{
-    DrainAgentRequest, RemoveAgentRequest, RemoveAgentResponse, ResumeAgentRequest, ShowAgentRequest,
-};
+use landfall_proto::v1::{DrainAgentRequest, ResumeAgentRequest, ShowAgentRequest};
 use tonic::Code;
 
 use crate::app::exit::{self, print};
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
 use crate::cli::output::counted;
 
 /// The interval at which `drain --wait` checks the agent.
@@ -26,17 +24,6 @@ pub(in crate::cli) struct DrainArgs {
     /// Wait until the agent holds no lease
     #[arg(long)]
     wait: bool,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct RemoveArgs {
-    /// The agent
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Take back the leases that the agent holds; without this flag an agent with leases is not
-    /// removed
-    #[arg(long)]
-    force: bool,
 }
 
 impl DrainArgs {
@@ -94,23 +81,4 @@ pub(in crate::cli) async fn resume(name: String, connection: &ConnectionArgs) ->
     let client = Client::connect(connection).await?;
     let resumed = client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
     print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
-}
-
-impl RemoveArgs {
-    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { name, force } = self;
-        let client = Client::connect(connection).await?;
-        let RemoveAgentResponse { withdrawn, leases, before } =
-            client.answer(client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await)?;
-        if before {
-            return print(&format!("{name} was already removed\n"));
-        }
-        let back = if leases > 0 { format!("; {} taken back", counted(leases, "lease")) } else { String::new() };
-        let moved = if withdrawn > 0 {
-            format!("; {} moved to other agents", counted(withdrawn, "task"))
-        } else {
-            String::new()
-        };
-        print(&format!("{name} is removed; its credential is refused from now on{back}{moved}\n"))
-    }
 }

@@ -12,15 +12,15 @@ use landfall_proto::v1::{CreateEnrolmentRequest, CreateEnrolmentResponse, Create
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use super::enrol_list::{self, Rejected};
+use super::enrol_csv::{self, Rejected};
 use crate::app::exit::{print, usage};
 use crate::app::up::quoted;
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
-use crate::cli::contact::NO_CONTACT;
+use crate::cli::connection::Client;
+use crate::cli::contact_url::NO_CONTACT;
+use crate::cli::files::{read_bytes, shown};
+use crate::cli::output::view::{now, relative};
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
-use crate::cli::sites::submit::{read_bytes, shown};
-use crate::cli::view::{now, relative};
 use crate::gnp::{Position, PositionError};
 use crate::model::{constraints, naming};
 
@@ -139,7 +139,7 @@ impl EnrolArgs {
         let path = file.to_owned();
         // Reading standard input may block forever, so it is done on its own thread.
         let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
-        let list = enrol_list::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
+        let list = enrol_csv::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
         let valid_for = self.valid_for()?;
         let request = |agent| CreateEnrolmentRequest { valid_for, replaces: self.replace, ..agent };
         let (lines, agents): (Vec<u64>, Vec<CreateEnrolmentRequest>) =

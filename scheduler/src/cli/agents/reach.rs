@@ -9,7 +9,7 @@ use landfall_proto::v1::{ShowReachRequest, Way, WayState};
 use tonic::Status;
 
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, Tone, View};
 
 /// Maximum number of failed directions (from an agent to a beacon) that `agents show` prints.

@@ -8,11 +8,11 @@ use landfall_proto::v1::{
 use serde::Serialize;
 use tonic::Code;
 
-use super::reach;
-use crate::cli::client::Client;
+use super::{reach, service};
+use crate::cli::connection::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
-use crate::cli::repeat::WatchFlag;
 use crate::cli::reports::events;
+use crate::cli::watch_flag::WatchFlag;
 use crate::cli::{ConnectionArgs, agents};
 
 pub(in crate::cli) async fn show(
@@ -73,7 +73,7 @@ impl Row for AgentRefusal {
 
 pub(in crate::cli) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
     let Shown { agent, session, leases, refusals, ways, events } = shown;
-    let mut text = agents::lines(agent)?;
+    let mut text = lines(agent)?;
     match session {
         Some(session) => {
             let ended = match session.end_cause.as_str() {
@@ -112,6 +112,55 @@ pub(in crate::cli) fn text(shown: &Shown, view: &View) -> anyhow::Result<String>
         writeln!(text, "\n{}", history.join("\n"))?;
     }
     Ok(view.fold(&text))
+}
+
+/// Describes the state of an agent, in several lines.
+fn lines(agent: &Agent) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
+    let country = if agent.country.is_empty() { String::new() } else { format!(", {}", agent.country) };
+    writeln!(text, "  location   {}, {}{country}", agent.city, agent.carrier)?;
+    if !agent.tags.is_empty() {
+        writeln!(text, "  tags       {}", agent.tags.join(" "))?;
+    }
+    let landmark = if agent.landmark { ", landmark" } else { "" };
+    let version = if agent.version.is_empty() { "unknown" } else { &agent.version };
+    let slots = match agent.capacity {
+        0 => String::new(),
+        capacity => format!(", {} of {capacity} slots taken", agent.leased),
+    };
+    writeln!(text, "  service    {}{slots}{landmark}, version {version}", service(agent))?;
+    if let Some(level) = agent.load_level {
+        writeln!(text, "  load       level {level:+}: {}{}", room(agent, level), said(agent))?;
+    }
+    if !agent.quarantined.is_empty() {
+        writeln!(text, "  quarantined  {}", agent.quarantined)?;
+    }
+    Ok(text)
+}
+
+/// Describes a load level in words, such as "room for 3".
+fn room(agent: &Agent, level: i64) -> String {
+    let waiting = match agent.waiting {
+        0 => String::new(),
+        waiting => format!(", {} assigned but not begun", output::number(waiting.into())),
+    };
+    match level {
+        0.. => format!("full{waiting}"),
+        _ => format!("room for {}{waiting}", -level),
+    }
+}
+
+/// The numbers of crawls, free slots and waiting outcomes that the agent itself reports. They
+/// differ from the scheduler's numbers while messages are in transit.
+fn said(agent: &Agent) -> String {
+    let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
+        return String::new();
+    };
+    let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
 #[cfg(test)]

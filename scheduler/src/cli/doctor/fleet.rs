@@ -10,7 +10,7 @@ use landfall_proto::v1::{
 use crate::app::doctor::CheckResult;
 use crate::app::exit::sentence;
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
 use crate::cli::output::counted;
 use crate::cli::status;
 

@@ -5,10 +5,10 @@ use landfall_proto::v1::{self, AccuracyRequest, AccuracyResponse, AccuracyRow};
 
 use super::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
+use crate::cli::flag_values::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, float_cell, share_cell, text_cell};
-use crate::cli::repeat::WatchFlag;
-use crate::cli::words::one_of;
+use crate::cli::watch_flag::WatchFlag;
 use crate::model::ReportGroup;
 
 /// The properties by which rows can be grouped.

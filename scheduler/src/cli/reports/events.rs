@@ -11,9 +11,10 @@ use tonic::Status;
 
 use crate::app::exit::print;
 use crate::cli::ConnectionArgs;
-use crate::cli::client::{self, Client};
-use crate::cli::filters::{PlaceArgs, time, timestamp};
-use crate::cli::harmless;
+use crate::cli::connection::{self, Client};
+use crate::cli::filters::PlaceArgs;
+use crate::cli::flag_values::{time, timestamp};
+use crate::cli::output::escape;
 use crate::cli::output::{ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
@@ -77,7 +78,7 @@ impl EventsArgs {
                 Err(status) => status,
             };
             reopened = if last > before { 1 } else { reopened + 1 };
-            if !self.follow || reopened > REOPENED_AT_MOST || !client::broke(&status) {
+            if !self.follow || reopened > REOPENED_AT_MOST || !connection::broke(&status) {
                 return Err(client.refusal(&status));
             }
             newest = ASKED_AGAIN;
@@ -115,7 +116,7 @@ impl EventsArgs {
                     *last = event.id.max(*last);
                     print(&match self.format.is_json() {
                         false => view.fold(&line(&event, &view)),
-                        true => harmless::json(serde_json::to_string(&event)?) + "\n",
+                        true => escape::json(serde_json::to_string(&event)?) + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),

@@ -7,10 +7,10 @@ use landfall_proto::v1::{self, FailureRow, FailuresRequest, FailuresResponse};
 
 use super::{CrawlArgs, groups};
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
+use crate::cli::flag_values::one_of;
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, share_cell, text_cell};
-use crate::cli::repeat::WatchFlag;
-use crate::cli::words::one_of;
+use crate::cli::watch_flag::WatchFlag;
 use crate::model::{ReasonKind, ReportGroup};
 
 #[derive(Debug, Args)]

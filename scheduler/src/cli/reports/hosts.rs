@@ -4,10 +4,11 @@ use clap::Args;
 use landfall_proto::v1::{self, HostRow, HostsRequest};
 
 use crate::cli::ConnectionArgs;
-use crate::cli::client::Client;
-use crate::cli::filters::{TimeArgs, timestamp};
+use crate::cli::connection::Client;
+use crate::cli::filters::TimeArgs;
+use crate::cli::flag_values::timestamp;
+use crate::cli::output::streamed::{print_rows, uncounted_bar};
 use crate::cli::output::{Column, FormatArgs, Row, View, count_cell, yes_cell};
-use crate::cli::streamed::{print_rows, uncounted_bar};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use crate::app::exit::usage;
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::watch::left;
-use crate::cli::client::Client;
+use crate::cli::batches::follow::left;
+use crate::cli::connection::Client;
 use crate::cli::output::{
     self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
     size_cell, span, span_cell, text_cell,
 };
-use crate::cli::repeat::WatchFlag;
+use crate::cli::watch_flag::WatchFlag;
 
 /// The characters that draw bars, from the shortest bar to the longest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

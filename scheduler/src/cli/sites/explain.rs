@@ -7,10 +7,10 @@ use landfall_proto::v1::{
     ExcludedAgents, ExplainRequest, ExplainResponse, ExplainedCandidate, ExplainedChoice, ExplainedTask,
 };
 
-use super::site::globe_cell;
+use super::show::globe_cell;
 use crate::cli::ConnectionArgs;
 use crate::cli::agents::level_cell;
-use crate::cli::client::Client;
+use crate::cli::connection::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 
 /// Maximum number of agents named for each constraint that excludes them.

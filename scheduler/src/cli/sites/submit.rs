@@ -4,26 +4,30 @@
 //! with the same idempotency key. If the database already has the submission, any of its schedulers
 //! repeats the first answer.
 
-use std::io::Read;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use indicatif::ProgressBar;
 use landfall_proto::v1::submit_request::Part;
 use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
 
-use super::SubmitArgs;
 use crate::app::exit::{self, print, usage};
 use crate::app::secret::Secret;
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::watch;
-use crate::cli::client::Client;
+use crate::cli::batches::follow;
+use crate::cli::batches::policy::PolicyArgs;
+use crate::cli::connection::Client;
+use crate::cli::files::{read_bytes, shown};
 use crate::cli::output::number;
-use crate::cli::progress::Bar;
+use crate::cli::output::progress::Bar;
+use crate::model::Strategy;
+use crate::model::constraints::ConstraintsRequest;
 use crate::model::site_list::{self, SiteList};
 
 /// Number of sites in one message. Even with long names, such a message is far below the size
@@ -39,7 +43,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     let (batch, watch) = (args.batch.clone(), args.watch);
     let sent = Arc::new(AtomicBool::new(false));
     let client = exit::unless_interrupted(submit_list(args, connection, &sent), || interrupted(&batch, &sent)).await?;
-    if watch { watch::watch(&client, &batch).await } else { Ok(()) }
+    if watch { follow::watch(&client, &batch).await } else { Ok(()) }
 }
 
 /// Describes the state after Ctrl-C. A list is submitted as a whole or not at all.
@@ -97,16 +101,6 @@ fn read(path: &Path) -> anyhow::Result<SiteList> {
     Ok(site_list::parse(&read_bytes(path)?))
 }
 
-/// Reads a file, or standard input for `-`.
-pub(in crate::cli) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    if !is_stdin(path) {
-        return std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    }
-    let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
-    Ok(bytes)
-}
-
 fn report_rejected(path: &Path, list: &SiteList) {
     for rejected in &list.rejected {
         let text = if rejected.text.is_empty() { String::new() } else { format!(": '{}'", rejected.text) };
@@ -115,15 +109,6 @@ fn report_rejected(path: &Path, list: &SiteList) {
     if list.unsaid > 0 {
         eprintln!("{}: and {} more such lines", shown(path), list.unsaid);
     }
-}
-
-fn is_stdin(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
-/// A file's name for messages; `-` is standard input.
-pub(in crate::cli) fn shown(path: &Path) -> String {
-    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
@@ -217,6 +202,33 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
 
 fn counted(count: usize) -> (usize, &'static str) {
     (count, if count == 1 { "" } else { "s" })
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SubmitArgs {
+    /// The site list; - is standard input
+    #[arg(value_name = "FILE")]
+    list: PathBuf,
+    /// The batch; it is created if it does not exist
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+    /// How agents are chosen; docs/choosing.md describes every strategy [default: the batch's, or
+    /// gnp-top3 for a new batch]
+    #[arg(long)]
+    strategy: Option<Strategy>,
+    /// Follow the batch until every site has ended
+    #[arg(long)]
+    watch: bool,
+    /// Report what the submission would do, and change nothing
+    #[arg(long, conflicts_with = "watch")]
+    dry_run: bool,
+    /// Submit the valid lines of a list that also has invalid lines
+    #[arg(long)]
+    skip_invalid: bool,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten, next_help_heading = "Which agents may crawl the sites")]
+    constraints: ConstraintsRequest,
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use crate::model::stats::count;
 
+use super::gauss_newton::{LaidOut, reach};
 use super::kriging::Kriging;
-use super::layout::{LaidOut, reach};
 
 /// Least and greatest width of the normal distribution of a point's step from its agent, as shares
 /// of the scale (the median measured distance).

@@ -9,8 +9,8 @@ use crate::model::stats::count;
 
 use super::RefinedSwitches;
 use super::cloud::{Cloud, UncorrectedPoints};
+use super::gauss_newton::{LaidOut, Layout};
 use super::kriging::{CONSTANTS, Constants, Kriging};
-use super::layout::{LaidOut, Layout};
 use super::posterior::WeightedPoints;
 
 /// Points of a held-out agent's cloud. Comparing sets of constants or of landmarks needs fewer

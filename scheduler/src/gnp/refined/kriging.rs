@@ -22,7 +22,7 @@ use rand::seq::SliceRandom;
 
 use crate::gnp::objective::log_error;
 
-use super::layout::{LaidOut, reach};
+use super::gauss_newton::{LaidOut, reach};
 
 /// A residual larger than this is treated as an outlier: the noise assumed for it grows with
 /// its size.

@@ -18,13 +18,6 @@ const MOST_SQUARED: f64 = 2_500.0;
 /// Points with a weight below this share of the greatest weight are dropped, to save work.
 const LIGHTEST: f64 = 1e-4;
 
-/// Minimum gain of a confirmer. The gain is the share by which the confirmer's measurement is
-/// expected to lower the distance to the nearest known agent. If the gain is below this minimum, an
-/// agent that has measured the site, or was selected earlier, is nearer at every point of the
-/// cloud, so the measurement cannot change the choice. With a larger minimum, fewer sites would be
-/// probed, but the chosen agents would be farther away (`docs/gnp.md`, section 7).
-const LEAST_GAIN: f64 = 1e-6;
-
 /// The predicted distance of one agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
@@ -41,20 +34,20 @@ pub struct Prediction {
 /// The distances of one site to all agents, given the site's measurements.
 #[derive(Debug)]
 pub struct Posterior<'a> {
-    map: &'a Refined,
-    layers: Vec<WeightedPoints>,
+    pub(super) map: &'a Refined,
+    pub(super) layers: Vec<WeightedPoints>,
     /// The index of each agent that measured the site, and its softened measurement in
     /// milliseconds.
-    measured: Vec<(usize, f64)>,
+    pub(super) measured: Vec<(usize, f64)>,
 }
 
 /// The points of one layer's cloud, without the dropped points of small weight.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
     /// The sum of the weights is 1.
-    weights: Vec<f64>,
+    pub(super) weights: Vec<f64>,
     /// For each agent, the logs of the softened distances to all points.
-    logs: Vec<Vec<f64>>,
+    pub(super) logs: Vec<Vec<f64>>,
 }
 
 impl<'a> Posterior<'a> {
@@ -84,39 +77,6 @@ impl<'a> Posterior<'a> {
         let ranked = if self.map.ingredients.expectation { expected } else { median };
         let expected = round_trip(ranked.exp() - soft + self.map.penalty);
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
-    }
-
-    /// Selects up to `k` of `candidates` to measure the site once. The selection minimises the
-    /// expected distance from the site to the nearest agent that has then measured it. The agents
-    /// are selected one by one (greedy), until no remaining candidate is nearer at any point.
-    pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
-        let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
-        let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
-        let mut free: Vec<usize> = candidates.iter().filter_map(|agent| self.map.index.get(agent)).copied().collect();
-        free.sort_unstable();
-        free.dedup();
-        let mut chosen = Vec::with_capacity(k.min(free.len()));
-        let layers = count(self.layers.len());
-        let mut so_far = layers * nearest.ln();
-        while chosen.len() < k && !free.is_empty() {
-            let expected = |agent: usize| -> f64 {
-                self.layers.iter().zip(&least).map(|(layer, least)| layer.expected_least(agent, least).ln()).sum()
-            };
-            let costs: Vec<f64> = free.iter().map(|&agent| expected(agent)).collect();
-            let best = (0..free.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-            if so_far - costs[best] < LEAST_GAIN * layers {
-                break;
-            }
-            so_far = costs[best];
-            let agent = free.remove(best);
-            chosen.push(self.map.agents[agent]);
-            for (layer, least) in self.layers.iter().zip(&mut least) {
-                for (least, log) in least.iter_mut().zip(&layer.logs[agent]) {
-                    *least = least.min(log.exp());
-                }
-            }
-        }
-        chosen
     }
 }
 
@@ -187,13 +147,6 @@ impl WeightedPoints {
     /// The mean distance.
     pub(super) fn expected(&self, agent: usize) -> f64 {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
-    }
-
-    /// The mean, over the points, of the minimum of the agent's distance and the point's value in
-    /// `least`.
-    fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
-        let points = self.logs[agent].iter().zip(&self.weights).zip(least);
-        points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
     }
 }
 

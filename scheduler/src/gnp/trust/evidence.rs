@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::gnp::{Mesh, millis};
-use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::size::{ReportBias, TypicalSize};
-use super::{FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind, TrustEvidence};
+use super::Kind;
+use super::bias_limits::{ReportBias, TypicalSize};
 
 /// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
 /// from the hosts, not from the network.
@@ -26,38 +25,6 @@ pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
 pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
     landmarks.iter().copied().chain(others).collect()
-}
-
-/// Returns a reason, as text for the operator, if several round trips that the agent reports are
-/// shorter than light in fibre needs. If both agents of a pair report too short round trips to each
-/// other, the pair does not count, because then a position is probably wrong, not a measurement.
-pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
-    let mut rows = 0_usize;
-    let mut broken: Vec<(f64, f64)> = Vec::new();
-    for (&(a, b), &least) in evidence.least {
-        let other = if a == agent {
-            b
-        } else if b == agent {
-            a
-        } else {
-            continue;
-        };
-        let Some(reported) = evidence.mesh.measured(agent, other) else { continue };
-        rows += 1;
-        let denied = evidence.mesh.measured(other, agent).is_none_or(|back| back >= least);
-        if reported < least && denied {
-            broken.push((millis(reported), millis(least)));
-        }
-    }
-    let share = count(broken.len()) / count(rows.max(1));
-    let &(reported, least) = broken.iter().max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
-    (broken.len() >= FEWEST_IMPOSSIBLE && share >= IMPOSSIBLE_SHARE).then(|| {
-        format!(
-            "{} of its {rows} round trips are shorter than light in fibre needs: one is {reported:.1} ms where light \
-             needs {least:.1} ms",
-            broken.len()
-        )
-    })
 }
 
 /// The reason for doubting an agent, as text for the operator.

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use tonic::Status;
 
 use crate::model::site_name::SiteName;
-use crate::model::{AgentId, nearest};
+use crate::model::{AgentId, similar_names};
 use crate::store::agents::{self, Agent, enrolments};
 use crate::store::batches::{self, Batch};
 use crate::store::names::{self, MOST_BEGINNINGS, Noun};
@@ -206,7 +206,7 @@ pub(in crate::grpc) async fn inexact(conn: &mut PgConnection, noun: Noun, name: 
 /// Adds the nearest known names to the status for an unknown name.
 async fn suggesting(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
     match names::nearest_to(conn, noun, name).await {
-        Ok(near) => Status::new(unknown.code(), format!("{}{}", unknown.message(), nearest::question(near))),
+        Ok(near) => Status::new(unknown.code(), format!("{}{}", unknown.message(), similar_names::question(near))),
         Err(error) => error.into(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A pass fills idle slots when no site waits to be planned. While sites wait, it fills only the
 //! slots of agents that may crawl none of the waiting sites. The pure module
-//! `strategy::schedule::straggler` chooses the crawls. The agent returns the lease of a preempted
+//! `strategy::schedule::preemption` chooses the crawls. The agent returns the lease of a preempted
 //! crawl with a checkpoint, and the task is then planned like any other. A crawl stays with its
 //! agent if the crawl ends before the lease is returned, or if the agent does not receive or
 //! support the preemption.
@@ -21,7 +21,7 @@ use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::assignments::{past_crawls, site_facts};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
-use crate::strategy::schedule::straggler::{self, UnderWay};
+use crate::strategy::schedule::preemption::{self, UnderWay};
 use crate::strategy::site_facts::{SiteFacts, usual_size};
 use crate::strategy::{speeds, with_speeds};
 
@@ -49,7 +49,7 @@ pub(in crate::jobs) async fn run(
     map: Option<Arc<CurrentMap>>,
     wanted: &BTreeSet<AgentId>,
 ) -> anyhow::Result<()> {
-    let crawls = preemptions::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
+    let crawls = preemptions::under_way(&mut tx, preemption::LEAST_UNDER_WAY, LOOKED_AT).await;
     let crawls = crawls.context("read crawls under way")?;
     if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
         return Ok(());
@@ -63,7 +63,7 @@ pub(in crate::jobs) async fn run(
     let lasting = lasting(&mut tx, scheduler, &crawls, &agents, map).await?;
     let under_way: Vec<UnderWay> = lasting.iter().map(|(_, under_way)| under_way.clone()).collect();
     let mut told = Vec::new();
-    for one in straggler::moves(&under_way, &free) {
+    for one in preemption::moves(&under_way, &free) {
         let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
         if preemptions::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
             told.push((crawl, one));

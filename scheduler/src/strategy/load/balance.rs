@@ -31,7 +31,7 @@ use crate::model::{AgentId, Gain, Rtt, Strategy};
 
 use super::last_ends;
 use crate::strategy::rules::anycast;
-use crate::strategy::rules::next::RecordedChoice;
+use crate::strategy::rules::next_candidate::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
 /// If at most this many tasks per slot wait at the new agent after a move, the task moves if it

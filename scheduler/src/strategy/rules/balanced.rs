@@ -15,9 +15,9 @@ use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
 
 use crate::model::FallbackCause::NoDistance;
-use crate::strategy::learned::confidence::{DIFFER, variance};
 use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
+use crate::strategy::uncertainty::{DIFFER, variance};
 use crate::strategy::{Candidate, Ranked};
 
 /// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth nearest

@@ -9,9 +9,9 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::model::{FallbackCause, Strategy};
 
-use super::anycast;
+use super::{anycast, random, top_k};
 use crate::strategy::load::first_with_room;
-use crate::strategy::{Candidate, Choice, nearest, random};
+use crate::strategy::{Candidate, Choice};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///
@@ -24,12 +24,12 @@ pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -
     measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
     let near = anycast::near(&measured).map_or(&[][..], |near| &measured[..near]);
     let Some(best) = first_with_room(near) else {
-        return match nearest(ordered, 3, rng) {
+        return match top_k::choose(ordered, 3, rng) {
             Ok((agent, candidates)) => {
                 let fallback = Some(FallbackCause::NobodyMeasured.into());
                 Some(Choice { agent, candidates, strategy: Strategy::GNP_TOP3, fallback })
             }
-            Err(cause) => random(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
+            Err(cause) => random::choose(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
         };
     };
     let agent = best.agent;

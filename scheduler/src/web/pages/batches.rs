@@ -5,11 +5,12 @@ use landfall_proto::v1::{BatchProgress, Ending, ListBatchesRequest, ShowBatchReq
 use maud::{Markup, html};
 use tonic::Request;
 
-use crate::cli::batches::watch::left_cell;
+use crate::cli::batches::follow::left_cell;
 use crate::cli::output::{bytes_cell, number};
 use crate::web::Web;
+use crate::web::elements::{self, section, table};
 use crate::web::error::PageError;
-use crate::web::layout::{self, Page, section, table};
+use crate::web::page_frame::Page;
 
 use super::trends;
 
@@ -23,7 +24,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
         "Batches, the newest first",
         &html! {
             @if listed.batches.is_empty() { p { "No batches yet: " code { "landfall sites submit FILE --batch NAME" } } }
-            @else { (table("Batches", &listed.batches, |batch| Some(layout::path("/batches/", &batch.name)))) }
+            @else { (table("Batches", &listed.batches, |batch| Some(elements::path("/batches/", &batch.name)))) }
             @if listed.more > 0 { p { "And " (number(listed.more)) " more: " code { "landfall batches list" } } }
         },
     );
@@ -56,7 +57,7 @@ fn states(progress: &BatchProgress, strategy: &str) -> Markup {
         ("submitted", progress.submitted),
     ];
     let all: u64 = states.iter().map(|(_, sites)| sites).sum();
-    let share = |sites: u64| if all == 0 { 0.0 } else { layout::float(sites) / layout::float(all) };
+    let share = |sites: u64| if all == 0 { 0.0 } else { elements::float(sites) / elements::float(all) };
     let left = progress
         .estimate
         .as_ref()
@@ -66,7 +67,7 @@ fn states(progress: &BatchProgress, strategy: &str) -> Markup {
             (number(progress.pages)) " pages, " (bytes_cell(progress.bytes)) " fetched." }
         @if !progress.waiting_for.is_empty() { p { "Sites wait: " (progress.waiting_for) } }
         ul.progress { @for (state, sites) in states.into_iter().filter(|(_, sites)| *sites > 0) {
-            li { (state) " " (layout::share_bar(share(sites), &format!("{state}: {}", number(sites)))) " " (number(sites)) }
+            li { (state) " " (elements::share_bar(share(sites), &format!("{state}: {}", number(sites)))) " " (number(sites)) }
         } }
     }
 }
@@ -80,7 +81,7 @@ fn endings(endings: &[Ending]) -> Markup {
             tbody { @for ending in endings { tr {
                 td { (ending.kind().word_or_unknown()) }
                 td.n { (number(ending.tasks)) }
-                td { a href=(layout::path("/site?name=", &ending.site)) { (ending.site) } }
+                td { a href=(elements::path("/site?name=", &ending.site)) { (ending.site) } }
                 td { (ending.reason) }
             } } }
         } } }

@@ -8,8 +8,9 @@ use tonic::Request;
 use crate::cli::agents::service;
 use crate::cli::output::{View, number};
 use crate::web::Web;
+use crate::web::elements::{self, section, table};
 use crate::web::error::PageError;
-use crate::web::layout::{self, Page, section, table};
+use crate::web::page_frame::Page;
 
 /// Maximum number of agents on the page. Each agent adds some 450 bytes to the page.
 const MOST: u64 = 500;
@@ -21,7 +22,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
         (section("Load", &html! { ul.progress.columns { @for agent in &listed.agents { (load(agent)) } } }))
         (section("Agents", &html! {
             @if listed.agents.is_empty() { p { "No agents yet: " code { "landfall agents enrol --city CITY --carrier CARRIER" } } }
-            @else { (table("Agents", &listed.agents, |agent| Some(layout::path("/agents/", &agent.name)))) }
+            @else { (table("Agents", &listed.agents, |agent| Some(elements::path("/agents/", &agent.name)))) }
             @if listed.more > 0 { p { "And " (number(listed.more)) " more: " code { "landfall agents list" } } }
         }))
     };
@@ -32,7 +33,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
 fn load(agent: &Agent) -> maud::Markup {
     let share = if agent.capacity == 0 { 0.0 } else { f64::from(agent.leased) / f64::from(agent.capacity) };
     let text = format!("{} of {} slots, {} waiting", agent.leased, agent.capacity, agent.waiting);
-    html! { li { a href=(layout::path("/agents/", &agent.name)) { (agent.name) } " " (layout::share_bar(share, &text)) " " span.soft { (text) } } }
+    html! { li { a href=(elements::path("/agents/", &agent.name)) { (agent.name) } " " (elements::share_bar(share, &text)) " " span.soft { (text) } } }
 }
 
 pub(super) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
@@ -42,14 +43,14 @@ pub(super) async fn agent(web: &Web, name: &str) -> Result<Page, PageError> {
     let live = html! {
         (section("State", &html! {
             p { b { (service(&agent)) } }
-            dl { @for (label, value) in facts(&agent, &layout::view()) { dt { (label) } dd { (value) } } }
+            dl { @for (label, value) in facts(&agent, &elements::view()) { dt { (label) } dd { (value) } } }
         }))
         (section("Leases", &html! {
             @if shown.leases.is_empty() { p { "It holds no lease." } }
-            @else { (table("Leases", &shown.leases, |lease| Some(layout::path("/site?name=", &lease.site)))) }
+            @else { (table("Leases", &shown.leases, |lease| Some(elements::path("/site?name=", &lease.site)))) }
         }))
         @if !shown.refusals.is_empty() { (section("Refused messages", &table("Refused messages", &shown.refusals, |_| None))) }
-        (section("Newest events", &super::site::events(&shown.events)))
+        (section("Newest events", &elements::events(&shown.events)))
     };
     Ok(Page { title: agent.name, section: "/fleet", actions: html! {}, live })
 }

@@ -9,7 +9,7 @@ use maud::html;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::gnp::plane::project;
+use crate::gnp::projection::project;
 use crate::gnp::{Mesh, Position, Quality};
 use crate::model::{AgentId, EmbeddingEpoch};
 use crate::plot::map::Plane;
@@ -17,8 +17,9 @@ use crate::store::agents::{self, AgentPlace, AgentPosition};
 use crate::store::reports::map::{self, PlacedSite};
 use crate::store::{self, embeddings, measurements};
 use crate::web::Web;
+use crate::web::elements::section;
 use crate::web::error::PageError;
-use crate::web::layout::{Page, section};
+use crate::web::page_frame::Page;
 
 mod drawing;
 

@@ -8,8 +8,9 @@ use tonic::Request;
 use crate::cli::output::{View, bytes_cell, number};
 use crate::cli::status::{fleet_line, landmarks_line, map_line, scheduler_line};
 use crate::web::Web;
+use crate::web::elements::{self, section};
 use crate::web::error::PageError;
-use crate::web::layout::{self, Page, section};
+use crate::web::page_frame::Page;
 
 pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     let status = web.desks.status.show_status(Request::new(ShowStatusRequest { batches: 0 })).await?.into_inner();
@@ -17,7 +18,7 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
         (tiles(&status))
         (section("Needs attention", &attention(&status.attention)))
         (section("Batches with open sites", &batches(&status)))
-        (section("System", &system(&status, &layout::view())))
+        (section("System", &system(&status, &elements::view())))
     };
     Ok(Page { title: "Overview".to_owned(), section: "/", actions: html! {}, live })
 }
@@ -29,10 +30,10 @@ fn tiles(status: &ShowStatusResponse) -> Markup {
     let rate =
         |of: fn(&BatchStatus) -> Option<f64>| status.batches.iter().filter_map(of).fold(0.0, |sum, rate| sum + rate);
     html! { div.tiles {
-        (layout::tile("agents", &number(agents.into()), &fleet_line(status.fleet.as_ref())))
-        (layout::tile("sites being crawled", &number(fleet.leases), &format!("in {} slots", number(fleet.slots))))
-        (layout::tile("open sites", &number(sites.saturating_sub(ended)), &format!("of {} in open batches", number(sites))))
-        (layout::tile("sites a minute", &format!("{:.1}", rate(|batch| batch.sites_per_minute)), &format!("{:.1} MB a minute", rate(|batch| batch.megabytes_per_minute))))
+        (elements::tile("agents", &number(agents.into()), &fleet_line(status.fleet.as_ref())))
+        (elements::tile("sites being crawled", &number(fleet.leases), &format!("in {} slots", number(fleet.slots))))
+        (elements::tile("open sites", &number(sites.saturating_sub(ended)), &format!("of {} in open batches", number(sites))))
+        (elements::tile("sites a minute", &format!("{:.1}", rate(|batch| batch.sites_per_minute)), &format!("{:.1} MB a minute", rate(|batch| batch.megabytes_per_minute))))
     } }
 }
 
@@ -50,17 +51,17 @@ fn attention(found: &[Attention]) -> Markup {
 
 /// A bar that shows the share of a batch's sites that have ended, with a text.
 pub(super) fn progress(batch: &BatchStatus) -> Markup {
-    let share = if batch.sites == 0 { 1.0 } else { layout::float(batch.ended) / layout::float(batch.sites) };
+    let share = if batch.sites == 0 { 1.0 } else { elements::float(batch.ended) / elements::float(batch.sites) };
     let text = format!("{} of {}", number(batch.ended), number(batch.sites));
-    html! { (layout::share_bar(share, &text)) " " (text) }
+    html! { (elements::share_bar(share, &text)) " " (text) }
 }
 
 fn batches(status: &ShowStatusResponse) -> Markup {
     html! {
         @if status.batches.is_empty() { p { "No site waits or is being crawled. Submit a list: " code { "landfall sites submit FILE --batch NAME" } } }
         @else {
-            ul.progress { @for batch in &status.batches { li { a href=(layout::path("/batches/", &batch.name)) { (batch.name) } " " (progress(batch)) } } }
-            (layout::table("Batches", &status.batches, |batch| Some(layout::path("/batches/", &batch.name))))
+            ul.progress { @for batch in &status.batches { li { a href=(elements::path("/batches/", &batch.name)) { (batch.name) } " " (progress(batch)) } } }
+            (elements::table("Batches", &status.batches, |batch| Some(elements::path("/batches/", &batch.name))))
         }
         @if status.more_batches > 0 { p { a href="/batches" { "And " (number(status.more_batches)) " more" } } }
     }

@@ -1,18 +1,17 @@
 //! The page of one site: what is known about it, and why its agents were chosen.
 
-use landfall_proto::json::{milliseconds, moment, rfc3339};
+use landfall_proto::json::milliseconds;
 use landfall_proto::v1::site_service_server::SiteService as _;
-use landfall_proto::v1::{
-    Event, ExplainRequest, ExplainResponse, ExplainedCandidate, ExplainedChoice, ShowSiteRequest,
-};
+use landfall_proto::v1::{ExplainRequest, ExplainResponse, ExplainedCandidate, ExplainedChoice, ShowSiteRequest};
 use maud::{Markup, html};
 use tonic::Request;
 
-use crate::cli::sites::site::globe_cell;
+use crate::cli::sites::show::globe_cell;
 use crate::plot::{Axis, Bar, bars};
 use crate::web::Web;
+use crate::web::elements::{self, section, table};
 use crate::web::error::PageError;
-use crate::web::layout::{self, Page, section, table};
+use crate::web::page_frame::Page;
 
 /// Maximum number of choices shown. `landfall explain` shows all.
 const MOST_CHOICES: usize = 5;
@@ -21,12 +20,12 @@ pub(super) async fn page(web: &Web, name: &str) -> Result<Page, PageError> {
     let site = web.desks.sites.show_site(Request::new(ShowSiteRequest { site: name.to_owned() })).await?.into_inner();
     let request = ExplainRequest { site: site.name.clone(), ..ExplainRequest::default() };
     let explained = web.desks.sites.explain(Request::new(request)).await?.into_inner();
-    let view = layout::view();
+    let view = elements::view();
     let live = html! {
         (section("Why its agent", &explanation(&explained)))
         (section("What is known", &html! { dl {
             dt { "Origin" } dd { (if site.origin.is_empty() { "not known yet" } else { &site.origin }) }
-            @if !site.alias_of.is_empty() { dt { "The same site as" } dd { a href=(layout::path("/site?name=", &site.alias_of)) { (site.alias_of) } } }
+            @if !site.alias_of.is_empty() { dt { "The same site as" } dd { a href=(elements::path("/site?name=", &site.alias_of)) { (site.alias_of) } } }
             dt { "Position" } dd { (globe_cell(site.position.as_ref())) }
             @if let Some(placement) = &site.placement { dt { "Place on the map" } dd { "epoch " (placement.epoch) ", fit error " (format!("{:.3}", placement.fit_error)) } }
             @if let Some(verdict) = &site.verdict { dt { "Places" } dd { (if verdict.suspect { format!("several: {}", verdict.evidence) } else { "one".to_owned() }) } }
@@ -34,7 +33,7 @@ pub(super) async fn page(web: &Web, name: &str) -> Result<Page, PageError> {
         } }))
         (section("Measurements", &html! {
             @if site.measurements.is_empty() { p { "No prober has measured it yet." } }
-            @else { (table("Measurements", &site.measurements, |row| Some(layout::path("/agents/", &row.prober)))) }
+            @else { (table("Measurements", &site.measurements, |row| Some(elements::path("/agents/", &row.prober)))) }
         }))
     };
     Ok(Page { title: site.name, section: "/batches", actions: html! {}, live })
@@ -44,7 +43,7 @@ fn explanation(explained: &ExplainResponse) -> Markup {
     html! {
         @if explained.tasks.is_empty() { p { "No batch contains it." } }
         @for task in &explained.tasks {
-            h3 { "Batch " a href=(layout::path("/batches/", &task.batch)) { (task.batch) } ", round " (task.round) ": " (task.state) }
+            h3 { "Batch " a href=(elements::path("/batches/", &task.batch)) { (task.batch) } ", round " (task.round) ": " (task.state) }
             @if !task.reason.is_empty() { p { (task.reason) } }
             @if task.choices.is_empty() && task.waits.is_empty() { p { "No agent has been chosen." } }
             @for choice in task.choices.iter().take(MOST_CHOICES) { (drawn(choice)) }
@@ -63,24 +62,11 @@ fn drawn(choice: &ExplainedChoice) -> Markup {
     };
     let shown: Vec<Bar> = choice.candidates.iter().map(bar).collect();
     html! {
-        p { a href=(layout::path("/agents/", &choice.agent)) { (choice.agent) } " was " (choice.because) " (" (choice.strategy) ", " (layout::view().when(choice.chosen_at)) ")." }
+        p { a href=(elements::path("/agents/", &choice.agent)) { (choice.agent) } " was " (choice.because) " (" (choice.strategy) ", " (elements::view().when(choice.chosen_at)) ")." }
         @if !choice.note.is_empty() { p.soft { (choice.note) } }
         @if !shown.is_empty() {
-            (layout::chart("Round trips of the candidates", &bars("Round trips of the candidates to this site", &Axis::linear("round trip, ms (measured, else predicted)", most), &shown)))
+            (elements::chart("Round trips of the candidates", &bars("Round trips of the candidates to this site", &Axis::linear("round trip, ms (measured, else predicted)", most), &shown)))
         }
         @for excluded in &choice.excluded { p.soft { "Excluded, because each " (excluded.why) ": " (excluded.agents.join(", ")) } }
-    }
-}
-
-/// A list of events, the newest first.
-pub(super) fn events(events: &[Event]) -> Markup {
-    html! {
-        @if events.is_empty() { p { "There are no events." } }
-        ul.events { @for event in events.iter().rev() { li {
-            @if let Some(at) = moment(event.at) { time datetime=(rfc3339(at)) { (layout::view().when(event.at)) } " " }
-            b { (event.noun) " " (event.what) }
-            @if !event.site.is_empty() { " " a href=(layout::path("/site?name=", &event.site)) { (event.site) } }
-            @if !event.cause.is_empty() { span.soft { " " (event.cause) } }
-        } } }
     }
 }

@@ -9,14 +9,15 @@ use maud::{Markup, html};
 use serde::Serialize;
 use tonic::Request;
 
-use crate::cli::view::now;
+use crate::cli::output::view::now;
 use crate::plot::{Axis, Curve, lines};
 use crate::store;
 use crate::store::batches;
 use crate::store::reports::minutes::{CrawledStretch, crawled};
 use crate::web::Web;
+use crate::web::elements::{self, float, section, table};
 use crate::web::error::PageError;
-use crate::web::layout::{self, Page, float, section, table};
+use crate::web::page_frame::Page;
 
 /// The time span of the chart of rates. The chart has one value for each interval of [`STRETCH`].
 const PAST: Duration = Duration::from_secs(6 * 3600);
@@ -85,7 +86,7 @@ pub(super) fn chart(title: &str, rates: &[Rate]) -> Markup {
     };
     let across = || Axis::linear(format!("minutes since {} UTC", first.from.format("%H:%M")), minutes(last).max(1.0));
     let drawn = |class: &str, label: &str, of: fn(&Rate) -> f64| {
-        layout::chart(label, &lines(title, &across(), &Axis::linear(label, most(of)), &[curve(label, class, of)]))
+        elements::chart(label, &lines(title, &across(), &Axis::linear(label, most(of)), &[curve(label, class, of)]))
     };
     html! {
         (drawn("c0", "sites a minute", |rate| rate.sites_per_minute))
@@ -130,7 +131,7 @@ fn accuracy(epochs: &[Epoch]) -> Markup {
     };
     let across = Axis::counted("fits of the map, from the oldest shown", epochs.len());
     let drawn = lines("Median error of the map by epoch", &across, &Axis::linear("median error, %", most), &[curve]);
-    layout::chart("Median error of the map by epoch", &drawn)
+    elements::chart("Median error of the map by epoch", &drawn)
 }
 
 #[cfg(test)]

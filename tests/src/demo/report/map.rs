@@ -1,7 +1,7 @@
 //! Draws the embedding: agents, landmarks and sites, projected on the two directions of largest
 //! variance.
 
-use landfall_scheduler::gnp::plane::project;
+use landfall_scheduler::gnp::projection::project;
 use landfall_scheduler::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
 use maud::{Markup, html};
 

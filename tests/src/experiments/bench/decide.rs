@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use landfall_scheduler::gnp::{Direction, Position};
 use landfall_scheduler::model::{AgentId, Rtt, SiteId, Strategy};
 use landfall_scheduler::strategy::learned::{CrawlResidual, LearnedCorrections, teach};
-use landfall_scheduler::strategy::schedule::straggler::{UnderWay, moves};
+use landfall_scheduler::strategy::schedule::preemption::{UnderWay, moves};
 use landfall_scheduler::strategy::schedule::{Job, plan};
 use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, Speed, Spread, Work, choose};
 use rand::rngs::ChaCha8Rng;

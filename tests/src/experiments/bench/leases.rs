@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
-use landfall_scheduler::app::operator::ClientFile;
+use landfall_scheduler::app::client_file::ClientFile;
 use landfall_scheduler::store;
 use sqlx::PgPool;
 use tokio::process::Command;

@@ -7,10 +7,10 @@ use anyhow::Context;
 use landfall_scheduler::gnp::{Refined, RefinedSwitches, SitePlace};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::Candidate;
-use landfall_scheduler::strategy::learned::confidence::{self, unsure};
 use landfall_scheduler::strategy::learned::{
     CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
 };
+use landfall_scheduler::strategy::uncertainty::{self, unsure};
 
 use super::layout_measurements::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
@@ -21,7 +21,7 @@ const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
 /// The expected duration of a confirmation in the scheduler.
-pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
+pub const CONFIRMING: Duration = uncertainty::takes(3, SAMPLES, SAMPLED_EVERY);
 
 #[derive(Debug)]
 pub struct Survey {

@@ -8,7 +8,7 @@ use landfall_proto::v1;
 use crate::app::secret::SecretHash;
 use crate::gnp::Position;
 use crate::model::constraints;
-use crate::model::contact::ContactUrl;
+use crate::model::contact_url::ContactUrl;
 use crate::store::agents::Agent;
 use crate::store::agents::drains::DrainResult;
 use crate::store::agents::refusals::Count;

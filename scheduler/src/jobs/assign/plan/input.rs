@@ -17,10 +17,10 @@ use crate::store::leases::preemptions::{self, PreemptedLease};
 use crate::store::measurements::quarantines;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
-use crate::strategy::learned::confidence;
 use crate::strategy::load::LISTED;
 use crate::strategy::schedule::{self, Job, PlannedSite};
 use crate::strategy::site_facts::{SiteFacts, usual_size};
+use crate::strategy::uncertainty;
 use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, with_speeds};
 
 use super::super::choice::{draw_seed, fallback, may_be_confirmed};
@@ -201,7 +201,7 @@ impl PlanInput {
             {
                 decided.push(DecidedTask { job: index, choice, takes: None, explores: false });
             }
-            is_unsure.push(self.confirmable[index] && confidence::unsure(&admitted));
+            is_unsure.push(self.confirmable[index] && uncertainty::unsure(&admitted));
             jobs.push(job);
             tried.push(tries);
         }

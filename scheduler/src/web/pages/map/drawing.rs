@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use crate::cli::output::number;
 use crate::model::stats::count;
 use crate::plot::map::{AgentMark, Groups, Plane, SiteMark, draw};
-use crate::web::layout::{self, float};
+use crate::web::elements::{self, float};
 
 use super::{MapAgent, MapData};
 
@@ -53,7 +53,7 @@ pub(super) fn figure(map: &MapData, plane: Plane) -> Markup {
     };
     let agents = map.agents.iter().filter_map(|agent| {
         let at = at([agent.x_ms, agent.y_ms], (agent.latitude, agent.longitude))?;
-        let href = Some(layout::path("/agents/", &agent.name));
+        let href = Some(elements::path("/agents/", &agent.name));
         Some(AgentMark { name: &agent.name, at, landmark: agent.landmark, tooltip: tooltip(agent), href })
     });
     let sites = map.sites.iter().filter_map(|site| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use landfall_scheduler::model::{AgentId, Strategy};
 use landfall_scheduler::strategy::Candidate;
-use landfall_scheduler::strategy::schedule::straggler::{self, UnderWay};
+use landfall_scheduler::strategy::schedule::preemption::{self, UnderWay};
 
 use super::super::layout_measurements::{agent_id, agent_index};
 use super::Fleet;
@@ -41,7 +41,7 @@ impl Fleet<'_> {
         let (sites, under_way): (Vec<usize>, Vec<UnderWay>) =
             crawls.into_iter().filter_map(|crawl| Some((crawl.1, candidates(crawl)?))).unzip();
         let mut asked = Vec::new();
-        for one in straggler::moves(&under_way, &self.idle()) {
+        for one in preemption::moves(&under_way, &self.idle()) {
             let (Some(&site), Some(to)) = (sites.get(one.crawl), agent_index(one.to)) else { continue };
             self.preempted.insert(site, to);
             asked.push(site);

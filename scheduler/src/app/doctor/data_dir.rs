@@ -10,9 +10,9 @@ use nix::sys::stat::{major, minor};
 use nix::unistd::{AccessFlags, Uid, access};
 
 use super::{CheckResult, PACKAGE_FOLDER, account, reading};
+use crate::app::client_file::CLIENT_FILE;
 use crate::app::data_dir::{LOCK_FILE, SECRETS};
 use crate::app::disk;
-use crate::app::operator::CLIENT_FILE;
 use crate::app::postgres::LEAST_ROOM;
 
 const CHECK: &str = "data dir";

@@ -7,14 +7,15 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use crate::cli::ConnectionArgs;
-use crate::cli::batches::watch;
-use crate::cli::client::Client;
-use crate::cli::filters::{PlaceArgs, TimeArgs, timestamp};
+use crate::cli::batches::follow;
+use crate::cli::connection::Client;
+use crate::cli::filters::{PlaceArgs, TimeArgs};
+use crate::cli::flag_values::one_of;
+use crate::cli::flag_values::timestamp;
+use crate::cli::output::progress::Bar;
+use crate::cli::output::streamed::{is_watched, print_rows, uncounted_bar};
 use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Row, Tone};
-use crate::cli::progress::Bar;
-use crate::cli::reports::task_tone;
-use crate::cli::streamed::{is_watched, print_rows, uncounted_bar};
-use crate::cli::words::one_of;
+use crate::cli::reports::assignments::task_tone;
 use crate::model::{ReasonKind, TaskState};
 
 /// Maximum number of rows in a table if no limit is given.
@@ -81,7 +82,7 @@ async fn bar(client: &Client, request: &AssignmentsRequest) -> Bar {
     }
     let shown = client.sites().show_batch(ShowBatchRequest { batch: whole.batch }).await.ok();
     match shown.and_then(|shown| shown.into_inner().progress) {
-        Some(progress) => Bar::counted(watch::total(&progress), "rows"),
+        Some(progress) => Bar::counted(follow::total(&progress), "rows"),
         None => uncounted_bar(),
     }
 }

@@ -12,7 +12,7 @@ const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
 /// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
 /// formula gets an apostrophe, by which spreadsheets recognise texts.
-pub(super) fn csv(text: String) -> anyhow::Result<String> {
+pub(in crate::cli) fn csv(text: String) -> anyhow::Result<String> {
     // Most answers have no cell to change, and parsing them again would take longer than
     // producing them.
     if !is_suspicious(&text) {
@@ -48,7 +48,7 @@ fn cell(text: &str) -> String {
 }
 
 /// Escapes the control characters that JSON permits inside strings but that some terminals obey.
-pub(super) fn json(text: String) -> String {
+pub(in crate::cli) fn json(text: String) -> String {
     if !text.contains(is_bare_control) {
         return text;
     }

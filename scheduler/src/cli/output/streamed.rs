@@ -5,10 +5,10 @@ use std::io::IsTerminal as _;
 use indicatif::ProgressBar;
 use tonic::Streaming;
 
-use super::client::Client;
-use super::output::{self, Format, FormatArgs, PrintedRow, Printer};
 use super::progress::Bar;
+use super::{Format, FormatArgs, PrintedRow, Printer};
 use crate::app::exit::print;
+use crate::cli::connection::Client;
 
 /// Number of rows in a page, which is printed at once. The first page determines the widths of a
 /// table's columns.
@@ -16,7 +16,7 @@ const PAGE: usize = 500;
 
 /// Prints the messages of a stream as rows. `row` converts a message to a row, and returns the
 /// number of rows that the limit omits after it. `none` is printed in place of an empty table.
-pub(super) async fn print_rows<M, R: PrintedRow>(
+pub(in crate::cli) async fn print_rows<M, R: PrintedRow>(
     client: &Client,
     mut stream: Streaming<M>,
     bar: Bar,
@@ -43,17 +43,17 @@ pub(super) async fn print_rows<M, R: PrintedRow>(
     }
     match format.format() {
         Format::Table if printer.is_empty() => print(none),
-        Format::Table => print(&output::more(more)),
+        Format::Table => print(&super::more(more)),
         Format::Json | Format::Jsonl | Format::Csv | Format::Names => print(&printer.end()?),
     }
 }
 
 /// Whether a progress bar is useful: rows are written to a file or a pipe, and a person watches.
-pub(super) fn is_watched() -> bool {
+pub(in crate::cli) fn is_watched() -> bool {
     std::io::stderr().is_terminal() && !std::io::stdout().is_terminal()
 }
 
 /// A progress bar for rows whose number is not known.
-pub(super) fn uncounted_bar() -> Bar {
+pub(in crate::cli) fn uncounted_bar() -> Bar {
     if is_watched() { Bar::uncounted("rows") } else { Bar::new(ProgressBar::hidden(), "") }
 }

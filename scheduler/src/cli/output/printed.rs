@@ -15,14 +15,14 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
-use super::agents::{self, enrol, reach, show};
-use super::batches;
-use super::landmarks::{self, embedding};
-use super::output::{self, Row, View};
-use super::reports::{self, events, plan, throughput};
 use super::schemas::{self, Answers};
-use super::sites::{explain, site, tasks};
-use super::status;
+use crate::cli::agents::{self, enrol, reach, show};
+use crate::cli::batches;
+use crate::cli::landmarks::{self, embedding};
+use crate::cli::output::{self, Row, View};
+use crate::cli::reports::{assignments, events, plan, throughput};
+use crate::cli::sites::{self, explain, list};
+use crate::cli::status;
 
 /// Generates messages with all fields set, from the protocol's definition.
 struct Contract {
@@ -186,13 +186,13 @@ fn what_programs_read_stays_as_it_is() {
     });
     printed.answers.add("batches show", batch_with_every_setting());
     printed.shown("status", |status: v1::ShowStatusResponse| status);
-    printed.rows("sites list", tasks::SiteRow);
+    printed.rows("sites list", list::SiteRow);
     printed.rows("sites circuits", |circuit: v1::OpenCircuit| circuit);
     printed.shown("sites show", |site: v1::ShowSiteResponse| site);
     printed.shown("explain", |explained: v1::ExplainResponse| explained);
     printed.shown("events", |event: v1::Event| event);
     printed.shown("plan", |plan: v1::PlanResponse| plan);
-    printed.rows("report assignments", reports::AssignmentRow);
+    printed.rows("report assignments", assignments::AssignmentRow);
     printed.rows("report agents", |row: v1::AgentRow| row);
     printed.rows("report throughput", |slice: v1::GrowthSlice| slice);
     printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
@@ -210,13 +210,13 @@ fn what_programs_read_stays_as_it_is() {
         v1::Way { failure, ..Default::default() }
     });
     printed.words("kind", |kind| v1::Attention { kind, ..Default::default() });
-    printed.words("reason_kind", |reason_kind| tasks::SiteRow(v1::AssignmentRow { reason_kind, ..Default::default() }));
+    printed.words("reason_kind", |reason_kind| list::SiteRow(v1::AssignmentRow { reason_kind, ..Default::default() }));
     printed.words("wait_cause", |cause| {
         let wait = Some(v1::Wait { cause, ..Default::default() });
-        tasks::SiteRow(v1::AssignmentRow { wait, ..Default::default() })
+        list::SiteRow(v1::AssignmentRow { wait, ..Default::default() })
     });
 
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/printed.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/output/printed.txt");
     let schemas = printed.answers.document();
     if std::env::var_os("UPDATE_PRINTED").is_some() {
         std::fs::write(&path, &printed.text).unwrap();
@@ -320,8 +320,8 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row| v1::BatchStatus { sites: MANY, ended: MANY, failed: MANY, crawling: MANY, ..row });
     long.table(|row: v1::UnreachedAgent| row);
     long.table(|row: v1::Way| row);
-    long.table(|row| tasks::SiteRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
-    long.table(|row| reports::AssignmentRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
+    long.table(|row| list::SiteRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
+    long.table(|row| assignments::AssignmentRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     fits(&view.fold(&reach::both(&ways, &view).unwrap()));
     fits(&show::text(&show::Shown::new(long.filled(), ways), &view).unwrap());
     fits(&view.fold(&events::line(&long.filled(), &view)));
-    fits(&site::text(&long.filled(), &view).unwrap());
+    fits(&sites::show::text(&long.filled(), &view).unwrap());
     fits(&status::text(&long.filled(), &view).unwrap());
     fits(&explain::text(&long.filled(), &view).unwrap());
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };

@@ -1,11 +1,11 @@
 //! Places one host by its distances to fixed hosts, with any switches of the plain map.
-//! [`super::locate`] is many times as fast as this module, but supports only the default switches.
+//! [`super`] is many times as fast as this module, but supports only the default switches.
 
-use super::PlainSwitches;
-use super::locate::host::{PRIOR, PRIOR_REACH};
-use super::objective::{Anchor, Loss};
-use super::simplex::{SimplexError, StopRule, minimise};
-use super::softening;
+use super::host::{PRIOR, PRIOR_REACH};
+use crate::gnp::PlainSwitches;
+use crate::gnp::objective::{Anchor, Loss};
+use crate::gnp::simplex::{SimplexError, StopRule, minimise};
+use crate::gnp::softening;
 
 /// Maximum number of anchors at which the search starts, the nearest first.
 const STARTS: usize = 9;
@@ -15,22 +15,22 @@ const STEP: f64 = 0.1;
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Descent {
-    pub(super) loss: Loss,
+pub(in crate::gnp) struct Descent {
+    pub(in crate::gnp) loss: Loss,
     /// Whether hosts have a height. If not, heights are zero.
-    pub(super) height: bool,
+    pub(in crate::gnp) height: bool,
     /// The map's scale, in milliseconds.
-    pub(super) scale: f64,
+    pub(in crate::gnp) scale: f64,
 }
 
 impl Descent {
-    pub(super) fn of(switches: PlainSwitches, scale: f64) -> Self {
+    pub(in crate::gnp) fn of(switches: PlainSwitches, scale: f64) -> Self {
         let PlainSwitches { log, robust, height, .. } = switches;
         Self { loss: Loss { log, robust }, height, scale }
     }
 
     /// Minimises `cost` by the simplex, from `start`; `step` is a share of the scale.
-    pub(super) fn minimise(
+    pub(in crate::gnp) fn minimise(
         self,
         cost: impl Fn(&[f64]) -> f64,
         start: &[f64],
@@ -50,7 +50,7 @@ impl Descent {
 
 /// Returns the coordinate of a host with the measured distances of `anchors`. The prior keeps the
 /// host near the coordinates `agents`. If `agents` is `None`, there is no prior.
-pub(super) fn place(
+pub(in crate::gnp) fn place(
     anchors: &[Anchor<'_>],
     agents: Option<&[&[f64]]>,
     descent: Descent,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::model::AgentId;
 
-use super::work::{HELD_BACK, OPENING_TRIPS, PreparedWork};
+use super::crawl_duration::{HELD_BACK, OPENING_TRIPS, PreparedWork};
 use crate::strategy::{Candidate, Work, schedule};
 
 /// No lease is preempted within this time after its grant, because the first seconds (connection,

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::Web;
 use super::error::PageError;
-use super::layout::Page;
-use super::live::MOST_PAGES;
+use super::page_frame::Page;
 use super::pages::{self, PageName};
 
+/// Maximum number of pages that are kept, and of pages that are watched at once.
+pub(super) const MOST_PAGES: usize = 50;
 /// A page that takes less time to draw than this is drawn at every request.
 const QUICK: Duration = Duration::from_millis(50);
 /// A slow page is kept for its drawing time multiplied by this number, so that drawing a page takes

@@ -11,11 +11,11 @@ const REDRAW: Duration = Duration::from_millis(250);
 
 /// A bar that is erased when dropped.
 #[derive(Debug)]
-pub(super) struct Bar(ProgressBar);
+pub(in crate::cli) struct Bar(ProgressBar);
 
 impl Bar {
     /// A bar for a known number of items, with the rate and the remaining time.
-    pub(super) fn counted(length: u64, what: &str) -> Self {
+    pub(in crate::cli) fn counted(length: u64, what: &str) -> Self {
         let template = format!(
             "[{{elapsed_precise}}] {{bar:30}} {{human_pos}}/{{human_len}} {what}, {{per_sec}}, {{eta}} left {{msg}}"
         );
@@ -23,13 +23,13 @@ impl Bar {
     }
 
     /// A counter for an unknown number of items, with the rate.
-    pub(super) fn uncounted(what: &str) -> Self {
+    pub(in crate::cli) fn uncounted(what: &str) -> Self {
         let template = format!("[{{elapsed_precise}}] {{spinner}} {{human_pos}} {what}, {{per_sec}}");
         Self::new(ProgressBar::no_length(), &template)
     }
 
     /// A counter of written bytes, whose total is unknown until the end.
-    pub(super) fn written_bytes() -> Self {
+    pub(in crate::cli) fn written_bytes() -> Self {
         Self::new(
             ProgressBar::no_length(),
             "[{elapsed_precise}] {spinner} {decimal_bytes} written, {decimal_bytes_per_sec}",
@@ -37,13 +37,13 @@ impl Bar {
     }
 
     /// A bar of read bytes. Its length is set as soon as the total number of bytes is known.
-    pub(super) fn read_bytes() -> Self {
+    pub(in crate::cli) fn read_bytes() -> Self {
         let template =
             "[{elapsed_precise}] {bar:30} {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
         Self::new(ProgressBar::new(0), template)
     }
 
-    pub(super) fn new(bar: ProgressBar, template: &str) -> Self {
+    pub(in crate::cli) fn new(bar: ProgressBar, template: &str) -> Self {
         // A template is invalid only by a mistake in this program. The bar then has the default
         // style.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -4,10 +4,10 @@ use clap::Subcommand;
 use landfall_proto::v1::{SetContactUrlRequest, ShowContactUrlRequest};
 
 use super::ConnectionArgs;
-use super::client::Client;
+use super::connection::Client;
 use super::output::ShowFormatArgs;
 use crate::app::exit::print;
-use crate::model::contact::ContactUrl;
+use crate::model::contact_url::ContactUrl;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ContactCommand {

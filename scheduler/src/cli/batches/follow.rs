@@ -14,10 +14,10 @@ use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::Status;
 
 use crate::app::exit::{self, print};
-use crate::cli::client::{self, Client};
+use crate::cli::connection::{self, Client};
+use crate::cli::output::progress::Bar;
+use crate::cli::output::view::{now, relative};
 use crate::cli::output::{counted, fetched, number};
-use crate::cli::progress::Bar;
-use crate::cli::view::{now, relative};
 
 /// Maximum number of consecutive attempts to open a broken stream again, if no attempt receives a
 /// message.
@@ -50,7 +50,7 @@ pub(in crate::cli) async fn to_end(
             Ok(()) => break,
             Err(status) => status,
         };
-        if reopened == REOPENED_AT_MOST || !client::broke(&status) {
+        if reopened == REOPENED_AT_MOST || !connection::broke(&status) {
             return Err(client.refusal(&status));
         }
         if reopened == 0 {

@@ -23,9 +23,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use url::Url;
 
+use crate::app::client_file::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::data_dir::DataDir;
 use crate::app::exit::usage;
-use crate::app::operator::{CLIENT_FILE, ClientFile, Defaults};
 use crate::app::tls::DOMAIN;
 
 /// Maximum size of an answer in bytes. An embedding of 100,000 agents or a list of 5,000 enrolments

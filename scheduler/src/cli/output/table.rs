@@ -1,19 +1,15 @@
-//! Formats output for people: tables and texts that fit the width of lines, and relative times.
+//! Tables for people, whose columns fit the width of lines.
 //!
-//! Without `--wide`, a table has only its main columns. No line is wider than the terminal, or than
-//! 100 characters without a terminal. With `--wide`, a table has all columns, nothing is cut, and
-//! times are printed in full.
+//! Without `--wide`, a table has only its main columns. With `--wide`, a table has all columns, and
+//! nothing is cut.
 
 use std::marker::PhantomData;
 
-use chrono::{DateTime, Local, TimeDelta, Utc};
 use clap::Args;
 use console::{Alignment, Style, Term, measure_text_width, pad_str, truncate_str};
-use landfall_proto::json::{moment, rfc3339};
-use prost_types::Timestamp;
 
-/// Line width if there is no terminal.
-const COLUMNS: usize = 100;
+use super::view::{COLUMNS, View, now, printable};
+
 /// Minimum line width, because no table fits a narrower terminal.
 const FEWEST_COLUMNS: usize = 60;
 /// The gap between two columns of a table.
@@ -22,11 +18,6 @@ const GAP: &str = "  ";
 const SHORTEST_TEXT: usize = 24;
 /// In the later stages, other columns are cut down to this width, the first column last.
 const SHORTEST_CELL: usize = 8;
-/// Maximum width of the label at the start of a line, including the blanks after it.
-const LONGEST_LABEL: usize = 24;
-/// Times up to this far in the future are shown as past, because the scheduler's clock may be ahead
-/// of this machine's.
-const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 pub(crate) trait Row: Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
@@ -99,11 +90,6 @@ impl<R: Row> WideFlag<R> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "what is printed says times from now, here at the outermost edge")]
-pub(crate) fn now() -> DateTime<Utc> {
-    Utc::now()
-}
-
 fn wide_help<R: Row>() -> String {
     let more: Vec<&str> =
         R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
@@ -117,87 +103,6 @@ pub(crate) struct TextLines;
 
 impl Row for TextLines {
     const COLUMNS: &'static [Column<Self>] = &[];
-}
-
-/// How an answer is formatted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct View {
-    /// Whether all columns are shown and nothing is cut.
-    pub(crate) wide: bool,
-    /// Maximum line width, if `wide` is false.
-    pub(crate) columns: usize,
-    pub(crate) now: DateTime<Utc>,
-    /// Whether a dash replaces every relative time, so that two answers can be compared.
-    pub(crate) timeless: bool,
-    /// Whether colours are used in lists.
-    pub(crate) colors: bool,
-}
-
-impl View {
-    /// The view for a pipe, in which the present time is the Unix epoch.
-    #[cfg(test)]
-    pub(crate) const fn plain() -> Self {
-        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH, timeless: false, colors: false }
-    }
-
-    /// Formats a time relative to now, or in full with --wide; a dash if it is unknown.
-    pub(crate) fn when(&self, time: Option<Timestamp>) -> String {
-        match moment(time) {
-            None => "-".to_owned(),
-            Some(_) if self.timeless => "-".to_owned(),
-            Some(time) if self.wide => rfc3339(time),
-            Some(time) => relative(time, self.now),
-        }
-    }
-
-    /// Formats the time of a log line in this machine's time zone, like the logs of other services.
-    /// The width is constant, so that lines align.
-    pub(crate) fn clock(&self, time: Option<Timestamp>) -> String {
-        match moment(time) {
-            None => "-".to_owned(),
-            Some(time) if self.wide => rfc3339(time),
-            Some(time) => time.with_timezone(&Local).format("%m-%d %H:%M:%S%.3f").to_string(),
-        }
-    }
-
-    /// Breaks lines that are too long. If a line has a label and a value, its continuation lines
-    /// are aligned with the value.
-    pub(crate) fn fold(&self, text: &str) -> String {
-        let lines = text.lines().map(printable);
-        if self.wide {
-            return lines.map(|line| line + "\n").collect();
-        }
-        lines.map(|line| fold_line(&line, self.columns, hanging(&line))).collect()
-    }
-
-    /// Formats a line that begins with a label. If the line is broken, its continuation lines are
-    /// aligned with the text after the label.
-    pub(crate) fn labelled(&self, label: &str, text: &str) -> String {
-        let line = format!("{label}{}", printable(text));
-        if self.wide { line + "\n" } else { fold_line(&line, self.columns, measure_text_width(label)) }
-    }
-}
-
-/// Formats a time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the
-/// number small.
-pub(crate) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
-    let passed = now - time;
-    if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
-        return "now".to_owned();
-    }
-    // Future times are rounded, not truncated, so that a new token that is valid for a day
-    // ends "in 24 h".
-    let (seconds, half) = match passed.num_seconds() {
-        seconds @ 0.. => (seconds, 0),
-        seconds => (seconds.saturating_neg(), 1),
-    };
-    let length = match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", (seconds + 30 * half) / 60),
-        7_200..172_800 => format!("{} h", (seconds + 1_800 * half) / 3_600),
-        _ => format!("{} d", (seconds + 43_200 * half) / 86_400),
-    };
-    if half == 0 { format!("{length} ago") } else { format!("in {length}") }
 }
 
 /// A column, parsed from its name and marks.
@@ -292,11 +197,6 @@ impl Table {
     }
 }
 
-/// Replaces control characters, so that text from other machines cannot control the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
     R::COLUMNS.iter().map(|(_, cell)| printable(&cell(row, view))).collect()
 }
@@ -330,65 +230,9 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words, and indents the continuation lines.
-fn fold_line(line: &str, most: usize, indent: usize) -> String {
-    if measure_text_width(line) <= most {
-        return line.to_owned() + "\n";
-    }
-    let (mut folded, mut used, mut begun) = (String::new(), 0, false);
-    for word in line.split_inclusive(' ') {
-        let mut rest = word;
-        loop {
-            let width = measure_text_width(rest.trim_end());
-            if used + width <= most {
-                folded.push_str(rest);
-                used += measure_text_width(rest);
-                begun |= !rest.trim().is_empty();
-                break;
-            }
-            if begun && used > indent {
-                folded.truncate(folded.trim_end().len());
-                folded.push('\n');
-                folded.push_str(&" ".repeat(indent));
-                (used, begun) = (indent, false);
-                continue;
-            }
-            // A word that is longer than a line is cut at the line's end.
-            let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
-            folded.push_str(head);
-            (rest, used, begun) = (tail, most, true);
-        }
-    }
-    folded.truncate(folded.trim_end().len());
-    folded + "\n"
-}
-
-/// The number of bytes of a text that fit into `most` columns, but at least those of its first
-/// character.
-fn prefix(text: &str, most: usize) -> usize {
-    let mut used = 0;
-    for (at, c) in text.char_indices() {
-        used += measure_text_width(c.encode_utf8(&mut [0; 4]));
-        if used > most && at > 0 {
-            return at;
-        }
-    }
-    text.len()
-}
-
-/// The indentation of the continuation lines of `text`. In an indented line with a label and a
-/// value, separated by two or more blanks, it is the column of the value. In other lines, it is two
-/// more than the line's own indentation.
-fn hanging(text: &str) -> usize {
-    let start = text.len() - text.trim_start().len();
-    let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);
-    let value = label + text.get(label..).map_or(0, |rest| rest.len() - rest.trim_start().len());
-    if start > 0 && value <= LONGEST_LABEL { value } else { start + 2 }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::output::text_cell;
+    use super::super::cells::text_cell;
     use super::*;
 
     #[derive(Debug, Default)]
@@ -469,42 +313,5 @@ mod tests {
         let first: Vec<&str> = coloured.lines().map(|line| line.split_at(5).0).collect();
         assert_eq!(first, ["\u{1b}[1ms", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[31m", "a sta"]);
         assert!(coloured.ends_with("  ready\n"), "{coloured}");
-    }
-
-    #[test]
-    fn times_read_as_a_person_says_them() {
-        let now = DateTime::UNIX_EPOCH + TimeDelta::days(30);
-        let said = |seconds| relative(now - TimeDelta::seconds(seconds), now);
-        for (seconds, expected) in [
-            (0, "now"),
-            (3, "3 s ago"),
-            (119, "119 s ago"),
-            (121, "2 min ago"),
-            (7_199, "119 min ago"),
-            (7_200, "2 h ago"),
-            (2 * 86_400, "2 d ago"),
-            (-4, "now"),
-            (-23 * 3_600, "in 23 h"),
-            (1 - 86_400, "in 24 h"),
-        ] {
-            assert_eq!(said(seconds), expected);
-        }
-        let time = Timestamp { seconds: now.timestamp(), nanos: 0 };
-        assert_eq!(view(true, 100).when(Some(time)), "1970-01-31T00:00:00.000Z");
-        assert_eq!(View { timeless: true, ..view(true, 100) }.when(Some(time)), "-");
-    }
-
-    #[test]
-    fn a_long_line_goes_on_under_its_value() {
-        let view = view(false, 30);
-        let text = "batch autumn\n  because    1 failed: http://a.example/ answered 500\n";
-        assert_eq!(
-            view.fold(text),
-            "batch autumn\n  because    1 failed:\n             http://a.example/\n             answered 500\n"
-        );
-        let word = format!("x {}", "城".repeat(40));
-        let folded = view.fold(&word);
-        assert!(folded.lines().all(|line| measure_text_width(line) <= 30), "{folded}");
-        assert_eq!(folded.matches('城').count(), 40);
     }
 }

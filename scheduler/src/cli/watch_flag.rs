@@ -12,9 +12,10 @@ use console::{Term, truncate_str};
 use tokio::time::MissedTickBehavior;
 
 use super::ConnectionArgs;
-use super::client::{Away, Client};
+use super::connection::{Away, Client};
+use super::output::view::{now, relative};
 use super::output::{Format, FormatArgs, ShowFormatArgs};
-use super::view::{Row, View, now, relative};
+use super::output::{Row, View};
 use crate::app::exit::{self, print, sentence, usage};
 
 /// The default interval between two requests, in seconds.

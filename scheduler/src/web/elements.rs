@@ -1,17 +1,12 @@
-//! The header, navigation and footer of every page, and elements that several pages use.
+//! Elements that several pages use: sections, tables, charts, bars and paths.
 
-use axum::response::Html;
-use landfall_proto::json::rfc3339;
-use maud::{DOCTYPE, Markup, html};
+use landfall_proto::json::{moment, rfc3339};
+use landfall_proto::v1::Event;
+use maud::{Markup, html};
 
+use crate::cli::output::table::main_columns;
+use crate::cli::output::view;
 use crate::cli::output::{Row, Tone, View};
-use crate::cli::view;
-
-use super::session::Visitor;
-
-/// The pages in the navigation: path and title.
-const NAVIGATION: [(&str, &str); 5] =
-    [("/", "Overview"), ("/map", "Map"), ("/fleet", "Fleet"), ("/batches", "Batches"), ("/trends", "Trends")];
 
 /// Maximum number of characters shown in a cell of a table. The tooltip contains the rest.
 const LONGEST_CELL: usize = 160;
@@ -19,78 +14,6 @@ const LONGEST_CELL: usize = 160;
 /// The way in which rows are shown: main columns, with times relative to now.
 pub(super) fn view() -> View {
     View { wide: false, columns: usize::MAX, now: view::now(), timeless: false, colors: false }
-}
-
-/// A page without navigation.
-pub(super) fn bare(title: &str, body: &Markup) -> Html<String> {
-    document(title, &html! { main { h1 { (title) } (body) } })
-}
-
-/// The parts of a page.
-#[derive(Debug, Clone)]
-pub(super) struct Page {
-    pub(super) title: String,
-    /// The path of the page's entry in the navigation.
-    pub(super) section: &'static str,
-    /// The buttons, which only operators see.
-    pub(super) actions: Markup,
-    /// The part that is updated while the page is open.
-    pub(super) live: Markup,
-}
-
-impl Page {
-    /// Renders the whole document. `path` is the page's own path, which the browser needs
-    /// for updates.
-    pub(super) fn document(&self, visitor: &Visitor, path: &str) -> Html<String> {
-        let current = |section: &str| (section == self.section).then_some("page");
-        document(
-            &self.title,
-            &html! {
-                a.skip href="#content" { "Skip to content" }
-                header.bar {
-                    a.brand href="/" { "Landfall" }
-                    nav aria-label="Pages" { @for (path, title) in NAVIGATION {
-                        a href=(path) aria-current=[current(path)] { (title) }
-                    } }
-                    form.search action="/site" role="search" {
-                        input type="search" name="name" placeholder="Site" aria-label="Find a site" required maxlength="300";
-                    }
-                    @match visitor {
-                        Visitor::Operator(form) => form method="post" action="/sign-out" {
-                            (form.field()) button type="submit" { "Sign out" }
-                        },
-                        Visitor::Guest => a href="/sign-in" { "Sign in" },
-                    }
-                }
-                main id="content" {
-                    h1 { (self.title) }
-                    p.lost id="lost" role="status" hidden { "The scheduler does not answer. This page shows what was last known, and goes on by itself." }
-                    (self.actions)
-                    div id="live" data-page=(path) { (self.live) }
-                }
-                footer { p { "Landfall " (crate::VERSION) " · " span id="updated" { "updated " (rfc3339(view::now())) } } }
-            },
-        )
-    }
-}
-
-fn document(title: &str, body: &Markup) -> Html<String> {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) " · Landfall" }
-                link rel="icon" href="/static/icon.svg" type="image/svg+xml";
-                link rel="stylesheet" href="/static/style.css";
-                script src="/static/live.js" defer {}
-            }
-            body { (body) }
-        }
-    };
-    Html(page.into_string())
 }
 
 /// Converts a number for a chart, exactly up to 2^53.
@@ -109,7 +32,7 @@ pub(super) fn chart(label: &str, drawing: &Markup) -> Markup {
 
 /// A table of rows. The first column links to the address that `href` returns for a row.
 pub(super) fn table<R: Row>(caption: &str, rows: &[R], href: impl Fn(&R) -> Option<String>) -> Markup {
-    let columns = view::main_columns(rows, &view());
+    let columns = main_columns(rows, &view());
     html! {
         div.scroll tabindex="0" role="region" aria-label=(caption) {
             table {
@@ -170,6 +93,19 @@ pub(super) fn path(head: &str, name: &str) -> String {
     let escaped =
         name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });
     format!("{head}{}", escaped.collect::<String>())
+}
+
+/// A list of events, the newest first.
+pub(super) fn events(events: &[Event]) -> Markup {
+    html! {
+        @if events.is_empty() { p { "There are no events." } }
+        ul.events { @for event in events.iter().rev() { li {
+            @if let Some(at) = moment(event.at) { time datetime=(rfc3339(at)) { (view().when(event.at)) } " " }
+            b { (event.noun) " " (event.what) }
+            @if !event.site.is_empty() { " " a href=(path("/site?name=", &event.site)) { (event.site) } }
+            @if !event.cause.is_empty() { span.soft { " " (event.cause) } }
+        } } }
+    }
 }
 
 #[cfg(test)]

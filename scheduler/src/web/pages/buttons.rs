@@ -11,8 +11,9 @@ use maud::{Markup, html};
 use tonic::Request;
 
 use crate::web::error::PageError;
-use crate::web::session::{FormCode, see_other};
-use crate::web::{Web, layout};
+use crate::web::form::FormCode;
+use crate::web::sign_in::see_other;
+use crate::web::{Web, elements};
 
 use super::PageName;
 
@@ -39,7 +40,7 @@ pub(super) fn of(name: &PageName, form: &FormCode, done: &str) -> Markup {
         _ => return html! {},
     };
     let (head, name, actions) = actions;
-    let path = layout::path(head, name);
+    let path = elements::path(head, name);
     html! {
         @if let Some((_, title, _)) = actions.iter().find(|(action, ..)| *action == done) {
             p.done role="status" { "Done: " (title.to_lowercase()) "." }
@@ -62,7 +63,7 @@ pub(in crate::web) async fn agent(State(web): State<Web>, Path((name, action)): 
         "trust" => fleet.trust_agent(Request::new(TrustAgentRequest { name: name.clone() })).await.map(drop),
         _ => return PageError::unknown().into_response(),
     };
-    outcome(&web, acted, &layout::path("/agents/", &name), &action)
+    outcome(&web, acted, &elements::path("/agents/", &name), &action)
 }
 
 /// Performs an action on a batch, then shows the batch's page.
@@ -79,7 +80,7 @@ pub(in crate::web) async fn batch(State(web): State<Web>, Path((name, action)): 
         }
         _ => return PageError::unknown().into_response(),
     };
-    outcome(&web, acted, &layout::path("/batches/", &name), &action)
+    outcome(&web, acted, &elements::path("/batches/", &name), &action)
 }
 
 fn outcome(web: &Web, acted: Result<(), tonic::Status>, page: &str, action: &str) -> Response {

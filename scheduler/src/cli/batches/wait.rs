@@ -1,0 +1,56 @@
+//! `landfall batches wait`: waits until every site of these batches has ended, or until a time
+//! limit has passed.
+
+use std::time::Duration;
+
+use clap::Args;
+use humantime::{format_duration, parse_duration};
+
+use super::follow;
+use crate::app::exit::{self, Code};
+use crate::cli::ConnectionArgs;
+use crate::cli::connection::Client;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct WaitArgs {
+    /// The batches
+    #[arg(value_name = "NAME", required = true)]
+    batches: Vec<String>,
+    /// Time limit, 1s or more, such as 30m or 2h [default: none]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    timeout: Option<Duration>,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let parsed = parse_duration(text).map_err(|error| error.to_string())?;
+    if parsed < Duration::from_secs(1) { Err("must be 1s or more".to_owned()) } else { Ok(parsed) }
+}
+
+impl WaitArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let mut waiting = None;
+        let waited = async {
+            let client = Client::connect(connection).await?;
+            let mut ended = Vec::new();
+            for batch in &self.batches {
+                let (_, last) = waiting.insert((batch.as_str(), None));
+                follow::to_end(&client, batch, last).await?;
+                ended.push((batch.clone(), last.take().unwrap_or_default()));
+            }
+            follow::tell(&ended)
+        };
+        let Some(timeout) = self.timeout else { return waited.await };
+        if let Ok(waited) = tokio::time::timeout(timeout, waited).await {
+            return waited;
+        }
+        let left = match &waiting {
+            Some((batch, Some(progress))) => {
+                let open = follow::total(progress).saturating_sub(follow::ended(progress));
+                format!("{open} of {} sites of batch {batch} have not ended", follow::total(progress))
+            }
+            Some((batch, None)) => format!("the scheduler has not reported on batch {batch}"),
+            None => "no scheduler answered".to_owned(),
+        };
+        Err(exit::ended(Code::TimedOut, format!("{left} after {}", format_duration(timeout))))
+    }
+}

@@ -1,0 +1,14 @@
+//! `random`: draws one of all agents.
+
+use rand::rngs::ChaCha8Rng;
+
+use crate::model::Strategy;
+use crate::strategy::load;
+use crate::strategy::{Candidate, Choice};
+
+/// `random`: draws among all agents with a free slot, with equal probability. If all agents are
+/// full, draws among the agents where the task would end first.
+pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
+    let drawn = load::draw(ordered, rng)?;
+    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
+}
