@@ -1,6 +1,6 @@
 //! Ends the program with an exit code and, after an error, one sentence on standard error.
 //!
-//! `landfall --help` prints [`CODES`], the meanings of the exit codes. [`on_signal`] and
+//! `landfall --help` prints [`CODES`], the meanings of the exit codes. `on_signal` and
 //! [`unless_interrupted`] stop long commands at a signal.
 
 use std::io::{ErrorKind, Write};
