@@ -7,8 +7,8 @@
 //! Task states change faster than Postgres updates its statistics. If the statistics show no rows
 //! in a state, the planner expects the index on states to return almost nothing. It then prefers
 //! this index to the index on keys or sites, and the statement may read all tasks in that state. To
-//! prevent this, statements that find tasks by key or by site compare `state::text`, which no index
-//! contains, or test the state in an earlier step (a separate statement or an `offset 0` subquery).
+//! prevent this, statements that find tasks by key or by site compare `state::text`, which is not
+//! indexed, or test the state in an earlier step (a separate statement or an `offset 0` subquery).
 
 pub mod agents;
 pub(crate) mod assignments;

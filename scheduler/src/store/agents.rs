@@ -43,7 +43,7 @@ pub struct Agent {
     pub landmark: bool,
     /// Number of other agents that have measured this agent's beacon.
     pub reached_by: u32,
-    /// When any of the agent's sessions last received a heartbeat.
+    /// When the agent's last heartbeat arrived, in any session.
     pub seen_at: Option<DateTime<Utc>>,
     /// Empty until the agent first connects.
     pub version: String,
@@ -78,7 +78,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     read(conn, None).await
 }
 
-/// The agent with this name, even if it was removed.
+/// The agent with this name, even if it has been removed.
 pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
     Ok(read(conn, Some(name)).await?.pop())
 }
@@ -218,7 +218,7 @@ pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>,
     Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }
 
-/// The agent with this name, unless it was removed.
+/// The agent with this name, unless it has been removed.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
     sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
 }
@@ -234,7 +234,8 @@ pub struct CredentialHolder {
     pub replaced_at: Option<DateTime<Utc>>,
 }
 
-/// The agent to which this credential was issued, even if the agent was since removed or replaced.
+/// The agent to which this credential was issued, even if the agent has since been removed or
+/// replaced.
 pub async fn by_credential(
     conn: &mut PgConnection,
     credential: &SecretHash,

@@ -140,7 +140,7 @@ pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state of the task of `site`, and the reason for that state, as a sentence.
+    /// The state of the task of `site`, and the reason for it, as a sentence.
     pub reason: String,
 }
 

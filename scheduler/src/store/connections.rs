@@ -39,7 +39,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
         (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
         (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
     };
-    // `PLACE` is already set if this process opens the database for the second time.
+    // `PLACE` is already set if this process has opened the database before.
     drop(PLACE.set(place));
     Ok(())
 }

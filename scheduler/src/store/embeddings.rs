@@ -1,9 +1,9 @@
 //! Embeddings: fits of the landmarks, each with the placements of all agents.
 //!
 //! Invariants: epochs only rise. An embedding and its agents' placements are stored in one
-//! transaction, and only if no other embedding became the newest since the fit began. The store
+//! transaction, and only if no other embedding has become the newest since the fit began. The store
 //! keeps the newest few embeddings, and any embedding in which a site with an open task is placed.
-//! It keeps only a line in the history about any other embedding.
+//! Of any other embedding, it keeps only a line in the history.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -177,8 +177,8 @@ pub struct NewEmbedding<'a> {
     pub reason: &'a str,
     /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
-    /// The median distance by which agents' coordinates moved since the former embedding, to which
-    /// this embedding was aligned.
+    /// The median distance by which agents' coordinates moved since the previous embedding, to
+    /// which this embedding was aligned.
     pub median_move: Option<Duration>,
 }
 
@@ -262,8 +262,8 @@ pub struct Epoch {
     pub fit_error: f64,
     /// The median error of the fit over the mesh; `None` if the mesh has no measurements.
     pub mesh_error: Option<f64>,
-    /// The median distance by which agents' coordinates moved since the former embedding, to which
-    /// this embedding was aligned.
+    /// The median distance by which agents' coordinates moved since the previous embedding, to
+    /// which this embedding was aligned.
     pub median_move: Option<Micros>,
 }
 

@@ -21,8 +21,8 @@ pub(crate) type Conn = PoolConnection<Postgres>;
 /// The lifetime of sessions. It is so long that a session expires only if the test makes it expire.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Time after which a test fails because a connection did not wait for another connection's lock.
-/// This time is much longer than a connection needs until it waits for a lock.
+/// Time after which a test fails if a connection has not waited for another connection's lock.
+/// Normally, a connection begins to wait much sooner.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Limits for sessions. `max_supersessions` is so high that no test reaches it.
@@ -175,7 +175,7 @@ pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, 
     TaskId::new(id)
 }
 
-/// Makes a task in the state that it has right after an agent was chosen for it.
+/// Makes a task in the state that it enters when an agent is chosen for it.
 pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
     let task = task(conn, batch, site, "located").await;
     assign(conn, task, agent).await;
@@ -295,7 +295,7 @@ pub(crate) async fn behind<T>(
 }
 
 /// Like [`behind`], but the transaction `first` makes another change, `goes_on`, before it commits.
-/// If `first` and `second` lock rows in different orders, the two transactions dead-lock.
+/// If `first` and `second` lock rows in different orders, the two transactions deadlock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
     mut first: Transaction<'static, Postgres>,

@@ -81,9 +81,9 @@ pub struct FreeSlots {
     pub slots: i64,
 }
 
-/// Grants leases on the agent's assigned tasks, within its free slots. Grants nothing to a session
-/// that is no longer active, nor to a draining or paused agent. The caller must commit before it
-/// sends the grants.
+/// Grants leases on the agent's assigned tasks, at most one per free slot. Grants nothing to a
+/// session that is no longer active, nor to a draining or paused agent. The caller must commit
+/// before it sends the grants.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
     let asking = FreeSlots { agent, session, slots: 0 };
     let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
@@ -97,11 +97,11 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
-/// Like [`grant`], for several agents whose free slots are known. The free slots are not counted
-/// again: the given numbers are right, because only an agent's own session grants leases to the
-/// agent. For thousands of agents, counting would be most of the work. Returns grants in the order
-/// of `asking`. Each agent occurs once in `asking`, and the caller has [locked](lock) the agent's
-/// row.
+/// Like [`grant`], but for several agents whose free slots are known. The free slots are not
+/// counted again: the given numbers are right, because only an agent's own session grants leases to
+/// the agent. For thousands of agents, counting would be most of the work. Returns grants in the
+/// order of `asking`. Each agent occurs once in `asking`, and the caller has [locked](lock) the
+/// agent's row.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -203,8 +203,8 @@ async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(Agen
     Ok(granted.collect())
 }
 
-/// Binds the leases that an agent reports as held to its new session. Rebinds and returns only
-/// leases that are active, belong to the agent and match the reported token.
+/// Binds to an agent's new session the leases that the agent reports as held. Rebinds and returns
+/// only leases that are active, belong to the agent and match the reported token.
 pub async fn rebind(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -271,8 +271,8 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
     Ok(agent)
 }
 
-/// Returns the revocations of this session's leases that were not sent yet, and marks them as sent.
-/// The caller must commit before it sends the revocations.
+/// Returns the revocations of this session's leases that have not been sent yet, and marks them as
+/// sent. The caller must commit before it sends the revocations.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -13,9 +13,9 @@ use super::rows::Rows;
 
 /// Maximum number of names with the same prefix that are read.
 pub const MOST_BEGINNINGS: i64 = 1_000;
-/// An unknown name is compared with this number of stored names that sort before it, and with this
-/// number that sort after it. Most fleets have fewer agents than this number, so a mistyped agent
-/// name is compared with the names of all agents.
+/// An unknown name is compared with this many stored names that sort before it, and this many that
+/// sort after it. Most fleets have fewer agents than this number, so a mistyped agent name is
+/// compared with the names of all agents.
 const NEIGHBOURS: i64 = 500;
 /// Maximum length in bytes of a text that is looked up. No stored name is longer.
 const LONGEST: usize = 500;
@@ -24,12 +24,12 @@ const LONGEST: usize = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noun {
     Batch,
-    /// An agent that was not removed.
+    /// An agent that has not been removed.
     Agent,
-    /// An agent, even if it was removed.
+    /// An agent, even if it has been removed.
     FormerAgent,
     Site,
-    /// The agent for which an open enrolment token was made.
+    /// The agent named in an open enrolment token.
     Token,
 }
 
@@ -52,8 +52,8 @@ macro_rules! of_noun {
     };
 }
 
-/// Selects all names with a prefix. They form a range in sort order. The range ends with the prefix
-/// and U+10FFFF, which sorts after every character that a name may have.
+/// Selects all names with a prefix. They form a range in sort order, which ends at the prefix
+/// followed by U+10FFFF. This character sorts after every character that a name may contain.
 macro_rules! beginning {
     ($names:literal, $conn:expr, $beginning:expr) => {
         sqlx::query_scalar!(

@@ -66,7 +66,8 @@ pub async fn renew(
 }
 
 /// The schedulers of this database, in the order in which they started. If several rows have the
-/// same URL, only the newest is listed, because a restarted scheduler leaves its former row behind.
+/// same URL, only the newest is listed, because a restarted scheduler leaves its previous row
+/// behind.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<SchedulerStatus>, Error> {
     let rows = sqlx::query!(
         r#"

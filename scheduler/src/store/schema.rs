@@ -23,9 +23,9 @@ pub enum MigrationObstacle {
          `grant usage, create on schema {schema} to {role}`"
     )]
     NoCreate {
-        /// The role, as SQL quotes it.
+        /// The role's name, quoted for SQL.
         role: String,
-        /// The schema, as SQL quotes it.
+        /// The schema's name, quoted for SQL.
         schema: String,
         database: String,
     },
@@ -34,7 +34,7 @@ pub enum MigrationObstacle {
          give them away with `reassign owned by OWNER to {role}`"
     )]
     NotOwner {
-        /// The role, as SQL quotes it.
+        /// The role's name, quoted for SQL.
         role: String,
         database: String,
         said: String,

@@ -42,7 +42,7 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
 pub struct OperatorTokens {
     /// The hash of the valid token; `None` until the first scheduler makes a token.
     pub in_force: Option<SecretHash>,
-    /// The replaced token; `None` if no token was replaced while schedulers ran.
+    /// The replaced token; `None` if no token has been replaced while schedulers were running.
     pub former: Option<FormerToken>,
 }
 
@@ -83,9 +83,9 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
     })
 }
 
-/// Replaces the operator's token `known` by a new one, and keeps `known` valid for `grace`. Returns
-/// the time until which `known` is valid. Changes nothing and returns `None` if the operator's
-/// token is not `known`.
+/// Replaces the operator's token `known` with a new one, and keeps `known` valid for `grace`.
+/// Returns the time until which `known` is valid. Changes nothing and returns `None` if the
+/// operator's token is not `known`.
 pub async fn replace_operator_token(
     conn: &mut PgConnection,
     known: &SecretHash,

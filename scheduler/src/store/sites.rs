@@ -155,7 +155,7 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 
 impl Site {
     /// The site's identifier and, for an alias, also the identifier of the site to which the alias
-    /// points. The data of both sites are valid for the alias.
+    /// points. The data of both sites apply to the alias.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }

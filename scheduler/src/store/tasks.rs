@@ -129,7 +129,7 @@ pub async fn heard(
         .collect())
 }
 
-/// Ends the measuring of these sites. Their tasks become located. If no round trip to a site is
+/// Moves the tasks of these sites from `measuring` to `located`. If no round trip to a site is
 /// known, its tasks store the reason.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();

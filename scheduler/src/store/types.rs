@@ -164,7 +164,7 @@ impl From<Unsigned<Self>> for u64 {
 }
 
 /// A duration that a statement takes or computes. A duration above Postgres' range becomes the
-/// maximum. A negative duration, which occurs after a clock was set back, is read as zero.
+/// maximum. A negative duration, which occurs after a clock has been set back, is read as zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interval(pub Duration);
 

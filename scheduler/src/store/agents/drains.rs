@@ -1,7 +1,7 @@
 //! Drains: an operator's command that stops new work for an agent.
 //!
-//! Drains and removals lock the agent's row first, as grants and new sessions do. So of two
-//! concurrent transactions about one agent, the second sees the changes of the first. Tasks that
+//! Drains and removals lock the agent's row first, as grants and new sessions do. So if two
+//! transactions on one agent are concurrent, the second sees the changes of the first. Tasks that
 //! are assigned but not begun are withdrawn at once, so that other agents can be chosen for them.
 
 use chrono::{DateTime, Utc};
@@ -17,7 +17,7 @@ use crate::store::{Error, minute};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
-    /// Number of tasks that were withdrawn: assigned to the agent but not begun.
+    /// Number of withdrawn tasks. They were assigned to the agent but not begun.
     pub withdrawn: u64,
     /// Number of leases that the agent keeps (drain) or that were released (removal).
     pub leases: u64,
@@ -25,7 +25,7 @@ pub struct DrainResult {
     pub before: bool,
 }
 
-/// Why an agent is not drained, resumed or removed.
+/// Why an agent cannot be drained, resumed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     #[error("no agent is called {0}")]

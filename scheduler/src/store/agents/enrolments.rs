@@ -2,9 +2,9 @@
 //!
 //! Invariants: only a token's hash is stored. A token is exchanged at most once, because each
 //! exchange locks the token's row. A name has at most one open token (neither used, revoked nor
-//! expired). A token replaces an agent in use (one that is not removed) only if the token was made
-//! for that purpose. The replacement is one transaction, which voids the agent's former credential,
-//! ends its session and releases its leases.
+//! expired). A token replaces an agent in use (one that has not been removed) only if the token was
+//! made for that purpose. The replacement is a single transaction, which voids the agent's previous
+//! credential, ends its session and releases its leases.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,7 +39,7 @@ pub struct AgentRequest {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
     pub position: Option<Position>,
-    /// If empty, an agent that is enrolled again keeps its former tags.
+    /// If empty, an agent that is enrolled again keeps its previous tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
     /// Whether to replace an agent of this name that is in use.
@@ -66,7 +66,7 @@ pub struct Enrolment {
     pub in_use: bool,
 }
 
-/// Why a name gets no token.
+/// Why no token is made for a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
@@ -119,7 +119,7 @@ pub enum RedeemError {
     Revoked { name: String, at: DateTime<Utc> },
     #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
-    /// An agent in use has the name, and the token may not replace it.
+    /// The name belongs to an agent in use, and the token may not replace this agent.
     #[error(
         "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
     )]
@@ -130,7 +130,7 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-/// Makes a token for every agent of the request, or none if a name is refused. Run in a
+/// Makes a token for every agent of the request, or none if any name is refused. Run in a
 /// transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
     // Prevents two concurrent requests from getting the same free name.
@@ -158,7 +158,7 @@ async fn insert(
     let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
     let texts = |of: fn(&AgentRequest) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
     let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
-    // Tags contain no blanks, so they can be joined by blanks.
+    // Tags contain no spaces, so they can be joined with spaces.
     let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
     let lives: Vec<Interval> = wanted.iter().map(|one| Interval(one.valid_for)).collect();
     let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();

@@ -1,7 +1,7 @@
 //! Removals: an operator's command that takes an agent out of the fleet.
 //!
-//! A removal locks the agent's row first, as drains, grants and new sessions do. If a removal ends
-//! a lease, this does not count as a crash of the lease's task.
+//! A removal locks the agent's row first, as drains, grants and new sessions do. A lease ended by a
+//! removal does not count as a crash of its task.
 
 use sqlx::PgConnection;
 

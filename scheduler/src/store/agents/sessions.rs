@@ -31,7 +31,7 @@ pub struct Registration {
     pub beacon_url: Option<String>,
     /// The agent's address as the scheduler observed it.
     pub address: Option<IpAddr>,
-    /// The leases that the agent still has, according to its report.
+    /// The leases that the agent reports as still held.
     pub held: Vec<(TaskId, LeaseToken)>,
     /// Whether another process with the agent's credential has superseded this process. If so, no
     /// session is opened while the other process is connected.
@@ -83,7 +83,7 @@ words!(
 pub struct SessionTerms {
     /// Time from the last renewal to expiry, including the configured grace period.
     pub lifetime: Duration,
-    /// Maximum number of sessions of an agent that may be superseded within a minute. When it is
+    /// Maximum number of an agent's sessions that may be superseded within a minute. Once it is
     /// reached, new sessions are refused.
     pub max_supersessions: u32,
     /// Number of crashes at which a task fails.
@@ -110,7 +110,7 @@ pub enum OpenError {
     Store(#[from] Error),
 }
 
-/// Opens a session: ends the agent's former session, gives the new session the leases that the
+/// Opens a session: ends the agent's previous session, gives the new session the leases that the
 /// agent still has, and releases the agent's other leases. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
@@ -159,8 +159,8 @@ pub async fn open(
     Ok(OpenedSession { session, incarnation, kept })
 }
 
-/// The cause with which the agent's active session ends when a new session replaces it. Returns an
-/// error if no new session may replace it. The caller has locked the agent's row.
+/// Why the agent's active session ends when a new session replaces it. Returns an error if no new
+/// session may replace it. The caller has locked the agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -200,7 +200,7 @@ pub struct NewestSession {
     pub end_cause: Option<EndCause>,
 }
 
-/// The agent's newest session; `None` if the agent never connected.
+/// The agent's newest session; `None` if the agent has never connected.
 pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<NewestSession>, Error> {
     let newest = sqlx::query_as!(
         NewestSession,
@@ -231,13 +231,13 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
 }
 
 /// Extends every active session when a scheduler takes the role reap. The former term ended at
-/// `served_until`. Since then perhaps no scheduler was running that could renew sessions; the
-/// extension makes up for this time. Returns the number of extended sessions.
+/// `served_until`. Since then, there may have been no scheduler to renew sessions; the extension
+/// makes up for this time. Returns the number of extended sessions.
 ///
 /// A session that was renewed after the former term began gets a whole lifetime. Any other session
-/// gets the time that remained of its lifetime when the former term ended. So a dead agent's
-/// session expires after at most two lifetimes, even if terms change often. Only time in which a
-/// scheduler has the role reap counts towards these lifetimes.
+/// gets what remained of its lifetime when the former term ended. So a dead agent's session expires
+/// after at most two lifetimes, even if terms change often. Only time in which a scheduler has the
+/// role reap counts towards these lifetimes.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,
@@ -263,8 +263,8 @@ pub(in crate::store) async fn extend(
 }
 
 /// Marks overdue sessions as expired, and returns their agents. A heartbeat cannot renew a session
-/// with this mark. The leases of the expired sessions are released in a later transaction, when the
-/// mark is already committed.
+/// with this mark. The leases of the expired sessions are released in a later transaction, once the
+/// mark is committed.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

@@ -183,8 +183,8 @@ pub struct QueuedTask {
 }
 
 /// The tasks that wait at these agents: at most `each` per agent, starting with the task that would
-/// be granted last. Omits a task if the site of the task has an active lease, because the task
-/// would have to wait at any agent.
+/// be granted last. Omits tasks whose site has an active lease, because they would have to wait at
+/// any agent.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"

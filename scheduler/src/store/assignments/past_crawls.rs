@@ -1,4 +1,4 @@
-//! Reads the past crawls of agents and sites from which strategies learn.
+//! Reads the past crawls of agents and sites. Strategies learn from these crawls.
 
 use std::collections::HashMap;
 

@@ -79,7 +79,7 @@ pub async fn cancel(
         ChangeScope::All => None,
         ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // This call comes before the query for open tasks, because it waits for a transaction that is
+    // This call comes before the query for open tasks, because it waits for any transaction that is
     // making a round. The query then finds the tasks of that round.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
@@ -148,8 +148,8 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks. An alias is a name that leads to the origin of another site.
-/// Omits the task of an alias if that other site has an open or done task.
+/// Locks the batch's failed tasks. Omits the task of an alias (a name that leads to another site's
+/// origin) if the other site has an open or done task.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"

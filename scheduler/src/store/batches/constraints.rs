@@ -16,8 +16,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Returns the constraints of a batch. If the batch has no task yet, stores the requested
-/// constraints and returns them, else returns the stored ones. The caller has locked the batch.
+/// Returns the stored constraints of a batch. If the batch has no task yet, first stores the
+/// requested constraints. The caller has locked the batch.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
@@ -57,7 +57,7 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTr
 
 /// For each of these batches and each agent, returns the bytes fetched in the last 24 hours and the
 /// number of assigned and leased tasks. For each batch, also returns the expected bytes of one
-/// site: the mean of the sites fetched in the last 24 hours or, if there were none, the maximum
+/// site: the mean over the sites fetched in the last 24 hours or, if there were none, the maximum
 /// that the policy allows. Agents without a task or crawl of a batch are absent.
 pub async fn spending(
     conn: &mut PgConnection,

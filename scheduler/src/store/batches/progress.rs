@@ -1,7 +1,7 @@
-//! The progress of batches. Triggers store each change of a task as differences of numbers. A job
-//! adds these differences to stored sums. The view `batch_progress` adds the differences that are
-//! not in the sums yet. So the cost of reading the progress depends only on the number of recent
-//! changes, not on the number of tasks.
+//! The progress of batches. For each change of a task, triggers store by how much the batch's
+//! numbers change. A job adds these differences to stored sums. The view `batch_progress` adds the
+//! differences that are not in the sums yet. So the cost of reading the progress depends only on
+//! the number of recent changes, not on the number of tasks.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ impl Progress {
     }
 }
 
-/// Adds the differences in `batch_changes` to the batches' sums in `batch_totals`. Two concurrent
-/// calls still add each difference only once.
+/// Adds the differences in `batch_changes` to the batches' sums in `batch_totals`. Even if two
+/// calls are concurrent, each difference is added only once.
 pub async fn fold(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -4,7 +4,7 @@
 //! A removal consists of steps. Invariants: a batch that is being removed gets no new task. A step
 //! is one short transaction that locks only ended tasks of the batch. If a removal is interrupted
 //! between two steps, the next removal continues with the tasks that are left. The task of an
-//! active crawl is deleted only after the agent was told to stop the crawl.
+//! active crawl is deleted only after the agent has been told to stop the crawl.
 
 use sqlx::PgConnection;
 
@@ -15,10 +15,10 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Maximum number of tasks removed by a step. With about ten rows per task, a step takes some tens
+/// Maximum number of tasks removed by a step. With about ten rows per task, a step takes a few tens
 /// of milliseconds.
 pub const STEP: i64 = 1_000;
-/// Maximum number of discovered hosts removed by a step, which takes some tens of milliseconds.
+/// Maximum number of discovered hosts removed by a step, which takes a few tens of milliseconds.
 const HOST_STEP: i64 = 10_000;
 
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,11 @@
-//! Submissions: make tasks of a batch from a list of sites.
+//! Submissions: turn a list of sites into tasks of a batch.
 //!
 //! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
 //! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
 //! idempotency key gets the first answer again. If a name is an alias, the task is made for the
 //! site to which the alias points. The cost per site does not depend on the size of the tables.
 //! Sites are inserted in the order of their names, so that concurrent submissions wait for each
-//! other instead of dead-locking. Tasks are inserted in the order of the list.
+//! other instead of deadlocking. Tasks are inserted in the order of the list.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ use crate::store::{Error, batches, settings, tasks};
 /// does not matter, and small enough that the statement's arrays take only a few megabytes.
 const CHUNK: usize = 10_000;
 
-/// If fewer rows were added, the planner needs no new statistics.
+/// If fewer rows than this were added, the planner needs no new statistics.
 const FEW_ADDED: u64 = 1_000;
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub struct Submission {
     /// existing batch.
     pub strategy: Option<Strategy>,
     /// The requested policy fields. The other fields come from `default_policy` for a new batch,
-    /// else from the existing batch.
+    /// otherwise from the existing batch.
     pub policy: PolicyRequest,
     /// The requested constraints. A new batch gets exactly these; an existing batch keeps its own.
     pub constraints: ConstraintsRequest,
@@ -56,7 +56,7 @@ pub struct Submission {
 pub struct SubmissionResult {
     /// Number of new tasks.
     pub added: u64,
-    /// Number of sites that the batch already had.
+    /// Number of sites that the batch already contained.
     pub already_present: u64,
     /// Number of repeats in the list, including different names of one site.
     pub duplicates: u64,
@@ -257,8 +257,8 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
 }
 
 /// Discards the connection's plans, and makes new plans use indexes until the transaction ends,
-/// because the tables are about to grow. A connection keeps plans, even for the checks of foreign
-/// keys. A plan made when a table had one page would read the whole table for every added row.
+/// because the tables are about to grow. A connection keeps its plans, even those for foreign-key
+/// checks. A plan made when a table had one page would read the whole table for every added row.
 async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -358,7 +358,7 @@ mod tests {
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
         // This connection executes the statement that inserts tasks only twice here. For the first
-        // five executions Postgres makes a new plan from the statistics each time, as this test
+        // five executions Postgres makes a new plan from the statistics each time, which this test
         // needs.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;

@@ -69,8 +69,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 }
 
 /// The elected landmark that has been disconnected for the longest time. Considers only landmarks
-/// that were removed, or whose last session ended more than `after` ago. Time before the present
-/// term of the role `fit` does not count.
+/// that have been removed, or whose last session ended more than `after` ago. Time before the
+/// present term of the role `fit` does not count.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,
@@ -99,7 +99,7 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     .await
 }
 
-/// Replaces a landmark by an elected agent. Changes nothing and returns `false` if `lost` is no
+/// Replaces a landmark with an elected agent. Changes nothing and returns `false` if `lost` is no
 /// longer a landmark.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(

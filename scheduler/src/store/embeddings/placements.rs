@@ -40,7 +40,7 @@ pub async fn sites(
         .collect())
 }
 
-/// Stores the placements of sites, replacing their former placements.
+/// Stores the placements of sites, replacing their previous placements.
 pub async fn upsert(conn: &mut PgConnection, located: &[LocatedSite]) -> Result<(), Error> {
     let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
     let mut sites = Vec::with_capacity(located.len());

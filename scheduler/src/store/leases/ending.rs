@@ -1,7 +1,7 @@
 //! The only statements that end leases. They define the order in which tasks and leases are locked.
 //!
 //! Invariant: a task is locked before its lease. Several tasks are locked in the order of their
-//! identifiers. Otherwise two transactions that end leases may dead-lock.
+//! identifiers. Otherwise two transactions that end leases may deadlock.
 
 use sqlx::PgConnection;
 

@@ -43,7 +43,7 @@ pub struct Report {
     pub rtt: Option<Rtt>,
     /// A sentence from the agent; may be empty.
     pub message: String,
-    /// Number of pages fetched again because the former agent's checkpoint did not include them.
+    /// Number of pages fetched again because the previous agent's checkpoint did not include them.
     pub refetched: u32,
     /// Number of links skipped because they lead into traps.
     pub trapped: u32,
@@ -58,11 +58,11 @@ pub enum OutcomeAnswer {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held until the address of this lease's permit permits a further
-        /// crawl.
+        /// Whether tasks are held because the address for which this lease has a permit permits no
+        /// further crawl.
         waited_for: bool,
     },
-    /// The same outcome was recorded before.
+    /// The same outcome has already been recorded.
     Duplicate,
     /// The outcome is not recorded, but counted as a refusal. If it contradicts a recorded outcome,
     /// the recorded one stays.
@@ -77,7 +77,7 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
         // If two reports are about the same task, the second report is judged only after the first
-        // was recorded.
+        // has been recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);

@@ -32,7 +32,7 @@ pub struct UnderWay {
     /// Maximum time that the batch's policy allows for a crawl.
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Number of pages fetched until the checkpoint, and the time from the grant to the checkpoint.
+    /// Number of pages fetched up to the checkpoint, and the time from the grant to the checkpoint.
     /// `None` if no page was fetched, or if the task had an earlier lease.
     pub fetched: Option<(u32, Duration)>,
     /// The minimum interval that the agent keeps between two requests to the site; `None` if no
@@ -42,7 +42,7 @@ pub struct UnderWay {
     pub crashed_at: Vec<AgentId>,
 }
 
-/// At most `limit` crawls of batches whose tasks are planned together. The crawls were never
+/// At most `limit` crawls of batches whose tasks are planned together. The crawls have never been
 /// preempted, and have been active for at least `least`. The crawl that is predicted to end last
 /// comes first. Omits crawls whose site asked for a pause or refused requests, because another
 /// agent would have to wait as well. Omits crawls at an address for which other tasks wait, because
@@ -109,7 +109,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
 }
 
 /// For each agent, the number of slots that are reserved for crawls which were preempted less than
-/// `within` ago and are not returned yet.
+/// `within` ago and have not been returned yet.
 pub async fn reserved_slots(conn: &mut PgConnection, within: Duration) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -167,7 +167,7 @@ pub struct PreemptionOrder {
     pub there: Duration,
 }
 
-/// Returns the preemptions that were not sent yet on this session, and marks them as sent. The
+/// Returns the preemptions that have not been sent yet on this session, and marks them as sent. The
 /// caller must commit before it sends the preemptions.
 pub async fn take_unsent(
     conn: &mut PgConnection,

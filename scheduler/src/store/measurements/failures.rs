@@ -71,7 +71,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let class = match self.cause {
             Cause::Unknown if !self.said.is_empty() => return f.write_str(&self.said),
-            // Refused connections and connection timeouts are shown by one word, because the
+            // Refused connections and connection timeouts are shown as the same word, because the
             // message contains the exact cause.
             Cause::Refused | Cause::ConnectTimeout => Cause::Connect.name(),
             Cause::NoContactUrl => "no contact url",

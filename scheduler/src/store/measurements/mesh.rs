@@ -123,7 +123,7 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// Pairs of a prober and a target, from these lists, for which no measurement was ever tried.
+/// Pairs of a prober and a target, from these lists, for which no measurement has ever been tried.
 /// Returns at most `limit` pairs.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,

@@ -6,10 +6,10 @@
 //! most one open order.
 //!
 //! An order ends with the session on which it was sent, and at `expires_at` at the latest. After
-//! the end of the session, another prober may measure the site, because the former prober has
+//! the end of the session, another prober may measure the site, because the previous prober has
 //! already stopped: an agent drops its orders when its stream breaks, or when the scheduler has
 //! acknowledged no heartbeat for the lifetime of a lease. The agent's session expires more than a
-//! grace period later than that.
+//! grace period after that.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -64,8 +64,8 @@ pub struct DueSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableProber {
     pub prober: AgentId,
-    /// The address at which the prober will probably find the site; `None` if it is unknown. The
-    /// address has no open order.
+    /// The address to which the site's name will probably resolve at the prober; `None` if it is
+    /// unknown. No order is open for this address.
     pub address: Option<IpAddr>,
 }
 
@@ -144,8 +144,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
 }
 
 /// Ends orders that will not be answered. Deletes orders of probers whose session has ended. If a
-/// prober missed the time limit, stores a failure, so that the target does not wait for the prober
-/// any longer.
+/// prober has missed the time limit, stores a failure, so that the target does not wait for the
+/// prober any longer.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -197,8 +197,8 @@ pub struct MeshOrders {
     pub more_due: bool,
 }
 
-/// Orders missing and outdated beacon measurements between connected agents. A prober measures
-/// landmarks before other agents.
+/// Orders the beacon measurements between connected agents that are missing or outdated. A prober
+/// measures landmarks before other agents.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<MeshOrders, Error> {
     sqlx::query_as!(
         MeshOrders,
@@ -279,7 +279,8 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
 /// A round trip counts as measured under two conditions. It was at most `max_age` old when the
 /// site's first task in the state `measuring` began to wait, and it was measured after the site was
 /// last marked as doubtful. A failure counts only if it came after that task began to wait. A
-/// prober is not asked while the address at which it finds the site has an open order.
+/// prober gets no order for the site while an order is open for the address to which the site's
+/// name probably resolves at this prober.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -324,8 +325,8 @@ pub async fn due_sites(
         .collect())
 }
 
-/// Orders measurements of these sites. A site gets no order if the site or its address has an open
-/// order. Returns the probers that got orders.
+/// Orders measurements of these sites. A site gets no order if an order for the site or its address
+/// is already open. Returns the probers that got orders.
 pub async fn order_sites(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],

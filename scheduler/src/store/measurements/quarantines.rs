@@ -63,8 +63,8 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
 
 /// Counts a judgement that found the agent consistent. The judgement counts only if the agent has
 /// measured a target since the last judgement that counted. The target must be a site if the
-/// quarantine's evidence is about sites, else another agent. After `enough` such judgements in a
-/// row, releases the agent. Returns `true` if the agent was released.
+/// quarantine's evidence is about sites, otherwise another agent. After `enough` such judgements in
+/// a row, releases the agent. Returns `true` if the agent was released.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"
@@ -90,7 +90,7 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
     Ok(released.unwrap_or(false))
 }
 
-/// Releases an agent by an operator's command and deletes its measurements, so that the agent is
+/// Releases an agent at an operator's command and deletes its measurements, so that the agent is
 /// judged only by new ones. Returns `false` if the agent was not quarantined.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
@@ -133,8 +133,8 @@ pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     Ok(ended > 0)
 }
 
-/// At most `limit` sites by which agents are judged. Chooses the sites that the most agents
-/// measured; among equals, the most recently measured.
+/// At most `limit` sites whose measurements are used to judge agents. Chooses the sites that the
+/// most agents have measured and, among equals, the most recently measured.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -152,7 +152,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
 }
 
 /// The measurements of these sites, including those by quarantined agents. If an agent was
-/// quarantined because of its site measurements and has measured `enough` of these sites since, its
+/// quarantined because of its site measurements and has since measured `enough` of these sites, its
 /// measurements from before the quarantine are omitted.
 pub async fn sites_of_all(
     conn: &mut PgConnection,

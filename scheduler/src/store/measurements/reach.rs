@@ -45,7 +45,7 @@ pub struct ReachDirection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reachability {
     Failed,
-    /// No measurement was made yet, but one is planned.
+    /// No measurement has been made yet, but one is planned.
     Untried,
     /// No measurement is planned, because every agent measures only the landmarks and a limited
     /// number of others.
@@ -166,7 +166,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
 /// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachFailure {
-    /// Number of agents that failed to reach another agent for this cause.
+    /// Number of agents that failed to reach another agent for this reason.
     pub agents: u64,
     /// One of these agents.
     pub prober: String,

@@ -5,8 +5,8 @@
 //! other probers' next orders lock this address only in three cases: the site's address was
 //! unknown, the site's origin was unknown and the report contains it, or another prober reported
 //! the same address. A quarantined agent's report never changes the address that other probers'
-//! orders lock. By these rules, an agent that lies about addresses causes only one postponed order
-//! per site at every other prober, and no request.
+//! orders lock. Under these rules, an agent that lies about addresses causes only one postponed
+//! order per site at every other prober, and no request.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ pub(super) async fn not_counted(
 pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
-    /// Number of consecutive orders that locked a different address than the name resolved to.
+    /// Number of consecutive orders that did not lock the address to which the name resolved.
     pub postponed: u32,
     /// Number of requests sent that are not included in a stored measurement yet.
     pub requests: u64,
@@ -96,7 +96,7 @@ pub(super) async fn postponed(
     keep(conn, seen, i32::from(had_lock), requests).await
 }
 
-/// Replaces the site's address by the reported one, if the invariants of this module allow it.
+/// Replaces the site's address with the reported one, if the invariants of this module allow it.
 async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(), Error> {
     sqlx::query!(
         r#"

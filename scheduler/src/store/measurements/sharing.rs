@@ -19,7 +19,7 @@ use crate::store::rows::Statement;
 use crate::store::types::Interval;
 
 /// Time for which the sites at an address are measured one by one after a disagreement. It is
-/// longer than agents remember their measurements.
+/// longer than the time for which agents remember their measurements.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of agents that must report a disagreement before all agents stop sharing. One agent is
 /// not enough, because it may err for a local reason.

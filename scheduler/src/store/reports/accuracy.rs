@@ -36,12 +36,12 @@ pub struct Errors {
     pub ratio: Option<f64>,
 }
 
-/// The accuracy of the predictions with which the agents of these crawls were chosen, for each
-/// combination of the properties `by`. Sorted by city, carrier, agent and day. Reads the ended
-/// crawls that the filter selects, through an index by agent and time, or by batch.
+/// The accuracy of the predictions used to choose the agents of these crawls, for each combination
+/// of the properties `by`. Sorted by city, carrier, agent and day. Reads the ended crawls that the
+/// filter selects, through an index by agent and time, or by batch.
 pub async fn accuracy(conn: &mut PgConnection, wanted: &CrawlFilter, by: Groups) -> Result<Vec<AccuracyRow>, Error> {
     let mut tx = conn.begin().await?;
-    // With less memory, Postgres joins a million crawls in temporary files.
+    // With less memory, Postgres would join a million crawls in temporary files.
     sqlx::query!("select set_config('work_mem', '64MB', true) as work_mem").one(&mut tx).await?;
     let rows = sqlx::query!(
         r#"

@@ -2,8 +2,8 @@
 //!
 //! Rows are read in pages, by key, through the unique index on batch, site and round. So a report
 //! needs constant memory, and the cost per row does not depend on the size of the batch. If the
-//! sites of a page have nearly consecutive identifiers, the sites of the next page probably have,
-//! too. The next page then reads a range of site identifiers instead of looking up each site.
+//! sites of a page have nearly consecutive identifiers, those of the next page probably do, too.
+//! The next page then reads a range of site identifiers instead of looking up each site.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -102,7 +102,7 @@ impl AssignmentPages {
         Ok(rows)
     }
 
-    /// Number of rows after those that were read.
+    /// Number of rows that have not been read yet.
     pub async fn behind(&self, conn: &mut PgConnection) -> Result<u64, Error> {
         count_behind(conn, &self.wanted, self.after).await
     }

@@ -28,7 +28,7 @@ pub struct LocatedEmbedding {
     pub elsewhere: u64,
 }
 
-/// An agent that was not removed.
+/// An agent that has not been removed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnrolledAgent {
     pub agent: AgentId,
@@ -69,7 +69,7 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<LocatedEmbedding>
     Ok(newest)
 }
 
-/// Every agent that was not removed, with its coordinates in an embedding. Sorted by name.
+/// Every agent that has not been removed, with its coordinates in an embedding. Sorted by name.
 pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<EnrolledAgent>, Error> {
     let agents = sqlx::query_as!(
         EnrolledAgent,

@@ -17,7 +17,7 @@ use crate::store::types::{Interval, Unsigned};
 
 /// Maximum number of events in a page.
 pub const PAGE: i64 = 500;
-/// Maximum number of events deleted by one statement. The statement takes some tens of
+/// Maximum number of events deleted by one statement. The statement takes a few tens of
 /// milliseconds.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
@@ -115,7 +115,8 @@ pub struct EventsSince {
 }
 
 impl EventsSince {
-    /// Selects all events from `at` on and before `until` that have been committed by now.
+    /// Selects the events between `at` (included) and `until` (excluded) that have been committed
+    /// by now.
     pub async fn since(
         conn: &mut PgConnection,
         at: DateTime<Utc>,

@@ -1,7 +1,7 @@
 //! Reads the hosts that a batch's crawls have discovered: other sites to which pages link.
 //!
-//! Rows are read in pages, in order of name, from the primary key of `discovered_hosts`. So a report
-//! needs constant memory.
+//! Rows are read in pages, in order of name, from the primary key of `discovered_hosts`. So a
+//! report needs constant memory.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
@@ -46,8 +46,8 @@ pub struct HostPages {
     after: String,
 }
 
-/// A statement about the wanted hosts after `$after`, in order of name. `$select` and `$rest` are the
-/// parts of the statement before and after the subquery `h`.
+/// A statement about the wanted hosts after `$after`, in order of name. `$select` and `$rest` are
+/// the parts of the statement before and after the subquery `h`.
 macro_rules! of_hosts {
     ($select:literal, $rest:literal, $wanted:expr, $after:expr $(, $limit:expr)?) => {
         sqlx::query!(
@@ -135,7 +135,7 @@ impl HostPages {
         Ok(rows)
     }
 
-    /// Number of rows after those that were read.
+    /// Number of rows that have not been read yet.
     pub async fn behind(&self, conn: &mut PgConnection) -> Result<u64, Error> {
         let Self { wanted, after } = self;
         let counted = of_hosts!(r#"select count(*) as "count!: Unsigned<u64>""#, "", wanted, after);

@@ -7,8 +7,9 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::whole;
 
-/// A table with up to this many times the wanted rows is read completely. A sample of such a small
-/// table would consist of so few blocks that its size could differ much from the wanted size.
+/// A table with up to this many times the wanted number of rows is read completely. A sample of
+/// such a small table would consist of so few blocks that its size could differ considerably from
+/// the wanted size.
 const READ_WHOLE: f64 = 4.0;
 
 #[derive(Debug, Clone, PartialEq)]

@@ -19,8 +19,8 @@ pub struct CrawledStretch {
     pub bytes: f64,
 }
 
-/// The crawls that ended within the time `past` before now, in intervals of length `stretch`.
-/// Intervals without a crawl are omitted. Reads one row per batch and minute in which crawls ended.
+/// The crawls that ended between `past` ago and now, in intervals of length `stretch`. Intervals
+/// without a crawl are omitted. Reads one row per batch and minute in which crawls ended.
 pub async fn crawled(
     conn: &mut PgConnection,
     batch: Option<BatchId>,

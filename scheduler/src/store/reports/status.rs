@@ -53,8 +53,8 @@ pub async fn read(conn: &mut PgConnection, batches: u32) -> Result<Status, Error
     })
 }
 
-/// Returns at most `limit` batches with open tasks, the newest first, and the number of further
-/// such batches. Does not compute the remaining times ([`BatchStatus::estimate`]).
+/// Returns at most `limit` batches with open tasks, the newest first, and the number of batches
+/// omitted. Does not compute the remaining times ([`BatchStatus::estimate`]).
 pub async fn unfinished(conn: &mut PgConnection, limit: u32) -> Result<(Vec<BatchStatus>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -142,7 +142,7 @@ async fn database(conn: &mut PgConnection) -> Result<DatabaseStatus, Error> {
     Ok(DatabaseStatus { version: row.version, size: row.size.0 })
 }
 
-/// All agents that were not removed, sorted by name.
+/// All agents that have not been removed, sorted by name.
 async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,7 +1,7 @@
 //! Throughput of a batch's crawls: over time, by agent, by strategy, and of recent crawls.
 //!
-//! The view `crawls` defines the time in which a crawl was active. The number of rows read per
-//! crawl is bounded, however many crawls and slices of time there are.
+//! The view `crawls` defines when a crawl was active. The number of rows read per crawl is bounded,
+//! however many crawls and slices of time there are.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CrawlTotals {
     pub total: Total,
-    /// Time for which an agent had at least one of the crawls active, summed over agents.
+    /// Time during which at least one of an agent's crawls was active, summed over agents.
     pub busy: Duration,
     /// The sum of the crawls' durations.
     pub crawling: Duration,
@@ -208,9 +208,10 @@ pub async fn slices(
 }
 
 /// The crawls that began in the second half of the time since the first crawl began. This window is
-/// longer if it would otherwise not contain the ten crawls that ended last. Of more than a thousand
-/// crawls, a sample of a thousand is read. Also counts the crawls that began in the last quarter of
-/// the time since the first crawl began or, if that is longer, since the tenth newest crawl began.
+/// longer if it would otherwise not contain the ten crawls that ended last. If there are more than
+/// a thousand crawls, a sample of a thousand is read. Also counts the crawls that began in the last
+/// quarter of the time since the first crawl began or, if that is longer, since the tenth newest
+/// crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"
@@ -333,7 +334,7 @@ mod tests {
         bytes: i64,
     }
 
-    /// A crawl whose agent's clock is right.
+    /// A crawl by an agent whose clock is right.
     fn crawl(granted: f64, accepted: f64, bytes: i64) -> Crawl {
         #[expect(clippy::cast_possible_truncation, reason = "a test's own small numbers")]
         let took_ms = ((accepted - granted) * 1e3) as i64;

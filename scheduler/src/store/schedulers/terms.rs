@@ -19,9 +19,9 @@ words!(
     /// Duties that only one scheduler at a time may have.
     ///
     /// Reaping has its own role, so that it continues while a fit keeps a slow machine busy.
-    /// Fitting has its own role, because one scheduler must make the whole map. All passes that
-    /// bring tasks to agents share one role, because they wake each other often and so should run
-    /// in one process.
+    /// Fitting has its own role, because the whole map must be made by a single scheduler. All
+    /// passes that bring tasks to agents share one role, because they wake each other often and so
+    /// should run in one process.
     Role {
         /// Ends expired sessions and leases, and deletes old events.
         Reap = "reap",
@@ -44,9 +44,9 @@ pub struct TakenTerm {
 /// the role. Waits for open transactions of the former leader. Run in a transaction.
 ///
 /// A scheduler calls this function only if it knows of no term of its own in this role. If the
-/// database says that this scheduler already has the role, the answer to an earlier commit was
-/// lost. The scheduler then takes another term; otherwise the role would be idle for as long as the
-/// process runs.
+/// database says that this scheduler already has the role, the answer to an earlier commit must
+/// have been lost. The scheduler then takes another term; otherwise the role would be idle for as
+/// long as the process runs.
 ///
 /// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
 /// lifetime of a session.

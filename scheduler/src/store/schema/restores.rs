@@ -1,10 +1,10 @@
 //! Restores: adjusts a database that was restored from a backup, and records the restore.
 //!
 //! Agents and operators may have seen numbers (identifiers, tokens, incarnations) that the database
-//! does not contain any more. So after a restore every new number is above a floor, which no
-//! earlier number can have reached. Nothing that was active in the backup continues, because its
-//! sessions and leases ended long ago. While a restore is incomplete, the database has a table that
-//! only restores create.
+//! no longer contains. So after a restore every new number is above a floor, which no earlier
+//! number can have reached. Nothing that was active in the backup continues, because its sessions
+//! and leases ended long ago. While a restore is incomplete, the database has a table that only
+//! restores create.
 
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -15,10 +15,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
-/// A restore's floor (the number above which all new numbers are) is a multiple of this constant.
-/// Fewer numbers than this are issued between a backup and its restore: the constant allows for a
-/// million per second for eleven days. A multiple of it is easy to read, and a double can represent
-/// the floors of nine thousand restores exactly.
+/// A restore's floor (the number that all new numbers exceed) is a multiple of this constant. Fewer
+/// numbers than this are issued between a backup and its restore: the constant allows for a million
+/// per second for eleven days. A multiple of it is easy to read, and a double can represent the
+/// floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, as reported to the operator.

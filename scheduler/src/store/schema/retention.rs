@@ -18,7 +18,7 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// Maximum number of rows deleted by one transaction, not counting their dependent rows. Each row
-/// has about ten dependent rows, so a transaction takes some tens of milliseconds.
+/// has about ten dependent rows, so a transaction takes a few tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
 /// Kinds of rows that are deleted by age.
@@ -35,7 +35,7 @@ pub enum RetainedKind {
     Submissions,
     Quarantines,
     Embeddings,
-    /// Enrolment tokens that cannot be used any more.
+    /// Enrolment tokens that can no longer be used.
     Enrolments,
     /// Throughput per minute.
     Minutes,
@@ -54,7 +54,7 @@ impl RetainedKind {
         Self::Minutes,
     ];
 
-    /// The key of the configuration that says how long these rows are kept.
+    /// The configuration key that sets how long these rows are kept.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Rounds => "keep.rounds",
@@ -106,7 +106,7 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
 }
 
 /// Reads the next [`PIECE`] assignments in the order of their identifiers. A call continues after
-/// the last assignment that the former call read. Each assignment supersedes the earlier
+/// the last assignment that the previous call read. Each assignment supersedes the earlier
 /// assignments of its task, so the earlier ones are deleted. Each assignment is read only once,
 /// even if it is still in use.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
@@ -124,9 +124,9 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new. Later rows may be old enough, because concurrent
-    // transactions may get identifiers in another order than creation times. A later call continues
-    // at the first row that was too new.
+    // Stops at the first row that is too new. Later rows may be old enough, because the identifiers
+    // of concurrent transactions' rows may be in a different order from their creation times. A
+    // later call continues at the first row that was too new.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();

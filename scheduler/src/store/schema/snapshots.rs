@@ -21,13 +21,13 @@ pub struct Snapshot {
     /// on one machine.
     pub authority: Option<String>,
     pub sites: i64,
-    /// Number of agents that were not removed.
+    /// Number of agents that have not been removed.
     pub agents: i64,
 }
 
 /// Begins a transaction that keeps one snapshot until the connection closes, and exports this
 /// snapshot. The statements are not checked at compile time, so that they also work on the schema
-/// of a former release.
+/// of an earlier release.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     // The transaction is idle while other programs use the snapshot.
     sqlx::query("set idle_in_transaction_session_timeout = 0").run(conn).await?;
@@ -58,7 +58,7 @@ pub struct DatabaseFacts {
     pub empty: bool,
 }
 
-/// Reads the facts, also from a database without Landfall's tables.
+/// Reads the facts, even from a database without Landfall's tables.
 pub async fn look(conn: &mut PgConnection) -> Result<DatabaseFacts, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,

@@ -2,14 +2,13 @@
 //! next.
 //!
 //! An agent requests a permit for the address of a leased site before it sends any request there.
-//! Each address permits a maximum number of active leases with a permit for it, over all agents.
-//! This maximum grows with the number of known sites at the address, up to a cap
+//! The number of active leases with a permit for one address is limited, counted over all agents.
+//! The limit grows with the number of known sites at the address, up to a cap
 //! ([`permitted_crawls`]). Each crawl limits its own request rate, so the rate at an address is at
-//! most this maximum times the rate of one crawl. If an address already has the maximum number of
-//! leases, a further lease gets no permit and ends, and its task is held
-//! (`crate::store::tasks::holds`). When a crawl at the address ends, the task that has been held
-//! longest is admitted. If an earlier crawl found the site's address, the address is also checked
-//! before an agent is chosen ([`ahead`]).
+//! most this limit times the rate of one crawl. If an address is already at its limit, a further
+//! lease gets no permit and ends, and its task is held (`crate::store::tasks::holds`). When a crawl
+//! at the address ends, the task that has been held longest is admitted. If an earlier crawl found
+//! the site's address, the address is also checked before an agent is chosen ([`ahead`]).
 //!
 //! Invariant: the number of active crawls at an address plus the number of tasks admitted to it
 //! never exceeds the permitted number.
@@ -120,7 +119,7 @@ pub async fn permit(conn: &mut PgConnection, request: &PermitRequest, cap: u32) 
 /// Stores the address at which a crawl found a site. Stores it only if the session has the lease,
 /// so that no other agent changes the number of sites at an address. Do not call this function in
 /// the transaction of the [permit], which locks a task first. Other transactions lock a site's row
-/// before tasks, so the transactions could dead-lock.
+/// before tasks, so the transactions could deadlock.
 pub async fn note_address(conn: &mut PgConnection, request: &PermitRequest) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -113,7 +113,7 @@ pub(in crate::store) async fn open(conn: &mut PgConnection, ended: &[(SiteId, Ag
     .await
 }
 
-/// Holds those of these located tasks whose site has an open circuit, and returns the held tasks.
+/// Of these located tasks, holds those whose site has an open circuit, and returns the held tasks.
 /// The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(

@@ -1,5 +1,5 @@
-//! Settles sites: stores the origin to which a name leads, and which site represents the origin
-//! (the keeper).
+//! Settles sites: stores the origin to which a site's name leads. Of all sites with the same
+//! origin, one site (the keeper) represents the origin.
 //!
 //! Invariants: an origin never changes once it is set. The first site settled at an origin is the
 //! keeper. It never becomes an alias, so that its measurements and leases stay valid. Every later
@@ -22,11 +22,12 @@ use crate::store::tasks::{self, holds};
 /// the same task to the keeper in the meantime.
 const MOVE_TRIES: u32 = 3;
 
-/// Settles a site at the origin that the prober observed, and returns the keeper of this origin.
+/// Stores the origin that the prober observed as the site's origin, and returns the site that
+/// represents this origin (the keeper).
 ///
 /// If the site and the keeper both have a task in the same batch and round, only one task is kept:
-/// the task that has begun or, if neither has, the keeper's task. The other task is cancelled, and
-/// stores the reason.
+/// the task that has begun or, if neither has, the keeper's task. The other task is cancelled, with
+/// the reason stored.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
@@ -34,7 +35,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     };
     let mut tx = conn.begin().await?;
     // The lock is taken by a separate statement, so that the next statement sees the changes
-    // committed by the former owner of the lock.
+    // committed by the lock's previous holder.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
@@ -54,7 +55,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(stands)
 }
 
-/// Returns which of these sites are not settled yet (have no origin and are no alias).
+/// Returns which of these sites are not settled yet (have no origin and are not aliases).
 pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =
@@ -191,7 +192,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
     .await
 }
 
-/// Moves tasks that were submitted under an alias's name to the site to which the alias points.
+/// For each alias, moves the tasks submitted under its name to the site to which it points.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // Moves the tasks of one alias at a time, because a batch may contain two aliases of one site,
     // and the second move must see the first. This is fast enough, because there are few aliases.

@@ -30,7 +30,7 @@ impl Source {
     }
 }
 
-/// Maximum number of rows of one statement.
+/// Maximum number of rows that one statement stores.
 const CHUNK: usize = 10_000;
 
 /// Stores positions from a list, which replace the positions from earlier lists. The position of an
@@ -68,8 +68,8 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
     Ok(())
 }
 
-/// Returns the sites among these that have no position from a list, each with the address to which
-/// its name resolves at the nearest prober.
+/// Of these sites, returns those without a position from a list, each with the address to which its
+/// name resolves at the nearest prober.
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"

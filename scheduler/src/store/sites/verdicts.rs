@@ -48,7 +48,7 @@ pub async fn observations(
     Ok(observations)
 }
 
-/// Stores verdicts, replacing former ones. `None` means that the site stands in one place.
+/// Stores verdicts, replacing earlier ones. `None` means that the site stands in one place.
 pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<SuspectedSite>)]) -> Result<(), Error> {
     let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
     let confidence =
@@ -75,7 +75,7 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspected
     .await
 }
 
-/// Returns the sites among these that may stand in several places.
+/// Of these sites, returns those that may stand in several places.
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, SuspectedSite>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
@@ -88,7 +88,7 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
 }
 
 /// The newest verdict on a site or, for an alias, on the site to which the alias points. `None` if
-/// the site was not judged, `Some(None)` if it stands in one place.
+/// the site has not been judged, `Some(None)` if it stands in one place.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<SuspectedSite>>, Error> {
     let row = sqlx::query!(
         r#"

@@ -54,9 +54,9 @@ impl Cause {
     }
 }
 
-/// Holds tasks, replacing their former holds. Returns the held tasks, without those that are
-/// admitted. A task that is held again for the same cause keeps the start time of its hold, so it
-/// does not move back in the queue. The tasks are located, and the caller has locked them.
+/// Holds tasks, replacing their previous holds. Returns the held tasks, except admitted ones. A
+/// task that is held again for the same cause keeps the start time of its hold, so it does not move
+/// back in the queue. The tasks are located, and the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -112,7 +112,7 @@ pub enum HoldFilter<'a> {
 }
 
 /// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
-/// transaction if a later pass looks for these tasks again; otherwise waits for the lock.
+/// transaction if a later pass will look for these tasks again; otherwise waits for the lock.
 pub async fn release(
     conn: &mut PgConnection,
     which: HoldFilter<'_>,

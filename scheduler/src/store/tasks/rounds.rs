@@ -69,9 +69,9 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
-/// Makes one next round for each site of these tasks. Several aliases of a site get one round
-/// together, which belongs to that site. Returns the number of new rounds. The tasks must have
-/// ended, and the caller must have locked them.
+/// Makes one next round for each site of these tasks. Aliases of the same site share one round,
+/// which belongs to that site. Returns the number of new rounds. The tasks must have ended, and the
+/// caller must have locked them.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
@@ -184,7 +184,7 @@ mod tests {
             assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Moves the due times of recrawls into the past by `time`, as if that time had passed.
+        /// Moves the due times of recrawls back by `time`, as if that time had passed.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)

@@ -1,8 +1,8 @@
 //! Causes of waits: why tasks without an agent wait.
 //!
 //! While no task can proceed in a stage (measuring, locating or choosing), one row in
-//! `stage_causes` stores the cause for all tasks in that stage. The pass of the stage writes the
-//! row if the cause changes. If a task has a hold, the cause of the hold takes precedence over the
+//! `stage_causes` stores the cause for all tasks in that stage. The stage's pass writes the row
+//! when the cause changes. If a task has a hold, the cause of the hold takes precedence over the
 //! cause of the stage. This module stores causes, not the sentences that explain them.
 
 use std::collections::{HashMap, HashSet};

@@ -114,7 +114,7 @@ pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error>
     .await
 }
 
-/// The message about an agent that has an open token, but is not enrolled yet.
+/// The message for an agent that has an open token but has not been enrolled yet.
 pub fn not_yet(name: &str) -> String {
     format!(
         "{name} has not enrolled yet, its token is open: `landfall agents tokens` shows it, `landfall agents revoke {name}` voids it"
@@ -124,7 +124,7 @@ pub fn not_yet(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevokedToken {
     pub name: String,
-    /// Whether the token was already revoked.
+    /// Whether the token had already been revoked.
     pub before: bool,
 }
 
@@ -140,7 +140,7 @@ pub enum RevokeError {
     Store(#[from] Error),
 }
 
-/// Revokes the open token for the agent name `named`, or with the identifier `named`.
+/// Revokes the open token whose agent name or identifier is `named`.
 pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"

@@ -73,9 +73,9 @@ pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingMessages {
     pub orders: bool,
-    /// Whether there are revocations of this session's leases that were not sent yet.
+    /// Whether there are revocations of this session's leases that have not been sent yet.
     pub revocations: bool,
-    /// Whether there are preemptions of this agent's leases that were not sent yet.
+    /// Whether there are preemptions of this agent's leases that have not been sent yet.
     pub preemptions: bool,
     /// Whether tasks are assigned to the agent, and the agent is neither draining nor paused.
     pub tasks: bool,

@@ -10,8 +10,8 @@ use crate::store::rows::Statement;
 
 use super::{LockedTask, Report};
 
-/// Stores the other sites to which the crawled sites link, at most as many of each site as the
-/// batch's policy permits. A site's hosts of earlier rounds are removed unless this crawl found
+/// Stores the other sites to which the crawled sites link, for each crawled site at most as many as
+/// the batch's policy permits. A site's hosts of earlier rounds are removed unless this crawl found
 /// them again. A crawl that fetched no page and found no other site changes nothing.
 pub(super) async fn replace(
     conn: &mut PgConnection,

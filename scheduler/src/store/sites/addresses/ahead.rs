@@ -2,12 +2,13 @@
 //! Without this check the lease would end as soon as the agent requests a permit.
 //!
 //! The address is checked when an agent is chosen, not when a lease is granted. Grants run more
-//! often than any other transaction, and each grant would check again all tasks that earlier grants
-//! skipped. If a former crawl found the site's address, an agent is chosen for the task only if
-//! this address permits a further crawl. The task is then *admitted*: it counts as a crawl at the
-//! address until its agent requests a permit. Tasks released from a hold are admitted in the same
-//! way. So no task overtakes waiting tasks, and an admitted task finds room at its address. The
-//! task's agent still has to request a permit, because the site's address may have changed.
+//! often than any other transaction, and each grant would have to check again all tasks that
+//! earlier grants skipped. If an earlier crawl found the site's address, an agent is chosen for the
+//! task only if this address permits a further crawl. The task is then *admitted*: it counts as a
+//! crawl at the address until its agent requests a permit. Tasks released from a hold are admitted
+//! in the same way. So no task overtakes waiting tasks, and an admitted task finds room at its
+//! address. The task's agent still has to request a permit, because the site's address may have
+//! changed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -73,8 +74,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Holds those of these located tasks whose site has a known address that permits no further crawl,
-/// and returns the held tasks. The caller has locked the tasks.
+/// Of these located tasks, holds those whose site's known address permits no further crawl, and
+/// returns the held tasks. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
@@ -116,7 +117,7 @@ mod tests {
 
     const CAP: u32 = 8;
 
-    /// Makes located tasks of sites whose address is known from a former crawl.
+    /// Makes located tasks of sites whose address is known from an earlier crawl.
     async fn known(conn: &mut PgConnection, batch: BatchId, sites: &[(&str, &str)]) -> Vec<TaskId> {
         let mut tasks = Vec::new();
         for (name, address) in sites {
