@@ -39,7 +39,8 @@ pub(crate) mod operator;
 pub mod tls_handshakes;
 pub(crate) mod wrong_tokens;
 
-/// A connection is considered dead if it gives no answer for the interval plus the time-out.
+/// A connection is considered dead if the peer does not respond within the interval plus the
+/// time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that a shutdown waits for streams to end.

@@ -36,7 +36,7 @@ use crate::store::{self, embeddings};
 /// outcome with a thousand hosts takes less than 300 KiB, a registration with ten thousand held
 /// leases takes less than 256 KiB, and any other message takes less than 4 KiB.
 pub(super) const MAX_AGENT_MESSAGE: usize = 2 << 20;
-/// Maximum time from the connection to the agent's registration.
+/// Maximum time from the start of the stream to the agent's registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]

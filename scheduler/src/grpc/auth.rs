@@ -36,7 +36,7 @@ pub(crate) enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// The callers that may make a call.
+/// Who may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AllowedCallers {
     Anybody,
@@ -45,8 +45,8 @@ enum AllowedCallers {
 }
 
 impl AllowedCallers {
-    /// The callers of an rpc. An rpc that is not listed here is only for the operator, so that a
-    /// new service is closed by default.
+    /// Who may call an rpc. An rpc that is not listed here is only for the operator, so a new
+    /// service is closed by default.
     fn of(path: &str) -> Self {
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
             // An agent that enrols has no credential yet; its request contains an enrolment token.
@@ -57,9 +57,9 @@ impl AllowedCallers {
     }
 }
 
-/// Whether a path leads to a page and not to a gRPC service. The name of a gRPC service has a dot.
-/// The dashboard itself checks who may see its pages, because browsers send a cookie instead of a
-/// token.
+/// Whether a path leads to a page rather than to a gRPC service. Only the name of a gRPC service
+/// contains a dot. The dashboard itself checks who may see its pages, because browsers send a
+/// cookie instead of a token.
 pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
 }
@@ -124,7 +124,7 @@ pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Reque
 pub(super) struct Credential(SecretHash);
 
 impl Credential {
-    /// Finds the agent to which the credential belongs now.
+    /// Finds the agent to which the credential now belongs.
     ///
     /// # Errors
     /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an

@@ -2,7 +2,7 @@
 //! [`capacity`].
 //!
 //! The data for the computation are read in one snapshot, and nothing is written. The computation
-//! uses all cores, on threads of its own.
+//! uses all cores, on its own threads.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -43,7 +43,7 @@ pub struct WhatIfRequest {
 /// An agent to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// The agent's name; if `None`, a name is formed from city and carrier.
+    /// The agent's name; if `None`, a name is formed from the city and the carrier.
     pub name: Option<String>,
     pub city: String,
     pub carrier: String,
@@ -86,7 +86,7 @@ pub struct SuggestedSite {
     pub position: Option<(Position, Source)>,
 }
 
-/// Why there is no plan.
+/// Why no plan was made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error("remove: no agent is called {0}")]
@@ -186,7 +186,7 @@ impl WhatIfInput {
             }
         }
         remove(&mut agents, &left_out, &wanted.remove)?;
-        // A new agent is assumed to have the speed learned from the crawls of all present agents
+        // A new agent is assumed to have the speed learned from the crawls of all existing agents
         // together.
         let all: Vec<_> = crawls.into_values().flatten().collect();
         let mut added = Vec::new();
@@ -237,7 +237,8 @@ fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[St
     Ok(())
 }
 
-/// The name of an agent to add: the requested name, or an unused name formed from city and carrier.
+/// The name of an agent to add: the requested name, or an unused name formed from the city and the
+/// carrier.
 fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -> Result<String, PlanError> {
     let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
     let repeated = |name: &str| added.iter().any(|agent| agent.name == name);

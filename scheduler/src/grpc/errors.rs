@@ -1,7 +1,7 @@
 //! Maps errors to gRPC statuses. No other module does this.
 //!
 //! The message of a status is one sentence in plain words. Internal causes are logged here, once,
-//! and not sent. Every match is exhaustive, so that a new error needs an explicit code.
+//! and not sent. Every match is exhaustive, so a new error must be given an explicit code.
 
 use std::io;
 
@@ -57,7 +57,8 @@ pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
 
-/// Whether Postgres refused a text because of a zero character, the only character that it refuses.
+/// Whether Postgres refused a text because it contains a zero character, the only character that
+/// Postgres refuses.
 fn has_zero_character(cause: &sqlx::Error) -> bool {
     const CHARACTER_NOT_IN_REPERTOIRE: &str = "22021";
     matches!(cause, sqlx::Error::Database(error) if error.code().as_deref() == Some(CHARACTER_NOT_IN_REPERTOIRE))
@@ -93,7 +94,7 @@ impl From<Unknown> for Status {
     }
 }
 
-/// The code is `FailedPrecondition`, and the message lists names that the request may mean.
+/// The code is `FailedPrecondition`, and the message lists the names that the request may refer to.
 impl From<Ambiguous> for Status {
     fn from(error: Ambiguous) -> Self {
         Self::failed_precondition(error.to_string())
@@ -162,7 +163,7 @@ codes! {
     CapacityError {
         E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
         E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
-        // The stored data of an agent is inconsistent, which is not the fault of the request.
+        // An agent's stored data are inconsistent; the request is not at fault.
         cause @ E::Coordinate(_) => return store::Error::inconsistent("agent_placements", "coordinate", &cause).into(),
     }
     ChoiceError {
@@ -198,7 +199,7 @@ fn no_randomness(cause: &io::Error) -> Status {
     failed()
 }
 
-/// The status `Internal`. The cause was logged, and is not sent.
+/// The status `Internal`. The cause has been logged and is not sent.
 fn failed() -> Status {
     Status::internal("the scheduler failed: its log has the cause")
 }
@@ -224,7 +225,7 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     }
 }
 
-/// The status `FailedPrecondition`, because a caller with the operator's former token must not
+/// The status `FailedPrecondition`, because a caller that uses the operator's former token must not
 /// replace the new token.
 pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was already replaced: use the new token to replace it again")

@@ -1,8 +1,8 @@
 //! Closes connections that do not begin a request in time.
 //!
-//! A connection may use HTTP/1 or HTTP/2. The server can distinguish them only when it has received
-//! as many bytes as HTTP/2's preface has. Without a time limit, a client that sends fewer bytes
-//! would keep its connection forever.
+//! A connection may use HTTP/1 or HTTP/2. The server can distinguish the two only after it has
+//! received as many bytes as HTTP/2's preface contains. Without a time limit, a client that sends
+//! fewer bytes would keep its connection forever.
 
 use std::io;
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// Maximum time from the connection, or from the end of the TLS handshake, until the preface is
-/// complete.
+/// Maximum time from the opening of the connection, or from the end of the TLS handshake, until the
+/// preface is complete.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Length of HTTP/2's preface (RFC 9113 section 3.4). No HTTP/1.1 request is shorter, because each
-/// has a `Host` header.
+/// contains a `Host` header.
 const PREFACE: usize = 24;
 
 /// A connection with a time limit for its first bytes.

@@ -1,4 +1,4 @@
-//! Chooses landmarks: an operator names them, or an election chooses them by the measured round
+//! Chooses landmarks: an operator names them, or an election chooses them from the measured round
 //! trips between agents.
 //!
 //! Invariant: the landmarks and the embedding's requested dimensions change together, in the
@@ -38,7 +38,7 @@ pub enum ChoiceError {
         /// Number of agents that are connected and run a beacon.
         there: usize,
     },
-    /// The election would depend on distances that were not measured.
+    /// The election would depend on distances that have not been measured.
     #[error("the agents have not yet measured each other: {measured} of {pairs} pairs are measured")]
     MeshIncomplete {
         /// Number of directed pairs of agents that were measured, or tried without success.
@@ -58,8 +58,8 @@ pub enum ChoiceError {
     Store(#[from] crate::store::Error),
 }
 
-/// The message names the number of landmarks, because the operator may have used the default number
-/// without giving `--count`.
+/// The message states the number of landmarks, because the operator may have used the default
+/// number by omitting `--count`.
 fn too_few_beacons(asked: u32, there: usize) -> String {
     let remedy = match u32::try_from(there) {
         Ok(there) if there >= FEWEST_ELECTED => format!("; elect at most {there} with --count"),
@@ -131,7 +131,7 @@ pub async fn elect(
     replace(conn, &chosen, dimensions, ChosenBy::Election).await
 }
 
-/// The quality of the present landmarks.
+/// The quality of the current landmarks.
 #[derive(Debug, Clone)]
 pub struct ExplainedLandmarks {
     /// The explanation, computed from the measured round trips between the connected agents.

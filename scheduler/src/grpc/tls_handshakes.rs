@@ -16,8 +16,8 @@ const HANDSHAKES: usize = 1024;
 /// Maximum duration of one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connections of `accepted` that complete a TLS handshake. Other connections are dropped.
-/// Errors of the listener are passed on.
+/// The connections from `accepted` that complete a TLS handshake. Other connections are dropped.
+/// The listener's errors are passed on.
 pub fn over_tls(
     accepted: impl Stream<Item = io::Result<TcpStream>>,
     config: Arc<ServerConfig>,
@@ -27,7 +27,7 @@ pub fn over_tls(
         let acceptor = acceptor.clone();
         tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
     });
-    // If the async task of a handshake was dropped or panicked, only its connection is lost.
+    // If a handshake's async task was dropped or panicked, only that connection is lost.
     shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
 }
 

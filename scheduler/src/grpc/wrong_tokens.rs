@@ -1,5 +1,5 @@
-//! Delays the answers to wrong operator tokens from commands, programs and browsers, and logs these
-//! attempts.
+//! Delays the answers to requests with a wrong operator token, from commands, programs and
+//! browsers. Also logs these requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
 use super::auth::AuthError;
 
-/// Every answer to a wrong token is delayed by this time. The delays of several answers follow one
-/// another.
+/// Every answer to a wrong token is delayed by this time. If several answers wait, they are delayed
+/// one after another.
 const DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of wrong tokens that wait for their answers. Further wrong tokens are refused at
-/// once.
+/// Maximum number of requests with a wrong token that wait for their answers. Further such requests
+/// are refused at once.
 const WAITING: usize = 16;
 
 /// The queue of delayed answers to wrong tokens.
@@ -38,8 +38,8 @@ impl WrongTokens {
     }
 
     /// The answer to a request that failed the check of the operator's token. A wrong token is
-    /// answered after the delay, or at once if too many wrong tokens already wait. Callers of this
-    /// function must hold no database connection, because they may wait for many seconds.
+    /// answered after the delay, or at once if too many answers are already waiting. The caller
+    /// must not hold a database connection, because this function may wait for many seconds.
     pub(crate) async fn refuse(&self, refused: AuthError, peer: Option<SocketAddr>) -> Status {
         if !matches!(refused, AuthError::WrongOperatorToken) {
             return refused.into();

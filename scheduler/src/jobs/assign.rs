@@ -3,8 +3,8 @@
 //! The pure module `strategy` makes the choice; this module only reads the input and stores the
 //! result. A measured round trip takes precedence over a predicted one. Agents without an active
 //! session, draining agents, and agents excluded by the batch's constraints are not candidates. A
-//! task without a candidate waits or fails. If an agent becomes excluded, the batch's tasks that it
-//! has not begun are withdrawn from the agent.
+//! task without a candidate waits or fails. If a batch's constraints start to exclude an agent, the
+//! batch's tasks that the agent has not begun are withdrawn from it.
 
 pub mod balance;
 mod choice;
@@ -119,7 +119,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Assigns a limited number of tasks. Returns `true` if more tasks may wait.
+    /// Assigns a limited number of tasks. Returns `true` if more tasks may be waiting.
     async fn choose_some(&self, map: Option<Arc<CurrentMap>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
@@ -186,7 +186,7 @@ impl Assign {
     }
 }
 
-/// The time for which a task would wait at an agent.
+/// How long a task would wait at an agent.
 fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }

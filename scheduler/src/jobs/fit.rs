@@ -1,9 +1,9 @@
-//! Fitting: computes an embedding from the mesh. The new embedding replaces the former one in a
+//! Fitting: computes an embedding from the mesh. The new embedding replaces the previous one in a
 //! single transaction.
 //!
 //! A fit is made if there is a reason (see `due`). Unless an operator requested the fit, it first
 //! waits, for at most `PATIENCE`, until every connected agent has tried to measure the landmarks'
-//! beacons. A fit is discarded if another embedding was stored since the fit began.
+//! beacons. A fit is discarded if another embedding has been stored since the fit began.
 
 pub(super) mod due;
 pub(super) mod fittable_landmarks;
@@ -108,8 +108,8 @@ impl Fit {
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
-            // A quarantine was opened or released, which changes the agents whose measurements are
-            // used. The next pass reads the mesh again.
+            // A quarantine began or ended, so the set of agents whose measurements are used has
+            // changed. The next pass reads the mesh again.
             return Ok(());
         }
         let mut tx = self.scheduler.begin().await?;
@@ -216,7 +216,7 @@ struct FinishedFit {
 }
 
 impl DueFit {
-    /// Fits the embedding. If that fails, returns the mesh on which it failed.
+    /// Fits the embedding. If the fit fails, returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.ground.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
@@ -267,7 +267,7 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmea
 }
 
 /// The number of dimensions that the operator set, limited by the number of landmarks: a fit needs
-/// one landmark more than dimensions.
+/// one more landmark than it has dimensions.
 fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
     match wanted {
         None => gnp::default_dimensions(landmarks),

@@ -190,7 +190,7 @@ impl Trial {
         fixtures::batch(&mut *self.conn().await, name, strategy).await
     }
 
-    /// The index of the task's present agent.
+    /// The index of the task's current agent.
     pub(super) async fn at(&self, task: TaskId) -> Option<usize> {
         let agent: Option<i64> = self.read_for("select agent_id from tasks where id = $1", task.get()).await;
         agent.map(|agent| self.place(AgentId::new(agent)))

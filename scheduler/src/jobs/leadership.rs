@@ -46,7 +46,7 @@ pub struct Leader {
     terms: HeldTerms,
     pub wakes: Arc<Wakes>,
     pub maps: Arc<MapCache>,
-    /// Positions of IP addresses, if the operator configured a file with such positions.
+    /// Positions of IP addresses, if the operator configured a file that lists them.
     pub geoip: Option<Arc<GeoIp>>,
     pub config: Arc<Config>,
 }
@@ -217,8 +217,7 @@ impl HeldTerms {
             () = keeping => {}
         }
         let handing_over = async {
-            // The former connection may still be executing a statement, so a new connection is
-            // opened.
+            // The old connection may still be executing a statement, so a new connection is opened.
             let mut conn = self.pool.connect_options().connect().await?;
             self.leave(&mut conn).await
         };

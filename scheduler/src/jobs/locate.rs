@@ -1,9 +1,9 @@
 //! Locating: when every prober has answered for a site, computes the site's placement in the
 //! embedding and moves its tasks to the state located.
 //!
-//! Every wait is bounded. If no prober could measure a site, its tasks become located and store the
-//! reason. If a site has too few measurements, or the fleet has no map, its tasks become located,
-//! but the site gets no placement. The wait for an embedding has a time limit.
+//! Every wait is bounded. If no prober could measure a site, its tasks become located, and the
+//! reason is stored. If a site has too few measurements, or the fleet has no map, its tasks become
+//! located, but the site gets no placement. The wait for an embedding has a time limit.
 
 pub mod refined;
 pub(super) mod verdicts;
@@ -69,8 +69,8 @@ impl Locate {
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
             self.scheduler.wakes.confirm.notify_one();
-            // Fewer tasks are now being measured, so other tasks may begin to be measured. If this
-            // pass was full, more sites may be ready to be located.
+            // Fewer tasks are now being measured, so the measuring of other tasks may begin. If
+            // this pass was full, more sites may be ready to be located.
             self.scheduler.wakes.measure.notify_one();
             if full {
                 self.scheduler.wakes.locate.notify_one();
@@ -110,7 +110,7 @@ impl Locate {
     }
 
     /// Stores geographic positions of these sites, looked up by the sites' addresses. Omits sites
-    /// whose submitted list gave a position.
+    /// whose position was submitted with them.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();

@@ -163,7 +163,7 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     }
 }
 
-/// Maximum lifetime of an order. Each request can take its whole interval and time-out.
+/// Maximum lifetime of an order. Each request may take its whole interval and time-out.
 pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
@@ -302,7 +302,7 @@ mod tests {
         let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
         assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
 
-        // After a report, an agent can get further orders. After some passes the whole mesh is
+        // After a report, an agent can get further orders. After a few passes, the whole mesh is
         // measured and no order is open.
         for _ in 0..4 {
             for agent in &trial.agents {

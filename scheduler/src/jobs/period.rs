@@ -32,7 +32,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// The period to use when the last signal came `quiet` ago.
+    /// The period to use. `quiet` is the time since the last signal.
     fn after(self, quiet: Duration) -> Duration {
         match self {
             Self::Steady(period) => period,

@@ -1,4 +1,4 @@
-//! Recrawling: creates the next round of every task whose recrawl is due. Such a round is then
+//! Recrawling: creates the next round of every task whose recrawl is due. The new round is then
 //! handled like any other.
 
 use anyhow::Context;
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(trial.count(made).await, due);
         trial.recrawl().await;
         assert_eq!(trial.count(made).await, due);
-        // The query uses an index, so other rows do not slow it down.
+        // The query uses an index, so the other rows do not slow it down.
         trial.execute("analyze tasks").await;
         let mut conn = trial.conn().await;
         sqlx::query("set enable_seqscan = off").execute(&mut *conn).await.expect("set");

@@ -3,7 +3,7 @@
 //! moves tasks does not depend on traces.
 //!
 //! Only the leader of the role reap follows the log, from the newest event on. The number of
-//! unfinished tasks in memory is bounded; the scheduler sends no spans of tasks above this limit.
+//! unfinished tasks in memory is bounded; the scheduler sends no spans for tasks beyond this limit.
 //! If a pass reads [`MOST_EVENTS`] events or more, the share of traced tasks is halved, so that the
 //! cost stays bounded.
 
@@ -26,14 +26,14 @@ use crate::store::schedulers::terms::Role;
 use super::leadership::{HeldTerms, Leader, NotLeader};
 use super::period::{Period, run_periodic};
 
-/// Time between two readings of the log.
+/// Time between two reads of the log.
 const PERIOD: Period = Period::Steady(Duration::from_secs(1));
 /// Maximum number of unfinished tasks in memory. Each task takes about 100 bytes.
 const MOST_TASKS: usize = 100_000;
-/// If a pass reads this number of events, fewer tasks are traced from then on. With this number, a
-/// busy scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
+/// If a pass reads this many events, fewer tasks are traced from then on. With this limit, a busy
+/// scheduler grants 0.98 times as many leases as without traces (`lab bench --only traces`).
 const MOST_EVENTS: usize = 1_000;
-/// At least one out of this number of tasks is traced.
+/// At least one in this many tasks is traced.
 const RAREST: i64 = 1 << 16;
 
 /// Sends traces until `stop`, if the configuration names a collector.

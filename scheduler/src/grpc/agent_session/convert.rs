@@ -30,11 +30,11 @@ pub(in crate::grpc) use outcomes::{outcome, outcome_ack};
 
 /// Maximum number of slots of one agent; the schema has the same bound.
 const MAX_CAPACITY: u32 = 10_000;
-/// Maximum number of characters stored of an agent's free text.
+/// Maximum number of characters that are stored from an agent's free text.
 const MAX_TEXT: usize = 500;
 
-/// An agent's registration. If the agent gives no URL of its beacon, the beacon's address is the
-/// session's source address.
+/// An agent's registration. If the agent gives no URL for its beacon, the session's source address
+/// is taken as the beacon's address.
 pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
     if !(1..=MAX_CAPACITY).contains(&register.capacity) {
         return Err(Status::invalid_argument(format!(
@@ -90,7 +90,7 @@ pub(in crate::grpc) fn machine(heartbeat: &v1::Heartbeat) -> MachineReport {
     }
 }
 
-/// The time limits and other limits of a session in this configuration.
+/// The time limits and other limits that this configuration sets for a session.
 pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> SessionTerms {
     let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
     SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }

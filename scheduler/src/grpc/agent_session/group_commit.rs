@@ -1,6 +1,6 @@
 //! Group commit: one transaction for the requests of several agents.
 //!
-//! A statement and a commit cost nearly the same for one agent as for twenty. Requests that arrive
+//! A statement and a commit cost nearly as much for one agent as for twenty. Requests that arrive
 //! during a transaction wait for its end, and the next transaction runs all of them. If no
 //! transaction runs, a request does not wait for further requests.
 
@@ -16,16 +16,16 @@ use crate::grpc::errors;
 use crate::store;
 
 /// Maximum number of rows in one transaction. It is high enough to share the cost of the commit,
-/// and low enough for a transaction of some tens of milliseconds. A larger request gets its own
-/// transaction.
+/// and low enough for a transaction that takes only tens of milliseconds. A larger request gets its
+/// own transaction.
 const MOST_ROWS: usize = 1024;
 /// If at least this many rows wait, a second transaction starts while the first is still running.
 /// Fewer rows wait for the first to end, because two small transactions cost more than one that
 /// contains all their rows.
 const CROWD_ROWS: usize = 256;
-/// Maximum time that a shared transaction waits for a lock. It is longer than such transactions
-/// take (some tens of milliseconds), but short compared to the heartbeat's interval. Cancelling a
-/// large batch may lock a task for a minute; agents of other tasks must not wait for that.
+/// Maximum time that a shared transaction waits for a lock. It is longer than a shared transaction
+/// takes (tens of milliseconds), but short compared with the heartbeat interval. Cancelling a large
+/// batch may lock a task for a minute; the agents of other tasks must not wait for that.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request that can share a transaction.

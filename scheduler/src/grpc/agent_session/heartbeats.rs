@@ -14,7 +14,7 @@ use crate::store::agents::sessions;
 
 /// Maximum number of heartbeats that an agent can have sent since its session was opened. An agent
 /// varies its interval by up to a fifth. The maximum is twice the regular number plus four, which
-/// leaves room for this variation and for the errors of clocks.
+/// leaves room for this variation and for clock errors.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)
@@ -41,16 +41,16 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // The contact URL is sent only in the welcome message, so an agent with a former URL must
-        // reconnect. Reconnecting is cheap, because the agent keeps its leases.
+        // The contact URL is sent only in the welcome message, so an agent with an outdated URL
+        // must reconnect. Reconnecting is cheap, because the agent keeps its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
 
-    /// Records that the agent takes no leases, so that its waiting tasks go to other agents. Also
-    /// records that it takes leases again, so that it gets new work.
+    /// Records when the agent stops taking leases, so that its waiting tasks go to other agents,
+    /// and when it takes leases again, so that it gets new work.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;

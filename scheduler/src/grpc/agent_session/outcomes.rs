@@ -20,9 +20,9 @@ use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
 
 /// Maximum number of outcomes from one stream that are recorded at once. It is high enough to share
-/// the cost of the commit, and low enough for a transaction of some tens of milliseconds.
+/// the cost of the commit, and low enough for a transaction that takes only tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
-/// Storing so many discovered hosts takes about as long as recording one outcome.
+/// Storing this many discovered hosts takes about as long as recording one outcome.
 const HOSTS_PER_ROW: usize = 10;
 
 /// Adds the outcomes that have already arrived to `reports`, beginning with `request`. Returns the
@@ -65,7 +65,7 @@ impl Session {
             }
         }
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
-        // An invalid outcome ends the session, so the session then gets no more leases.
+        // An invalid outcome ends the session, which then gets no more leases.
         let free = if wrong.is_none() { self.fillable() } else { None };
         let recording = OutcomeBatch { agent: self.agent, reports: converted, free };
         let RecordedOutcome { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
@@ -73,7 +73,7 @@ impl Session {
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
             // Tasks on hold wait for the address of an ended crawl. The assignment job is woken at
-            // once, because the address is idle until another crawl begins there.
+            // once, because the address stays idle until another crawl begins there.
             self.scheduler.wakes.assign.notify_one();
         }
         for ((task, token), answer) in keys.into_iter().zip(answers) {

@@ -1,12 +1,12 @@
 //! One agent's session, run as an async task that owns the agent's stream.
 //!
 //! The async task answers the agent's messages. When it is woken, and at least once a second, it
-//! sends the messages that the store has for the agent: revoked or preempted leases, measurement
+//! sends the messages that the store holds for the agent: revoked or preempted leases, measurement
 //! orders, and new leases. Each message is committed before it is sent.
 //!
 //! The async task ends when the stream breaks, the session is superseded or expired, or the
-//! scheduler shuts down. Nothing is then lost, because the store contains what was granted, and the
-//! agent repeats reports that were not acknowledged.
+//! scheduler shuts down. Nothing is lost, because the store records every grant, and the agent
+//! repeats reports that were not acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ pub(super) struct Session {
     pub(super) session: SessionId,
     outbound: Outbound,
     pub(super) wake: Arc<Notify>,
-    /// Whether the agent has announced its stop. Then it gets no new leases, and the session ends
-    /// when the stream ends.
+    /// Whether the agent has announced that it is stopping. Then it gets no new leases, and the
+    /// session ends when the stream ends.
     leaving: bool,
     /// When the session was opened.
     pub(super) opened: Instant,
@@ -197,8 +197,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the messages that the store has for this agent. If there are none, which is the usual
-    /// case, no row is locked or written.
+    /// Sends the messages that the store holds for this agent. If there are none, which is the
+    /// usual case, no row is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
@@ -226,7 +226,7 @@ impl Session {
         self.free = self.free.saturating_add(outcomes::freed(answers));
     }
 
-    /// Sends the grants of a transaction that could fill `slots` free slots.
+    /// Sends the grants of a transaction that could fill up to `slots` free slots.
     pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
@@ -316,8 +316,8 @@ impl Session {
         Ok(errors::from_end(cause))
     }
 
-    /// Ends the session of an agent that announced its stop. For any other agent, records that the
-    /// agent disconnected.
+    /// Ends the session of an agent that announced that it is stopping. For any other agent,
+    /// records that the agent disconnected.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;

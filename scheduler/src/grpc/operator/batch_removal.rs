@@ -14,8 +14,8 @@ use crate::{Scheduler, store};
 
 use crate::grpc::errors;
 
-/// The pause after a step that removed tasks. A step takes some tens of milliseconds, so the pause
-/// leaves about half of the time to other work. `WAIT` is the pause while the remaining tasks
+/// The pause after a step that removed tasks. A step takes tens of milliseconds, so the pause
+/// leaves about half of the time for other work. `WAIT` is the pause while the remaining tasks
 /// cannot be removed yet.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);

@@ -20,7 +20,7 @@ use super::convert::sites as convert;
 /// Interval between two messages of `watch_batch`.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Time that `watch_batch` waits for a new estimate of the remaining time before it sends the
-/// former estimate.
+/// previous estimate.
 const WATCH_PATIENCE: Duration = Duration::from_millis(200);
 
 /// One operator who follows the progress of one batch.
@@ -46,7 +46,7 @@ impl BatchWatch {
     }
 
     /// Sends one message at once, and then one per period. The last message shows that the batch
-    /// ended.
+    /// has ended.
     pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
         stream::unfold(self, |mut watch| async move {
             if watch.ended {

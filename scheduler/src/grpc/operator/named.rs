@@ -1,8 +1,8 @@
 //! Looks up the names of batches, agents and sites in requests.
 //!
-//! Calls that only read accept the beginning of a name if no other name has the same beginning. An
-//! exact name always takes precedence. Calls that change something accept only exact names
-//! (`exact_...`). The message for an unknown name suggests the nearest known names.
+//! Read-only calls accept a prefix of a name if no other name has the same prefix. An exact name
+//! always takes precedence. Calls that change something accept only exact names (`exact_...`). The
+//! message for an unknown name suggests the nearest known names.
 
 use sqlx::PgConnection;
 use tonic::Status;
@@ -17,7 +17,7 @@ use crate::store::sites::{self, Site};
 use super::convert::filters::Places;
 use super::convert::whole;
 
-/// Maximum number of names listed if a beginning is ambiguous.
+/// Maximum number of names listed if a prefix is ambiguous.
 const LISTED: usize = 10;
 
 /// The request names an object that does not exist.
@@ -39,17 +39,17 @@ pub(in crate::grpc) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// The text in the request is the beginning of more than one name, so it identifies no object.
+/// The text in the request is a prefix of more than one name, so it identifies no single object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("several {} begin with '{beginning}': {}{}; give more of the name", plural(*.noun), .names.join(", "), rest(*.more, *.all))]
 pub(in crate::grpc) struct Ambiguous {
     pub(in crate::grpc) noun: Noun,
     pub(in crate::grpc) beginning: String,
-    /// The first of the names with this beginning.
+    /// The first of the names with this prefix.
     pub(in crate::grpc) names: Vec<String>,
-    /// Number of further names that were found.
+    /// Number of other names that were found.
     pub(in crate::grpc) more: u64,
-    /// Whether the names that were found are all names with this beginning.
+    /// Whether every name with this prefix was found.
     pub(in crate::grpc) all: bool,
 }
 
@@ -155,7 +155,7 @@ pub(in crate::grpc) async fn exact_agent(conn: &mut PgConnection, name: &str) ->
     }
 }
 
-/// The status for a call that changes an agent, if no agent has this name.
+/// The status for a call that would change an agent, if no agent has this name.
 pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
     match open_token(conn, name).await {
         Ok(()) => inexact(conn, Noun::Agent, name, Unknown::Agent(name.to_owned()).into()).await,
@@ -163,18 +163,18 @@ pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> St
     }
 }
 
-/// The full name of the only agent whose name has this beginning.
+/// The full name of the only agent whose name has this prefix.
 async fn full_agent(conn: &mut PgConnection, noun: Noun, beginning: &str) -> Result<String, Status> {
     open_token(conn, beginning).await?;
     full(conn, noun, beginning, Unknown::Agent(beginning.to_owned()).into()).await
 }
 
-/// Fails if an agent of this name has a token but has not enrolled yet.
+/// Fails if there is a token for an agent of this name, but the agent has not enrolled yet.
 async fn open_token(conn: &mut PgConnection, name: &str) -> Result<(), Status> {
     if enrolments::is_open(conn, name).await? { Err(Unknown::NotYet(name.to_owned()).into()) } else { Ok(()) }
 }
 
-/// The only name that has this beginning. `unknown` is the status if no name has this beginning.
+/// The only name that has this prefix. `unknown` is the status if no name has this prefix.
 async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Status) -> Result<String, Status> {
     let mut known = names::beginning_with(conn, noun, beginning).await?;
     match known.len() {
@@ -190,8 +190,8 @@ async fn full(conn: &mut PgConnection, noun: Noun, beginning: &str, unknown: Sta
 }
 
 /// The status for an unknown name in a call that changes something. The message suggests the
-/// nearest known names. If only one name has this beginning, the message also says that names must
-/// be given in full.
+/// nearest known names. If only one name has this prefix, the message also says that names must be
+/// given in full.
 pub(in crate::grpc) async fn inexact(conn: &mut PgConnection, noun: Noun, name: &str, unknown: Status) -> Status {
     match names::beginning_with(conn, noun, name).await {
         Ok(known) if known.len() == 1 => {

@@ -31,7 +31,7 @@ pub(super) trait Pages: Send + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Self::Row>, store::Error>> + Send;
 
-    /// Number of rows that were not read yet.
+    /// Number of rows that have not been read yet.
     fn behind(&self, conn: &mut PgConnection) -> impl Future<Output = Result<u64, store::Error>> + Send;
 }
 

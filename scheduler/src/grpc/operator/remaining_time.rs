@@ -45,17 +45,17 @@ impl Default for Estimates {
 #[derive(Debug)]
 struct Entry {
     asked_at: Instant,
-    /// The time from which the newest estimate is outdated.
+    /// When the newest estimate becomes outdated.
     outdated_at: Instant,
-    /// The newest estimate. The outer value is `None` before the first estimate, the inner value if
-    /// no site remains.
+    /// The newest estimate. The outer value is `None` before the first estimate; the inner value is
+    /// `None` if no site remains.
     newest: Option<Option<Estimate>>,
     computing: Option<Shared<BoxFuture<'static, ()>>>,
 }
 
 impl Estimates {
     /// The remaining time of a batch; `None` means the same as in `Entry::newest`. Waits up to
-    /// `patience` for an estimate that is being computed, then returns the former estimate.
+    /// `patience` for an estimate that is being computed, then returns the previous estimate.
     pub async fn of(self: &Arc<Self>, pool: &PgPool, batch: BatchId, patience: Duration) -> Option<Option<Estimate>> {
         let computing = self.begin(pool, batch);
         if let Some(computing) = computing {

@@ -30,8 +30,8 @@ const MAX_MESSAGE: usize = 4 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct ReportDesk {
     scheduler: Scheduler,
-    /// Locked while a plan is computed, so that only one runs at a time: a plan may use a gigabyte
-    /// and all cores for seconds.
+    /// Locked while a plan is computed, so that only one is computed at a time: a plan may use a
+    /// gigabyte and all cores for seconds.
     planning: Arc<Mutex<()>>,
 }
 

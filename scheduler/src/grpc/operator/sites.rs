@@ -32,11 +32,12 @@ use super::convert::{explain as explained, sites as convert, timestamp, whole};
 use super::named::{self, Unknown};
 use super::submissions::{check_strategy, receive};
 
-/// Maximum size of a request in bytes. It is enough for ten thousand of the longest names.
+/// Maximum size of a request in bytes. This is enough for ten thousand names of maximum length.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Maximum number of sites with an open circuit that are listed.
+/// Maximum number of listed sites with an open circuit.
 const CIRCUITS_AT_MOST: u64 = 1000;
-/// Time that `show_batch` waits for an estimate. It is enough for a batch of a million sites.
+/// Time that `show_batch` waits for an estimate. This is long enough for a batch of a million
+/// sites.
 const SHOW_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]

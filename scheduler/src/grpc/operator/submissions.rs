@@ -1,5 +1,5 @@
-//! Receives a submission of sites: the checks of its header and its sites, and the limits of its
-//! size and duration.
+//! Receives a submission of sites: checks its header and its sites, and limits its size and
+//! duration.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::convert::sites::MAX_CHUNK;
 /// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 200;
 /// Maximum number of names in a submission. The names stay in memory until the stream ends; each
-/// takes some 100 bytes.
+/// takes about 100 bytes.
 const MAX_SITES: usize = 1_000_000;
 /// Maximum time to wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub(in crate::grpc) async fn check_strategy(
     Ok(())
 }
 
-/// Reads a complete submission. Nothing is stored before the stream has ended.
+/// Reads a complete submission. Nothing is stored until the stream has ended.
 pub(in crate::grpc) async fn receive(
     scheduler: &Scheduler,
     shutdown: &CancellationToken,
@@ -80,7 +80,7 @@ async fn next(
 struct Intake {
     submission: Submission,
     seen: HashSet<SiteName>,
-    /// Number of names received so far, including repetitions.
+    /// Number of names received so far, including repeated names.
     taken: usize,
 }
 
@@ -108,7 +108,7 @@ impl Intake {
         })
     }
 
-    /// Adds the sites of a further message.
+    /// Adds the sites of another message.
     fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
         let chunk = match request.part {
             Some(v1::submit_request::Part::Chunk(chunk)) => chunk,

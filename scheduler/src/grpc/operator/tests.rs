@@ -144,7 +144,7 @@ impl OperatorServer {
         Ok(self.sites().submit(tokio_stream::iter(messages)).await?.into_inner())
     }
 
-    /// Makes agents that are connected and run a beacon.
+    /// Creates connected agents that run a beacon.
     async fn agents(&self, count: usize) -> Vec<(AgentId, SessionId)> {
         let mut conn = self.pool.acquire().await.expect("a connection");
         let mut agents = Vec::new();
@@ -343,7 +343,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let one = ask("a.cn", "", Some(first.assignment_id)).await.expect("explained");
     assert_eq!(one.tasks[0].choices, std::slice::from_ref(former));
 
-    // The last agent that may crawl the site drains, so the site waits.
+    // The last agent that may crawl the site is drained, so the site waits.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: second.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let waits = ask("a.cn", "", None).await.expect("explained").tasks.remove(0).waits;
@@ -780,7 +780,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let refused = fleet.resume_agent(v1::ResumeAgentRequest { name: name() }).await.expect_err("removed");
     assert!(refused.message().starts_with("agent agent0 was removed at "), "{}", refused.message());
 
-    // In the fixtures the credential of an agent is its name.
+    // In the fixtures, an agent's name is also its credential.
     let refused = desk.agent("agent0").check(v1::CheckRequest::default()).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
@@ -882,7 +882,7 @@ async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
     for _ in 0..2 {
         let fitted = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect("a fit").into_inner();
         let epoch = fitted.epoch.expect("within half a minute");
-        // A pass that an earlier request started may fit the first map before this request.
+        // A pass started by an earlier request may fit the first map before this request arrives.
         let reason = if epoch.median_move.is_some() { "requested by the operator" } else { "first" };
         assert_eq!((epoch.reason.as_str(), epoch.agents, epoch.dimensions), (reason, 5, 4));
     }

@@ -28,7 +28,8 @@ use super::distances::Known;
 use super::exclusions::Admission;
 use crate::jobs::leadership::Leader;
 
-/// Maximum number of moves in one pass. The transaction of so many moves takes well under a second.
+/// Maximum number of moves in one pass. A transaction with this many moves takes well under a
+/// second.
 const MOVES: usize = 200;
 /// Number of tasks read from one queue. Among a hundred tasks, even an agent that may crawl only
 /// one task in fifty probably finds one.
@@ -221,7 +222,7 @@ mod tests {
         (trial, tasks)
     }
 
-    /// The index of the task's present agent, and why it was chosen.
+    /// The index of the task's current agent, and why this agent was chosen.
     async fn at(trial: &Trial, task: TaskId) -> (usize, ChoiceReasons) {
         let choice = "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
         let (agent, why): (i64, Option<String>) = trial.row_for(choice, task.get()).await;

@@ -9,7 +9,7 @@ use crate::strategy::{self, Candidate, Choice};
 use super::distances::Known;
 
 /// Whether a task may wait while uncertain distances of its site are confirmed. A site that
-/// probably has several locations is not confirmed, because each agent may measure another
+/// probably has several locations is not confirmed, because each agent may measure a different
 /// location.
 pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)

@@ -1,8 +1,8 @@
 //! Exclusions: which agents the constraints and quotas of batches exclude in one pass.
 //!
-//! Admission is read once for all batches of a pass and updated with each assignment. So the tasks
-//! assigned in one pass together do not exceed a quota. The pure module `constraints` decides
-//! admission. A batch without constraints admits every agent.
+//! The data for admission are read once for all batches of a pass and updated with each assignment.
+//! So the tasks assigned in one pass together do not exceed a quota. The pure module `constraints`
+//! decides admission. A batch without constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -132,7 +132,7 @@ impl Admission {
         Ok(Some(stored))
     }
 
-    /// Number of further tasks of a batch that these agents together may get, at most `most`.
+    /// How many more tasks of a batch these agents may get in total, at most `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(asked) = self.constraints.get(&batch) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));

@@ -31,8 +31,8 @@ pub(super) struct Unconfirmed {
 
 /// Holds tasks whose strategy needs confirmed distances until these distances exist. A task with
 /// another strategy is held only while a confirmation of its site is open, and at most for the
-/// usual time of a confirmation. During this time, the task would wait for a slot anyway. The time
-/// is limited because an agent that does not answer must not delay the task further.
+/// usual duration of a confirmation. During this time, the task would wait for a slot anyway. The
+/// time is limited so that an agent that does not answer cannot delay the task further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,

@@ -1,10 +1,10 @@
 //! Plans the tasks of `earliest-finish` together: which agent gets which task, and in what order.
 //!
 //! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The other tasks stay
-//! located and are planned again in the next pass, with the results of crawls that have ended by
-//! then. So a wrong prediction leaves no long queue at an agent, and the last sites of a batch go
-//! to the agents that end the crawls soonest. A plan that decides nothing is kept until a task, an
-//! agent or a crawl changes, or until a slot is about to become free. The pure module
+//! located and are planned again in the next pass, with the results of the crawls that have ended
+//! by then. So a wrong prediction leaves no long queue at an agent, and the last sites of a batch
+//! go to the agents that finish the crawls soonest. A plan that decides nothing is kept until a
+//! task, an agent or a crawl changes, or until a slot is about to become free. The pure module
 //! `strategy::schedule` makes the plan.
 
 use std::collections::BTreeSet;
@@ -45,8 +45,7 @@ pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
 }
 
-/// A plan that chose no agent for any task, and after which no task was held or taken by another
-/// transaction.
+/// A plan that chose no agents. Its pass held no task either, and no other transaction took one.
 #[derive(Debug)]
 struct UnchangedPlan {
     /// Number of signals received before the plan was made.

@@ -1,4 +1,4 @@
-//! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
+//! Preempts stragglers of `earliest-finish`: running crawls that another agent would finish sooner.
 //!
 //! A pass fills idle slots when no site waits to be planned. While sites wait, it fills only the
 //! slots of agents that may crawl none of the waiting sites. The pure module
@@ -35,8 +35,8 @@ use crate::jobs::locate::refined::CurrentMap;
 /// computing the distances of a site takes half a millisecond.
 const LOOKED_AT: i64 = 32;
 /// Time for which a slot is reserved for a preempted crawl, at the agent that would finish the
-/// crawl sooner. The time is longer than the present agent needs to end a request, write a
-/// checkpoint and wait one request interval of the site. If the present agent has not returned the
+/// crawl sooner. The time is longer than the current agent needs to end a request, write a
+/// checkpoint and wait one request interval of the site. If the current agent has not returned the
 /// lease by then (for example, because it does not support preemptions), the slot is no longer
 /// reserved.
 const RESERVATION: Duration = Duration::from_secs(90);
@@ -84,7 +84,7 @@ pub(in crate::jobs) async fn run(
     Ok(())
 }
 
-/// For each agent, the number of slots in which a crawl could begin, without slots that are
+/// For each agent, the number of slots in which a crawl could begin, excluding slots that are
 /// reserved for preempted crawls.
 async fn idle(
     tx: &mut Transaction<'static, Postgres>,

@@ -1,5 +1,5 @@
-//! Decides whether the map must be fitted again, and states the reason for the operator. This file
-//! is pure, except that it reads the mesh to measure drift: how much the map's error has grown.
+//! Decides whether the map must be fitted again, and gives the operator the reason. This file is
+//! pure, except that it reads the mesh to measure drift: how much the map's error has grown.
 
 use sqlx::PgConnection;
 
@@ -12,7 +12,7 @@ use crate::store::measurements;
 use super::fittable_landmarks::Ground;
 
 /// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
-/// the fit.
+/// the last fit.
 const NEWER_SHARE: i64 = 4;
 /// Drift (the growth of the map's error since the fit) is judged if at least `1 / FRESH_SHARE` of
 /// the measured pairs of agents are newer than the fit. Fewer pairs could all have been measured
@@ -68,9 +68,9 @@ impl Drift {
     }
 }
 
-/// Whether enough pairs of agents may be newer than the fit to judge the drift. A pair has at most
-/// two rows in the mesh, and a newer pair has at least one newer row. So counts of rows suffice,
-/// without reading the mesh.
+/// Whether enough pairs of agents may have been measured since the fit to judge the drift. A pair
+/// has at most two rows in the mesh, and a pair measured since the fit has at least one newer row.
+/// So row counts suffice, and the mesh need not be read.
 pub(super) fn may_be_enough(newest: &Newest) -> bool {
     let counted = |rows: i64| usize::try_from(rows).unwrap_or(0);
     let (newer, rows) = (counted(newest.newer_rows), counted(newest.mesh_rows));

@@ -1,5 +1,5 @@
 //! The landmarks that can be fitted: those with enough measured round trips. The jobs `fit` and
-//! `locate` both use this module, so that they agree whether a map is valid or expected soon.
+//! `locate` both use this module, so that they agree on whether a map is valid or expected soon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,15 +60,15 @@ impl Ground {
     }
 
     /// Whether an embedding that was fitted to the landmarks `fitted` is still valid. If landmarks
-    /// were chosen, they must be exactly those in `fitted`. In a small fleet, every present
-    /// landmark must be in `fitted`, which may also contain agents that have left since.
+    /// were chosen, they must be exactly those in `fitted`. In a small fleet, every current
+    /// landmark must be in `fitted`, which may also contain agents that have since left.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
     /// Whether a site should wait for an embedding that is expected soon. The site need not wait if
-    /// the present embedding places all landmarks. This embedding may have been fitted to other
+    /// the current embedding places all landmarks. This embedding may have been fitted to other
     /// landmarks, for example before a lost landmark was replaced.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {

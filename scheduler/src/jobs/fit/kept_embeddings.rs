@@ -1,4 +1,5 @@
-//! How long embeddings and placements are kept: the newest ones, and those that sites still need.
+//! Decides which embeddings and placements are kept: the newest ones, and those that sites still
+//! need.
 
 use anyhow::Context;
 

@@ -3,9 +3,8 @@
 //!
 //! One landmark is replaced per pass, and the new landmark is used only from the next pass on. So
 //! if half of a fleet is disconnected for a while, its landmarks are not all replaced at once.
-//! After a replacement the map is fitted again in the background; until then the present map is
-//! used. If the former landmark returns, it is an ordinary agent. A landmark set by hand is never
-//! replaced.
+//! After a replacement the map is fitted again in the background; until then the old map is used.
+//! If the lost landmark returns, it is an ordinary agent. A landmark set by hand is never replaced.
 
 use std::time::Duration;
 
@@ -49,8 +48,8 @@ struct Replacement {
     elected: Option<String>,
 }
 
-/// Replaces an elected landmark by a newly elected agent if the landmark has been disconnected for
-/// at least `after`. If several landmarks are lost, replaces only the one that has been
+/// Replaces an elected landmark with a newly elected agent if the landmark has been disconnected
+/// for at least `after`. If several landmarks are lost, replaces only the one that has been
 /// disconnected longest. Returns `None` if no landmark is lost. If two schedulers run this at once,
 /// only the first replaces the landmark; the second then finds that this landmark is no longer
 /// lost.
@@ -108,7 +107,8 @@ mod tests {
     }
 
     /// Stores that an agent's session ended `minutes` ago. Also stores that the landmarks were
-    /// chosen and the terms began a day ago, because absence is counted only from these times on.
+    /// chosen and the terms began a day ago, because absence is counted only from these times
+    /// onwards.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";

@@ -19,7 +19,7 @@ use crate::store::measurements::{self, orders, quarantines};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
-/// Maximum number of sites by which agents are judged.
+/// Maximum number of sites that are considered when agents are judged.
 const SITES: i64 = 40;
 /// Minimum number of agents for a judgement. With fewer agents, the honest agents could not outvote
 /// a lying agent.
@@ -28,7 +28,7 @@ const FEWEST_AGENTS: usize = 4;
 /// The result of a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) struct Review {
-    /// Whether a quarantine was opened or released.
+    /// Whether a quarantine began or ended.
     pub(in crate::jobs) changed: bool,
     /// Why the map cannot be trusted; `None` if it can be trusted.
     pub(in crate::jobs) alarm: Option<String>,

@@ -15,7 +15,7 @@ use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{agents, measurements};
 
-/// The inputs from which the present detector was created.
+/// The inputs from which the current detector was created.
 type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 
 /// Judges sites with the newest embedding.

@@ -37,8 +37,8 @@ pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::R
     Ok((report, origin))
 }
 
-/// The names of other sites that a crawl found. They come from pages, so invalid names are omitted
-/// instead of refusing the outcome.
+/// The names of other sites that a crawl found. The names come from pages, so invalid names are
+/// omitted, and the outcome is still accepted.
 fn hosts(found: &[String]) -> Vec<SiteName> {
     let names = found.iter().take(MAX_HOSTS.try_into().unwrap_or(usize::MAX));
     names.filter_map(|name| name.parse().ok()).collect()

@@ -16,7 +16,7 @@ const MOST_ADDED: usize = 100;
 const MOST_REMOVED: usize = 100_000;
 /// Maximum number of places to suggest for new agents.
 const MOST_SUGGESTED: u32 = 20;
-/// Valid numbers of slots of an agent. The database's schema has the same bounds.
+/// The valid numbers of slots for an agent. The database's schema has the same bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 impl TryFrom<v1::PlanRequest> for WhatIfRequest {

@@ -12,9 +12,9 @@ use crate::store::embeddings::Epoch;
 
 use super::{InvalidField, bounded, count, duration, rtt, timestamp};
 
-/// Maximum number of pairs shown. The pairs that the embedding fits worst are shown.
+/// Maximum number of pairs shown: those that the embedding fits worst.
 const WORST: usize = 10;
-/// Default time limit for waiting for a fit. A fit of some hundred agents takes seconds.
+/// Default time limit for waiting for a fit. A fit of a few hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Default and maximum number of epochs listed.

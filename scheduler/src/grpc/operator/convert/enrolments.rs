@@ -13,12 +13,12 @@ use crate::store::agents::enrolments::{AgentRequest, Enrolment, Name, Token};
 use super::fleet::tags;
 use super::{InvalidField, agent_name, bounded, count, line, timestamp};
 
-/// Maximum number of agents enrolled at once. It is limited because all results are sent in one
-/// message.
+/// Maximum number of agents enrolled at once. The number is limited because all results are sent in
+/// one message.
 pub(in crate::grpc) const MOST_ENROLMENTS: usize = 5_000;
 /// Default validity of an enrolment token.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
-/// Minimum and maximum of a requested validity.
+/// Minimum and maximum validity that can be requested.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -67,8 +67,8 @@ fn position(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Posi
     })
 }
 
-/// Parses several enrolment requests. Returns the valid requests with their index, and the problems
-/// of the invalid requests.
+/// Parses several enrolment requests. Returns the valid requests with their indexes, and the
+/// problems of the invalid requests.
 pub(in crate::grpc) fn several(
     asked: Vec<v1::CreateEnrolmentRequest>,
 ) -> (Vec<usize>, Vec<AgentRequest>, Vec<v1::EnrolmentProblem>) {

@@ -9,7 +9,8 @@ use crate::store::reports::events::{Event, KINDS};
 use super::filters::{Places, TimeRange};
 use super::{InvalidField, timestamp};
 
-/// Maximum number of newest events per request. Each event takes some 200 bytes of memory.
+/// Maximum number of events that a request for the newest events may ask for. Each event takes
+/// about 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 
 /// A validated request for events.

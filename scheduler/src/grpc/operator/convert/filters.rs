@@ -9,8 +9,8 @@ use crate::store::batches::BatchFilter;
 
 use super::{InvalidField, moment};
 
-/// The accepted cities, carriers and countries of agents; an empty list accepts all. Upper and
-/// lower case are treated as equal, also for letters outside ASCII.
+/// The accepted cities, carriers and countries of agents; an empty list accepts all. Case is
+/// ignored, also for letters outside ASCII.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::grpc) struct Places {
     cities: Vec<String>,

@@ -1,5 +1,5 @@
-//! Converts and validates the messages of the gRPC service for agents and landmarks, except those
-//! about enrolments and landmarks.
+//! Converts and validates the messages of the gRPC service for agents and landmarks. Messages about
+//! enrolments and landmarks are converted in other modules.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(in crate::grpc) fn retagged(
     self::tags("add", &tags)
 }
 
-/// The error for a request that must name two different agents but names one agent twice.
+/// The error for a request that must name two different agents but names the same agent twice.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two different agents"))
 }

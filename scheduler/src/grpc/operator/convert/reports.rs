@@ -86,7 +86,7 @@ impl From<FailureRow> for v1::FailureRow {
     }
 }
 
-/// Whether an agent matches the filter of the request. `places` is a part of this filter.
+/// Whether an agent matches the filter of the request. `places` is part of this filter.
 pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest, places: &Places) -> bool {
     let service = i32::from(v1::ServiceState::from(agent.service()));
     (asked.removed || agent.removed_at.is_none())

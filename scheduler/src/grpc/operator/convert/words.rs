@@ -73,7 +73,7 @@ same! {
     }
 }
 
-/// Like `same`, for an enum of the scheduler with a value for the protocol's `Unspecified`.
+/// Like `same`, but one value of the scheduler's enum corresponds to the protocol's `Unspecified`.
 macro_rules! same_or {
     ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
         impl From<$core> for $wire {

@@ -1,9 +1,9 @@
-//! Tests how the names in requests are looked up. Calls that read accept the beginning of a name,
-//! and calls that change something need the full name. Unknown names get suggestions.
+//! Tests how the names in requests are looked up. Read-only calls accept a prefix of a name; calls
+//! that change something need the full name. Unknown names get suggestions.
 
 use super::*;
 
-/// Makes three batches and three agents, of which one was removed.
+/// Makes three batches and three agents, one of which was removed.
 async fn known(desk: &OperatorServer) {
     for batch in ["autumn", "winter", "winter-2"] {
         desk.submit(batch, &["www.example.cn", "www.example.org"]).await.expect("submitted");

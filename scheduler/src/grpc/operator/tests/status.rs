@@ -29,7 +29,7 @@ async fn the_status_counts_agents_and_batches_and_names_what_needs_attention(poo
     desk.run("update sessions set paused = 'disk full' where agent_id = (select id from agents where name = 'agent1')")
         .await;
     desk.run("update sessions set clock_ahead_s = 90, disk_free = 1, disk_size = 100 where agent_id = (select id from agents where name = 'agent2')").await;
-    // A batch has no estimate while the calculation of it takes too long.
+    // A batch has no estimate yet if computing it takes too long.
     let status = loop {
         let status = desk.status(1).await.expect("status");
         if status.batches.iter().all(|batch| batch.estimate.is_some()) {

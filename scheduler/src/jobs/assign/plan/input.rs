@@ -128,8 +128,8 @@ impl PlanInput {
         Ok((input, PathDistances { known, agents, speeds }))
     }
 
-    /// Stores the decisions. Returns the agents that got a task, and whether some task may be
-    /// crawled by no agent. A decided task is held if its address permits no further crawl. An
+    /// Stores the decisions. Returns the agents that got a task, and whether there is a task that
+    /// no agent may crawl. A decided task is held if its address permits no further crawl. An
     /// undecided task does not count toward the crawls that its address permits.
     pub(super) async fn carry_out(
         &self,
@@ -259,7 +259,7 @@ impl PlanInput {
 
     /// The agent that should crawl this site as a trial, because it may be nearer than the nearest
     /// measured agent. Only a few sites get a trial. The site of a preempted task gets none,
-    /// because the task should end soon.
+    /// because this task should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
@@ -275,8 +275,8 @@ impl PlanInput {
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice for an entry of the plan: the entry's agent, and the agents that would end this
-    /// crawl first if no other crawl waited.
+    /// The choice for an entry of the plan: the entry's agent, and the agents that would finish
+    /// this crawl first if no other crawl waited.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
