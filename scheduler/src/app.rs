@@ -1,4 +1,4 @@
-//! One scheduler process: its start, its files and database, and its shutdown.
+//! One scheduler process: its startup, its files and database, and its shutdown.
 
 pub(crate) mod address;
 pub(crate) mod backup;

@@ -320,7 +320,8 @@ pub fn command() -> clap::Command {
     arranged(Cli::command())
 }
 
-/// The command from which the manual is written. It has no `help` commands, which need no pages.
+/// The command from which the manual is written. It has no `help` commands, because these need no
+/// pages.
 fn for_manual() -> clap::Command {
     arranged(Cli::command().disable_help_subcommand(true))
 }

@@ -52,7 +52,7 @@ pub struct DashboardConfig {
 pub(crate) struct Web {
     scheduler: Scheduler,
     desks: Desks,
-    /// Whether browsers connect by TLS. Without TLS, the scheduler listens on loopback only.
+    /// Whether browsers connect over TLS. Without TLS, the scheduler listens on loopback only.
     tls: bool,
     hub: Arc<Hub>,
     kept: Arc<KeptPages>,

@@ -59,7 +59,7 @@ pub(crate) fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) 
     names
 }
 
-/// The name of this machine; `None` if the name is not valid in a certificate and a URL.
+/// The name of this machine; `None` if a certificate or a URL cannot contain the name.
 fn host_name() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     match url::Host::parse(&name) {

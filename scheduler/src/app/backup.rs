@@ -60,8 +60,8 @@ pub struct Backup {
 /// Makes a backup. Returns a text that describes the backup to the operator.
 ///
 /// # Errors
-/// When the backup cannot be made; the message names the obstacle. Then no file is written, and an
-/// existing file stays.
+/// When the backup cannot be made; the message names the obstacle. In that case no file is written,
+/// and an existing file is kept.
 pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let began = Instant::now();
     ensure_free(&wanted)?;
@@ -124,7 +124,7 @@ fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 /// The database of a scheduler, whether the scheduler is running or not.
 struct Database {
     options: PgConnectOptions,
-    /// The private server, if this process had to start it because no scheduler runs.
+    /// The private server, if this process had to start it because no scheduler is running.
     started: Option<(PrivatePostgres, DataDir)>,
 }
 
@@ -203,8 +203,8 @@ async fn make(
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
-    // The snapshot exists only while this connection is open, so the connection is dropped after
-    // the dump.
+    // The snapshot exists only while this connection is open, so the connection is dropped only
+    // after the dump.
     drop(conn);
     written
 }
@@ -262,7 +262,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Ok(filled)
     })();
     filled.map_err(|error: anyhow::Error| {
-        // If the file cannot be removed, it only takes disk space.
+        // If the file cannot be removed, it only takes up disk space.
         drop(fs::remove_file(&temporary));
         error.context(format!("write {}", file.display()))
     })

@@ -1,4 +1,4 @@
-//! The file `client.toml` with which commands find the scheduler.
+//! The file `client.toml`, which tells commands how to reach the scheduler.
 //!
 //! `DIR/client.toml` contains the scheduler's URL and the operator's token, and is rewritten at
 //! each start. The operator may add a section with default output options.
@@ -21,12 +21,12 @@ pub const CLIENT_FILE: &str = "client.toml";
 /// Interval at which the data directory is checked for a new operator's token.
 const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
-/// The data with which a command connects to a scheduler.
+/// The data that a command needs to connect to a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// The URL of this scheduler, or a list with the URLs of all schedulers of its database. A URL
-    /// is http on loopback, else https.
+    /// The URL of this scheduler, or a list with the URLs of all schedulers of its database. The
+    /// scheme is http on loopback, https otherwise.
     #[serde(with = "one_or_more")]
     pub scheduler: Vec<String>,
     /// The certificate of the scheduler's authority, PEM; `None` without TLS. The path is relative
@@ -44,7 +44,7 @@ pub struct ClientFile {
 #[serde(default, deny_unknown_fields)]
 pub struct Defaults {
     pub format: Option<DefaultFormat>,
-    /// Whether tables have all columns.
+    /// Whether tables show all columns.
     pub wide: Option<bool>,
     pub color: Option<DefaultColor>,
 }
@@ -163,8 +163,8 @@ fn sections(path: &Path) -> String {
     text.find("\n[").map(|at| format!("\n{}", &text[at + 1..])).unwrap_or_default()
 }
 
-/// Rewrites `client.toml` when the set of other schedulers changes, or when a new token was copied
-/// into the data directory.
+/// Rewrites `client.toml` when the set of other schedulers changes, or when a new token has been
+/// copied into the data directory.
 pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
     let mut others = wakes.others_watched();
     let mut look = tokio::time::interval(TOKEN_LOOK);
@@ -177,7 +177,7 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
             _ = look.tick() => {}
         }
         let mut known = client.with(&others.borrow_and_update());
-        // If the token's file cannot be read now, the former token is kept.
+        // If the token's file cannot be read now, the previous token is kept.
         known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
         if known == written {
             continue;

@@ -14,8 +14,8 @@ use nix::unistd::{Uid, User};
 /// The lock file, which also marks a directory as Landfall's. It contains the PID of the process
 /// that uses the directory.
 pub(crate) const LOCK_FILE: &str = "landfall.lock";
-/// Files that are permitted in a directory before a scheduler first starts on it. They are the
-/// secrets of another scheduler of the same database, copied by the operator.
+/// Files that are permitted in a directory before a scheduler first uses it. They are the secrets
+/// of another scheduler of the same database, copied by the operator.
 pub(crate) const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
@@ -29,7 +29,7 @@ pub enum DataDirError {
     )]
     InUse {
         path: PathBuf,
-        /// The PID of the process, or a text that says that it is unknown.
+        /// The PID of the process, or a text that states that it is unknown.
         holder: String,
     },
     /// The directory belongs to the service's user. Files written by root would make the directory
@@ -50,14 +50,15 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// This field only keeps the lock file open, because the lock lasts while the file is open.
+    /// This field only keeps the lock file open, because the lock lasts as long as the file is
+    /// open.
     _lock: File,
 }
 
 impl DataDir {
-    /// The default directory. For root and for the owner of `/var/lib/landfall`, it is that
-    /// directory (the Debian package creates it for the service's user). For other users, it is a
-    /// folder in the user's data home.
+    /// The default directory. For root and for the owner of `/var/lib/landfall`, it is
+    /// `/var/lib/landfall`, which the Debian package creates for the service's user. For other
+    /// users, it is a folder in the user's data home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
         let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
         if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {

@@ -93,7 +93,7 @@ impl Database {
     }
 }
 
-/// Sends one query over the former connection, or over a new one. Returns the connection.
+/// Sends one query over the existing connection, or over a new one. Returns the connection.
 async fn ask(options: &PgConnectOptions, former: Option<PgConnection>) -> Result<PgConnection, sqlx::Error> {
     let mut connection = match former {
         Some(connection) => connection,

@@ -1,4 +1,4 @@
-//! The free and total space of the disk with the scheduler's data.
+//! The free and total space of the disk that holds the scheduler's data.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

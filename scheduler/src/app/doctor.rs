@@ -1,9 +1,10 @@
 //! `landfall doctor`: checks everything that a scheduler needs on its machine, and suggests a
 //! remedy for each fault.
 //!
-//! Each file of the folder `doctor` has functions that read the facts about one subject, and
+//! Each file in the folder `doctor` has functions that read the facts about one subject, and
 //! functions that judge these facts. Doctor changes nothing and takes no lock, so it may run before
-//! the first start and beside a scheduler. The checks run at the same time, each with a time limit.
+//! the first start and while a scheduler runs. The checks run at the same time, each with a time
+//! limit.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -59,7 +59,8 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 }
 
 /// Runs the work. If Ctrl-C interrupts it, returns an error with the text of `left`, which
-/// describes the state that remains. If that text is empty, the program ends without a message.
+/// describes the state that the interrupted work leaves. If that text is empty, the program ends
+/// without a message.
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
@@ -133,7 +134,7 @@ pub fn written(error: std::io::Error) -> anyhow::Error {
     anyhow::Error::new(ReaderGone(error))
 }
 
-/// The returned cancellation token is cancelled at the first SIGINT or SIGTERM. The second signal
+/// Returns a cancellation token that is cancelled at the first SIGINT or SIGTERM. The second signal
 /// ends the process and its private Postgres at once.
 pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;

@@ -1,6 +1,6 @@
-//! Looks up the position of an address in a file of the MaxMind DB format.
+//! Looks up the position of an address in a file in the MaxMind DB format.
 //!
-//! The file is read completely when the scheduler starts. It is rejected if it is too large, has
+//! The file is read completely when the scheduler starts. It is rejected if it is too large, is in
 //! another format, or contains no positions. If only the record of a site is invalid, the site gets
 //! no position.
 

@@ -31,7 +31,7 @@ use server::Server;
 
 use crate::app::disk;
 
-/// The superuser of the cluster. If the scheduler runs as root, this is also the system's user that
+/// The superuser of the cluster. If the scheduler runs as root, this is also the system user that
 /// runs the server.
 const USER: &str = "postgres";
 /// The name of the scheduler's database.
@@ -43,13 +43,13 @@ const CLUSTER: &str = "postgres";
 pub(crate) const LEAST_ROOM: u64 = 32 << 20;
 /// The oldest major version that works: the log of events needs `pg_current_xact_id`.
 pub(crate) const OLDEST_MAJOR: u32 = 13;
-/// Maximum time of a start. It is enough even after a crash, when the server replays up to
-/// `max_wal_size`.
+/// Maximum time for the server to start. It is enough even after a crash, when the server replays
+/// up to `max_wal_size` of its log.
 const START_PATIENCE: Duration = Duration::from_secs(120);
-/// Interval of connection attempts to a starting server.
+/// Interval between attempts to connect to a server that is starting.
 const START_POLL: Duration = Duration::from_millis(50);
-/// Maximum time of a fast shutdown. After it, an immediate shutdown follows, and the next start
-/// recovers the data.
+/// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
+/// next start recovers the data.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why the private Postgres is not available.
@@ -94,7 +94,7 @@ pub(crate) struct CheckedPostgres {
     pub(crate) made: bool,
 }
 
-/// The places at which Landfall looks for Postgres' programs, as named in messages.
+/// Where Landfall looks for Postgres' programs, as named in messages.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping this value asks the server to stop;
@@ -112,7 +112,7 @@ impl PrivatePostgres {
     /// third of the time.
     ///
     /// # Errors
-    /// As [`PrivatePostgres::start`].
+    /// See [`PrivatePostgres::start`].
     pub async fn start_volatile(data_dir: &Path) -> Result<Self, PostgresError> {
         let volatile = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"];
         Self::start_with(data_dir, &volatile).await
@@ -121,7 +121,7 @@ impl PrivatePostgres {
     /// Starts the server of this data directory, initialises the cluster if it is missing, and
     /// waits until the server answers.
     ///
-    /// Waits for a former server that is still shutting down. The caller ensures that only one
+    /// Waits for a previous server that is still shutting down. The caller ensures that only one
     /// process at a time uses the directory.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl PrivatePostgres {
     /// Like [`PrivatePostgres::start`], with `settings` that override the default settings.
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
-        // The preparation runs programs and may wait for a former server, so it must not block the
-        // runtime's threads.
+        // The preparation runs programs and may wait for a previous server, so it must not block
+        // the runtime's threads.
         let prepared = tokio::task::spawn_blocking(move || PreparedServer::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
@@ -150,7 +150,7 @@ impl PrivatePostgres {
     }
 
     /// Options to connect to the server that another process runs on this data directory; `None` if
-    /// no server runs.
+    /// no server is running.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
@@ -159,7 +159,7 @@ impl PrivatePostgres {
     /// data directory, which need not exist yet. Changes nothing. Runs programs, so it may block.
     ///
     /// # Errors
-    /// As [`PrivatePostgres::start`].
+    /// See [`PrivatePostgres::start`].
     pub(crate) fn check(data_dir: &Path, scheduler: Uid) -> Result<CheckedPostgres, PostgresError> {
         let account = Account::of_server_of(scheduler)?;
         Account::check_programs()?;
@@ -238,7 +238,7 @@ fn down(log: &Path, what: &str) -> anyhow::Error {
     let (last, cluster) = (server::last_lines(log), cluster.display());
     let left = room.map_or_else(String::new, |room| format!(" ({} MB are free now)", room >> 20));
     // The log is checked too, because the disk may have room again: when the server ends, the space
-    // of its temporary files becomes free. In the log, an error's SQLSTATE follows the process id.
+    // of its temporary files is freed. In the log, an error's SQLSTATE follows the process id.
     if room.is_some_and(|room| room < LEAST_ROOM) || last.contains(&format!("] {} ", crate::store::DISK_FULL)) {
         return anyhow!(
             "the private Postgres {what}; the disk of {cluster} is or was full{left}: free some space and start again"

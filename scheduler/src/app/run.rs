@@ -116,9 +116,9 @@ impl Job {
     }
 }
 
-/// Spawns background jobs. Each line gives the trigger, and the period after which a pass runs even
-/// without a signal. Then follow the constructor of the state that is kept between passes, and the
-/// function that runs a pass.
+/// Spawns background jobs. Each line gives the trigger, the period after which a pass runs even
+/// without a signal, the constructor of the state that is kept between passes, and the function
+/// that runs a pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
         let kept = $new($terms.on($job.role(), $scheduler));

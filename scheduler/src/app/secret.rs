@@ -61,8 +61,7 @@ impl SecretHash {
 }
 
 impl PartialEq for SecretHash {
-    /// Takes constant time. So the time of a comparison does not reveal how much of a wrong secret
-    /// is right.
+    /// Takes constant time, so that the time does not reveal how much of a wrong secret is right.
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0_u8, |difference, (a, b)| std::hint::black_box(difference | (a ^ b))) == 0
     }

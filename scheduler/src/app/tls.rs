@@ -54,12 +54,11 @@ pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
 /// Remaining validity of the authority at which the operator is warned.
 pub(in crate::app) const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 
-/// How to get a new authority after the folder of the old one was moved away.
+/// How to get a new authority after the folder of the old one has been moved away.
 pub(in crate::app) const NEW_AUTHORITY: &str = "start again (with --replace-secrets if --database-url is set; copy the new folder \
                                                 to your other schedulers), and enrol every agent again";
 
-/// The configuration with which a server uses TLS, and the data with which clients verify the
-/// server.
+/// A server's TLS configuration, and the data with which clients verify the server.
 #[derive(Debug)]
 pub struct ServerTls {
     pub config: Arc<ServerConfig>,
@@ -109,8 +108,8 @@ impl Leaf {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Issues a new certificate whenever the present one expires soon, until `shutdown`. An error
-    /// is logged, and the next check tries again.
+    /// Issues a new certificate whenever the present one is about to expire, until `shutdown`. An
+    /// error is logged, and the next check tries again.
     pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
         let mut looks = tokio::time::interval(every);
         loop {
@@ -137,7 +136,7 @@ impl Leaf {
         }
     }
 
-    /// If the certificate expires soon, issues a new one for future connections.
+    /// If the certificate is about to expire, issues a new one for future connections.
     fn renew_if_due(&self, now: DateTime<Utc>) -> anyhow::Result<bool> {
         if self.served().until - now > RENEWED_BEFORE {
             return Ok(false);
@@ -287,8 +286,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
 /// Ensures that all schedulers of a database have the same certificate authority.
 ///
 /// # Errors
-/// When the database cannot be used, or when agents trust another authority than the one of this
-/// data directory.
+/// When the database cannot be used, or when agents trust an authority other than this data
+/// directory's.
 pub async fn claim_authority(
     pool: &PgPool,
     data_dir: &DataDir,

@@ -1,4 +1,4 @@
-//! The replacement of the operator's token by `landfall operator rotate`, while schedulers run.
+//! Replaces the operator's token while schedulers run, for `landfall operator rotate`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Successor {
     token: Secret,
     /// The file that contains only the token.
     file: PathBuf,
-    /// The file with the new token until the database stores the token's hash.
+    /// The file that contains the new token until the database stores the token's hash.
     beside: PathBuf,
     /// A folder with a `client.toml` into which the token must be written too.
     folder: Option<PathBuf>,
@@ -39,7 +39,7 @@ impl Successor {
         self.token.hash()
     }
 
-    /// The path of the file with the new token until the database stores the token's hash.
+    /// The path of the file that contains the new token until the database stores the token's hash.
     pub fn beside(&self) -> &Path {
         &self.beside
     }
@@ -49,7 +49,7 @@ impl Successor {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// Replaces the former token by the new one in all files that contain it, and returns these
+    /// Replaces the former token with the new one in all files that contain it, and returns these
     /// files. If this fails, the new token is still in the file that `beside` returns.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();

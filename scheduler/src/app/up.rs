@@ -1,9 +1,9 @@
 //! `landfall up` and `landfall serve`: prepare everything that [`crate::run()`] needs.
 //!
 //! The order matters. Cheap steps that often fail come first (configuration, data directory, port),
-//! then Postgres, then the operator's token. The file `client.toml`, with which commands find the
-//! scheduler, is written when the scheduler can answer. At shutdown, the scheduler ends its
-//! services and jobs before Postgres stops.
+//! then Postgres, then the operator's token. The file `client.toml`, which tells commands how to
+//! reach the scheduler, is written once the scheduler can answer. At shutdown, the scheduler ends
+//! its services and jobs before Postgres stops.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -42,10 +42,10 @@ pub struct Options {
     pub data_dir: Option<PathBuf>,
     /// The gRPC address; the configured address if `None`.
     pub listen: Option<SocketAddr>,
-    /// The file with the configuration; the defaults are used if `None`.
+    /// The configuration file; the defaults are used if `None`.
     pub config: Option<PathBuf>,
     /// The URL of the operator's own Postgres server. If `None`, the server in the configuration is
-    /// used. If the configuration also has none, a private server is used.
+    /// used. If the configuration names none either, a private server is used.
     pub database_url: Option<String>,
     /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
@@ -63,8 +63,8 @@ pub struct Options {
 
 /// Runs a scheduler until SIGINT or SIGTERM.
 pub async fn up(options: Options) -> anyhow::Result<()> {
-    // The signals are handled before Postgres is spawned, so that a signal during the start of
-    // Postgres does not leave Postgres running.
+    // The signal handlers are installed before Postgres is spawned, so that a signal that arrives
+    // while Postgres starts does not leave it running.
     let shutdown = exit::on_signal()?;
     let Configuration { config, exposed } = configuration(&options)?;
     if let Some(file) = exposed.as_deref().map(Path::display) {

@@ -219,7 +219,7 @@ fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
     one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
 
-/// Describes an agent's service state in words, with the reason of a pause.
+/// Describes an agent's service state in words, with the reason for a pause.
 pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     match state {
         ServiceState::Paused => format!("paused: {paused}"),

@@ -202,8 +202,8 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     Ok(view.fold(&text))
 }
 
-/// Writes why sites failed or were cancelled: at most `kinds` kinds of reasons, each with the
-/// reason of one site as an example.
+/// Writes why sites failed or were cancelled: at most `kinds` kinds of reasons, each with one
+/// site's reason as an example.
 fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
     for (index, ending) in endings.iter().take(kinds).enumerate() {
         let head = if index == 0 { "because" } else { "" };

@@ -23,9 +23,10 @@ use crate::app::exit::print;
 use crate::app::tls;
 use crate::model::Strategy;
 
-/// The environment variable by which a shell's script requests completions.
+/// The environment variable that a shell's script sets to request completions.
 const VARIABLE: &str = "LANDFALL_COMPLETE";
-/// Time limit for the scheduler's answer, for which the user waits at each press of the tab key.
+/// Time limit for the scheduler's answer, because the user waits for it at each press of the tab
+/// key.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Makes the first press of the tab key complete a word. Without this line, zsh would only load the
 /// script from its folder at the first press.
@@ -117,7 +118,7 @@ fn asked(ask: impl AsyncFnOnce(&Client) -> anyhow::Result<Vec<String>>) -> Vec<S
     names.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The connection flags in a command line that the user has not finished.
+/// The connection flags in a command line that the user has not finished typing.
 fn connection(words: impl Iterator<Item = std::ffi::OsString>) -> ConnectionArgs {
     let typed = command().ignore_errors(true).try_get_matches_from(words).ok();
     typed.and_then(|typed| ConnectionArgs::from_arg_matches(&typed).ok()).unwrap_or_default()

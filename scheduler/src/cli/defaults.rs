@@ -88,8 +88,8 @@ fn accepts(arg: &Arg, value: &str) -> bool {
     is_switch || arg.get_possible_values().iter().any(|possible| possible.matches(value, false))
 }
 
-/// Turns colours on or off for the whole process. For `auto`, the crate `console` decides by the
-/// terminal, NO_COLOR and CLICOLOR_FORCE.
+/// Turns colours on or off for the whole process. For `auto`, the crate `console` decides based on
+/// the terminal, NO_COLOR and CLICOLOR_FORCE.
 pub(super) fn set_colors(choice: clap::ColorChoice) {
     let on = match choice {
         clap::ColorChoice::Auto => return,

@@ -1,4 +1,4 @@
-//! Writes files that appear only when they are complete, and reads files, of which `-` is standard
+//! Writes files that appear only when they are complete, and reads files, where `-` means standard
 //! input.
 
 use std::fs::{self, File, Permissions};

@@ -30,8 +30,8 @@ pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
     })
 }
 
-/// Parses a duration before now, a day, or a time. A day means its midnight. Days, and times
-/// without a time zone, are in the time zone of `now`.
+/// Parses a duration before now, a day, or a time. A day means the midnight at which it begins.
+/// Days, and times without a time zone, are in the time zone of `now`.
 fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<DateTime<Utc>> {
     let text = text.trim();
     let at = |time: NaiveDateTime| Some(now.timezone().from_local_datetime(&time).earliest()?.to_utc());

@@ -147,7 +147,7 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     Ok(asked)
 }
 
-/// Removes the data about the map from the answer, because this map was still fitted to the former
+/// Removes the data about the map from the answer, because this map was fitted to the previous
 /// landmarks.
 fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmarksResponse> {
     answer.map(|answer| ListLandmarksResponse { epoch: 0, ..answer })

@@ -159,11 +159,11 @@ impl Lost {
 /// The output to which `--watch` prints the answers.
 struct Display {
     interval: Duration,
-    /// The terminal to repaint, and whether it was already painted; `None` on a pipe.
+    /// The terminal to repaint, and whether it has already been painted; `None` on a pipe.
     terminal: Option<(Term, bool)>,
     /// The last printed answer, without the times in it.
     printed: Option<String>,
-    /// Whether the message that the scheduler is lost was already printed (only on a pipe).
+    /// Whether the message that the scheduler is lost has already been printed (only on a pipe).
     told: bool,
 }
 

@@ -139,7 +139,7 @@ async fn map(State(web): State<Web>, uri: Uri) -> ApiAnswer {
     json(&map::data(&web, Form::of_query(&uri).field("epoch")).await?)
 }
 
-/// Answers whether this scheduler can use the database.
+/// Reports whether this scheduler can use the database.
 pub(super) async fn ready(State(web): State<Web>) -> Result<&'static str, PageError> {
     drop(store::acquire(&web.scheduler.pool).await?);
     Ok("ready\n")

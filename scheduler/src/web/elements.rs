@@ -11,7 +11,7 @@ use crate::cli::output::{Row, Tone, View};
 /// Maximum number of characters shown in a cell of a table. The tooltip contains the rest.
 const LONGEST_CELL: usize = 160;
 
-/// The way in which rows are shown: main columns, with times relative to now.
+/// How rows are shown: only the main columns, with times relative to now.
 pub(super) fn view() -> View {
     View { wide: false, columns: usize::MAX, now: view::now(), timeless: false, colors: false }
 }
@@ -25,7 +25,7 @@ pub(super) fn section(title: &str, content: &Markup) -> Markup {
     html! { section.card { h2 { (title) } (content) } }
 }
 
-/// A chart. If it is wider than the screen, it can be scrolled by keyboard.
+/// A chart. If it is wider than the screen, it can be scrolled with the keyboard.
 pub(super) fn chart(label: &str, drawing: &Markup) -> Markup {
     html! { figure tabindex="0" role="region" aria-label=(label) { (drawing) } }
 }

@@ -1,4 +1,4 @@
-//! Converts errors of services to pages.
+//! Converts the services' errors to pages.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};

@@ -1,5 +1,5 @@
-//! Submitted forms and queries, and the code by which a form is known to come from a page of a
-//! signed-in operator.
+//! Submitted forms and queries, and the code that proves that a form comes from a signed-in
+//! operator's page.
 
 use axum::http::Uri;
 use maud::{Markup, html};

@@ -1,7 +1,7 @@
-//! Updates open pages by server-sent events.
+//! Updates open pages with server-sent events.
 //!
 //! Each watched page is drawn once per [`PERIOD`] for all its viewers, and only while it has
-//! viewers. A page that takes long is drawn more rarely ([`page_cache`]).
+//! viewers. A page that takes long to draw is drawn less often ([`page_cache`]).
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,8 +1,8 @@
 //! Metrics for Prometheus, from the same facts as `landfall status`.
 //!
 //! All metrics are gauges that are read during the scrape, so nothing is counted between scrapes.
-//! Values of labels are words of the protocol, never names of sites, agents or batches. The text
-//! has a line for each value of a label, even if the gauge is 0.
+//! Label values are words from the protocol, never names of sites, agents or batches. The text has
+//! a line for each value of a label, even if the gauge is 0.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,7 @@ use super::Web;
 use super::elements::float;
 use super::error::PageError;
 
-/// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or
-/// more rarely.
+/// Scrapes within this time get the same text. Prometheus usually scrapes every 15 s or less often.
 const FRESH: Duration = Duration::from_secs(2);
 /// Maximum number of open batches whose sites are added up in the metrics.
 const BATCHES: u32 = 100;

@@ -1,4 +1,4 @@
-//! Keeps the pages that take long to draw, so that one drawing serves many viewers.
+//! Keeps pages that take long to draw, so that a page drawn once serves many viewers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +60,7 @@ impl KeptPages {
     }
 }
 
-/// The time for which a page is kept, given the time that drawing it took.
+/// How long a page is kept, given how long drawing it took.
 fn kept_for(took: Duration) -> Duration {
     if took < QUICK { Duration::ZERO } else { took.saturating_mul(KEPT).min(LONGEST) }
 }

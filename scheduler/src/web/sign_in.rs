@@ -3,8 +3,8 @@
 //! A browser signs in with the operator's token and gets a cookie. The cookie contains its expiry
 //! time, a random number, and a message authentication code over the time and the number. The key
 //! of the code is the stored hash of the token. So every scheduler of the database can check the
-//! cookie, although no cookie is stored. The cookie becomes invalid when the token does. The code
-//! in forms is a second code, computed from the cookie.
+//! cookie, although no cookie is stored. The cookie becomes invalid when the token does. Forms
+//! contain a second code, computed from the cookie.
 
 use std::time::Duration;
 
@@ -44,14 +44,14 @@ fn issue(hash: &SecretHash, ends: i64) -> std::io::Result<String> {
     Ok(format!("{signed}.{}", hex(code.as_ref())))
 }
 
-/// Returns the code for forms that belongs to a cookie; `None` if the cookie is not valid at this
-/// time (Unix seconds).
+/// Returns the code that a cookie's holder must send in forms; `None` if the cookie is not valid at
+/// this time (Unix seconds).
 pub(super) fn form_code(hash: &SecretHash, cookie: &str, seconds: i64) -> Option<String> {
     let (signed, code) = cookie.rsplit_once('.')?;
     let ends: i64 = signed.split('.').next()?.parse().ok()?;
     let expected = hmac::sign(&key(hash), format!("session {signed}").as_bytes());
-    // Hashes are compared in constant time, so the time of the comparison does not show how
-    // much of the code is right.
+    // Hashes are compared in constant time, so the time does not show how much of the code is
+    // right.
     let right = SecretHash::of(code) == SecretHash::of(&hex(expected.as_ref()));
     (right && seconds < ends).then(|| hex(hmac::sign(&key(hash), format!("form {cookie}").as_bytes()).as_ref()))
 }
@@ -60,8 +60,8 @@ fn key(hash: &SecretHash) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hash.as_bytes())
 }
 
-/// The name of the cookie. Browsers accept a cookie with the prefix `__Host-` only by TLS, and only
-/// for this host.
+/// The name of the cookie. Browsers accept a cookie with the prefix `__Host-` only over TLS, and
+/// only for this host.
 pub(super) const fn cookie_name(tls: bool) -> &'static str {
     if tls { "__Host-landfall" } else { "landfall" }
 }

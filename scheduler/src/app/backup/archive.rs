@@ -1,6 +1,6 @@
-//! The file of a backup: a tar whose first entry is the manifest. The last entry has the SHA-256
-//! sums of all other entries, in the format of `sha256sum -c`. So truncation is detected, and
-//! people can inspect a backup with standard tools.
+//! The file of a backup: a tar whose first entry is the manifest. The last entry contains the
+//! SHA-256 sums of all other entries, in the format of `sha256sum -c`. So truncation is detected,
+//! and people can inspect a backup with standard tools.
 //!
 //! The file is written and read as a stream. Only an entry's header is written after the entry's
 //! content, because the header contains the content's length.
@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 16;
 /// Name of the last entry.
 const SUMS: &str = "SHA256SUMS";
 /// Maximum size in bytes of an entry that is read into memory. Secrets, certificates and the
-/// manifest have a few kilobytes.
+/// manifest are a few kilobytes long.
 const SMALL: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl<W: Write + Seek> Writer<W> {
         self.add_stream(name, &mut content).map(drop)
     }
 
-    /// Adds an entry whose length is known only after all of it was read. Returns the length.
+    /// Adds an entry whose length is known only after all of it has been read. Returns the length.
     pub(super) fn add_stream(&mut self, name: &str, content: &mut impl Read) -> io::Result<u64> {
         let at = self.out.stream_position()?;
         self.out.write_all(&[0; BLOCK])?;

@@ -19,8 +19,8 @@ pub(super) const SCHEMA: &str = "public";
 const COMPRESSION: &str = "--compress=1";
 /// The dump runs at lower priority than the scheduler.
 const NICENESS: &str = "10";
-/// Maximum time to wait for the lock of a table. While a dump waits for a transaction that alters
-/// the table, all later queries of the table must wait too.
+/// Maximum time to wait for a lock on a table. While a dump waits for a transaction that alters the
+/// table, all later queries of the table must wait too.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
 /// Gives Postgres more memory to build indexes. Commits do not wait for the disk, because the
 /// operator can repeat the restore if the machine fails.

@@ -46,7 +46,8 @@ pub struct Restore {
 /// be done.
 ///
 /// # Errors
-/// When the backup cannot be restored; the message names the obstacle. Then nothing is restored.
+/// When the backup cannot be restored; the message names the obstacle. In that case nothing is
+/// restored.
 pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let interrupted = exit::on_signal()?;
     let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
@@ -80,7 +81,7 @@ fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
     Secrets::of(data_dir)?.ensure_theirs(token, ca, data_dir)
 }
 
-/// A backup whose whole file was checked.
+/// A backup whose whole file has been checked.
 struct Source {
     file: File,
     manifest: Manifest,

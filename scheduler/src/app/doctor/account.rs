@@ -1,11 +1,11 @@
-//! The user that runs the scheduler.
+//! Checks the user that runs the scheduler.
 
 use nix::unistd::{Uid, User};
 
 use super::CheckResult;
 
 const CHECK: &str = "user";
-/// The file with the lowest port on which every user may listen.
+/// The file that contains the lowest port on which every user may listen.
 const UNPRIVILEGED: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
 /// Facts about users. The scheduler runs as the owner of its data directory.
@@ -35,7 +35,7 @@ impl AccountFacts {
     }
 }
 
-/// The name of a user, or its number.
+/// The name of a user, or the number of a user without a name.
 pub(super) fn name(uid: Uid) -> String {
     User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }

@@ -1,4 +1,5 @@
-//! The certificate authority in the data directory, and the certificate that a scheduler serves.
+//! Checks the certificate authority in the data directory, and the certificate that a scheduler
+//! serves.
 
 use std::io;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::app::tls::{AUTHORITY_WARNED_BEFORE, CA, CA_KEY, DOMAIN, NEW_AUTHORITY
 
 const AUTHORITY: &str = "authority";
 const CERTIFICATE: &str = "certificate";
-/// A renewal counts as failed when it is late by more than this time. A running scheduler checks
+/// A renewal that is overdue by more than this time counts as failed. A running scheduler checks
 /// once an hour whether a renewal is needed.
 const RENEWED_WITHIN: TimeDelta = TimeDelta::days(1);
 
@@ -35,8 +36,8 @@ pub(super) enum Unserved {
     Failed(String),
 }
 
-/// Connects to a server by TLS. Returns the server's certificate if the authority in the file `ca`
-/// signed it.
+/// Connects to a server over TLS. Returns the server's certificate if the authority in the file
+/// `ca` signed it.
 pub(super) async fn served(host: &str, port: u16, ca: &Path) -> Result<CertificateDer<'static>, Unserved> {
     let failed = |what: String| Unserved::Failed(what);
     let ca_file = ca.display();

@@ -1,4 +1,5 @@
-//! This machine's clock: whether it is synchronised, and its difference to the database's clock.
+//! Checks this machine's clock: whether it is synchronised, and how far it differs from the
+//! database's clock.
 
 use std::process::Stdio;
 
@@ -9,7 +10,7 @@ use super::{CheckResult, in_time};
 
 const CHECK: &str = "clock";
 /// Maximum difference between the clocks of two machines. The same limit applies to agents' clocks.
-/// With a wrong clock, valid certificates may be refused, and logs of several machines cannot be
+/// If a clock is wrong, valid certificates may be refused, and logs of several machines cannot be
 /// compared.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(60);
 
@@ -29,8 +30,8 @@ pub(super) async fn synchronised() -> Option<bool> {
     }
 }
 
-/// Judges the clock. `offset` is the time by which this machine's clock is ahead of the database's;
-/// `None` if unknown.
+/// Judges the clock. `offset` is how far this machine's clock is ahead of the database's; `None` if
+/// unknown.
 pub(super) fn judge(synchronised: Option<bool>, offset: Option<TimeDelta>) -> CheckResult {
     let difference = offset.map(|offset| {
         let seconds = offset.as_seconds_f64().abs();

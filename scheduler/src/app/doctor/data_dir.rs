@@ -1,5 +1,5 @@
-//! The data directory: whether it is usable, which process uses it, the free space of its disk, and
-//! which users can read its secrets.
+//! Checks the data directory: whether it is usable, which process uses it, how much space is free
+//! on its disk, and which users can read its secrets.
 
 use std::fs;
 use std::io;
@@ -40,7 +40,7 @@ pub(super) struct FolderFacts {
 /// What exists at the path of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The path does not exist. Contains the nearest existing folder above, and whether this user
+    /// The path does not exist. Contains the nearest existing parent folder, and whether this user
     /// may write to that folder.
     Missing {
         above: PathBuf,
@@ -113,8 +113,9 @@ fn content(path: &Path) -> io::Result<Content> {
     Ok(Content::Unclaimed)
 }
 
-/// The process that has locked the file, by the kernel's list of locks. This function does not try
-/// to lock the file: if it had the lock for a moment, a scheduler could not start at that moment.
+/// The process that has locked the file, according to the kernel's list of locks. This function
+/// does not try to lock the file: while it held the lock, even for a moment, no scheduler could
+/// start.
 fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     let written = fs::read_to_string(lock).ok().and_then(|text| text.trim().parse().ok());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -124,17 +125,17 @@ fn holder(lock: &Path, metadata: &fs::Metadata) -> Option<Holder> {
     Some(Holder { pid, name: name.trim().to_owned() })
 }
 
-/// Whether a process has the file open. Used for overlay file systems, whose files have other
-/// device and inode numbers in the list of locks than in their metadata.
+/// Whether a process has the file open. Used for overlay file systems, where a file's device and
+/// inode numbers in the list of locks differ from those in its metadata.
 fn opened(pid: i32, file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.map(|entry| fs::read_link(entry.path())).any(|open| open.is_ok_and(|open| open == file))
 }
 
-/// Finds the process that locks a file in the text of `/proc/locks`. For some file systems, that
-/// list shows another device than the file's metadata. For these the result is the process whose
-/// PID is in the lock file (`written`).
+/// Finds, in the text of `/proc/locks`, the process that has locked a file. On some file systems,
+/// the device in this text differs from the one in the file's metadata. The result is then the
+/// process whose PID is in the lock file (`written`).
 fn locker(locks: &str, device: &str, inode: u64, written: Option<i32>) -> Option<i32> {
     locks.lines().find_map(|line| {
         let [_, "FLOCK", _, _, pid, file, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

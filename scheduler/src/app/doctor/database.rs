@@ -1,5 +1,5 @@
-//! The database: the programs of the private Postgres, or the operator's server; the role's rights;
-//! the schema; and whether the data directory has the secrets of this database.
+//! Checks the database: the programs of the private Postgres, or the operator's server; the role's
+//! rights; the schema; and whether the data directory has the secrets of this database.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) struct DatabaseFacts {
     /// The programs of the private Postgres. `None` if the operator provides the server, or if this
     /// user may not use the private server.
     programs: Option<Result<CheckedPostgres, Fault>>,
-    /// The server; `None` if the private server does not run, or this user may not use it.
+    /// The server; `None` if the private server is not running, or this user may not use it.
     server: Option<Result<OpenedDatabase, Fault>>,
     /// Whether this user may use the private server. Only root and the scheduler's user may use it.
     permitted: bool,
@@ -46,7 +46,7 @@ struct Fault {
 struct OpenedDatabase {
     at: String,
     server: ServerFacts,
-    /// The time by which this machine's clock is ahead of the server's.
+    /// How far this machine's clock is ahead of the server's.
     clock_offset: TimeDelta,
     schema: Result<SchemaState, Fault>,
     /// The stored settings; `None` before the first start.
@@ -178,8 +178,8 @@ async fn inspect(
     Ok(OpenedDatabase { at, server, clock_offset, schema, settings })
 }
 
-/// The time by which this machine's clock is ahead of the server's. The server's clock was read
-/// between `asked` and `answered`.
+/// How far this machine's clock is ahead of the server's, which was read between `asked` and
+/// `answered`.
 fn difference(asked: DateTime<Utc>, theirs: DateTime<Utc>, answered: DateTime<Utc>) -> TimeDelta {
     asked + (answered - asked) / 2 - theirs
 }

@@ -1,4 +1,4 @@
-//! The host name that agents resolve to reach the scheduler.
+//! Checks the host name that agents resolve to reach the scheduler.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -12,7 +12,7 @@ const CHECK: &str = "name";
 /// The addresses to which a name resolves on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Resolved {
-    /// The addresses, each with a flag that says whether this machine has it.
+    /// The addresses, each with a flag: whether it belongs to this machine.
     To(Vec<(IpAddr, bool)>),
     Failed(String),
 }
@@ -28,7 +28,8 @@ pub(super) async fn look(host: &str) -> Result<Resolved, CheckResult> {
     Ok(Resolved::To(addresses))
 }
 
-/// Whether this machine has the address. A socket can be bound only to an address of this machine.
+/// Whether the address belongs to this machine. A socket can be bound only to an address of this
+/// machine.
 fn is_here(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }

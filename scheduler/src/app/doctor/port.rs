@@ -100,7 +100,7 @@ async fn health(endpoint: Endpoint, leaf: Option<CertificateDer<'static>>) -> Po
 fn refused(status: &Status) -> PortFacts {
     match status.code() {
         Code::NotFound | Code::Unimplemented => PortFacts::Stranger("it speaks gRPC, but serves no agents".to_owned()),
-        // tonic itself made this status, because the connection broke.
+        // tonic itself generated this status, because the connection broke.
         _ if std::error::Error::source(status).is_some() => {
             PortFacts::Stranger("it ended the connection without an answer".to_owned())
         }
@@ -188,8 +188,8 @@ mod tests {
         let serving = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                // If bytes stayed unread, closing the socket would reset the connection before the
-                // client reads the answer.
+                // If bytes were left unread, closing the socket would reset the connection before
+                // the client reads the answer.
                 drop(stream.read(&mut [0; 64]).await);
                 stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
             }

@@ -1,8 +1,8 @@
-//! The system's user that runs the server. Postgres refuses to run as root, so a scheduler that
-//! runs as root starts the server as the user `postgres`.
+//! The system user that runs the server. Postgres refuses to run as root, so a scheduler that runs
+//! as root starts the server as the user `postgres`.
 //!
-//! `setpriv` (util-linux, on every Debian) changes the user and requests the parent-death signal.
-//! If this program did that itself, it would need unsafe code between fork and exec.
+//! `setpriv` (util-linux, on every Debian system) changes the user and requests the parent-death
+//! signal. If this program did that itself, it would need unsafe code between fork and exec.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -96,7 +96,8 @@ impl Account {
         Ok(())
     }
 
-    /// Tests the access in a process of this user, so that access control lists are respected too.
+    /// Tests access in a process that runs as this user, so that access control lists are respected
+    /// too.
     fn can_pass(self, dir: &Path) -> anyhow::Result<bool> {
         let mut test = self.command(Path::new("test"));
         // Spawning fails only if `setpriv` is missing.

@@ -53,8 +53,8 @@ pub struct Tool {
 }
 
 /// Finds the oldest program of this name that has at least this major version. The oldest program
-/// is preferred, because older programs cannot read the archives of newer programs. The server need
-/// not be installed, only the client package.
+/// is preferred, because older programs cannot read the archives of newer programs. The client
+/// package is enough; the server need not be installed.
 ///
 /// # Errors
 /// When no program is found, or only older programs.
@@ -79,8 +79,8 @@ fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<To
     })
 }
 
-/// All installed servers in the order of preference: first Debian's, newest first, then the one in
-/// PATH, then the one that `pg_config` names.
+/// All installed servers in order of preference: Debian's (newest first), then the one in PATH,
+/// then the one that `pg_config` names.
 pub(super) fn installed() -> Vec<Binaries> {
     found(Binaries::of_server)
 }

@@ -1,5 +1,5 @@
-//! The files of the cluster: reads its version, initialises it, waits for a former server, and
-//! makes the socket's folder.
+//! Handles the cluster's files: reads the cluster's version, initialises the cluster, waits until a
+//! previous server has stopped, and makes the socket's folder.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,9 +19,9 @@ use super::{PostgresError, USER};
 
 /// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// Maximum time that a former server takes to stop after its scheduler has ended.
+/// Maximum time that a previous server may take to stop after its scheduler has ended.
 const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
-/// Interval at which a former server is checked.
+/// The interval at which a previous server is checked while it stops.
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
 
 fn failed(what: &str, path: &Path) -> String {
@@ -108,8 +108,8 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
     Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
 
-/// Waits until no server uses the cluster. If the former scheduler was killed, its server may still
-/// be shutting down.
+/// Waits until no server uses the cluster. If the previous scheduler was killed, its server may
+/// still be shutting down.
 pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     while let Some(pid) = former_server(cluster)? {
@@ -124,11 +124,11 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The socket's folder of a server that another process runs on this cluster; `None` if no server
-/// runs. Changes nothing.
+/// The socket folder of a server that another process runs on this cluster; `None` if no server is
+/// running. Changes nothing.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
-    /// The line of `postmaster.pid`, counted from 0, with the socket's folder. The server writes it
-    /// when it listens.
+    /// The line of `postmaster.pid` that contains the socket's folder, counted from 0. The server
+    /// writes this line once it listens.
     const LINE: usize = 4;
     let PidFile::Of(_, text) = pid_file(cluster)? else { return Ok(None) };
     Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
@@ -140,7 +140,7 @@ enum PidFile {
     Over,
     /// The PID in the file now belongs to another process.
     Outdated,
-    /// The server with this PID runs. Also contains the text of the file.
+    /// The server with this PID is running. Also contains the text of the file.
     Of(Pid, String),
 }
 
@@ -166,9 +166,9 @@ fn pid_file(cluster: &Path) -> anyhow::Result<PidFile> {
 /// The PID of the server that `postmaster.pid` names; `None` if that server is not running.
 ///
 /// After a reboot another process may have the same PID, and Postgres would refuse to start while
-/// that process runs. In this case the file is removed. Two servers still cannot use the
-/// cluster at the same time, because Postgres also checks whether the shared memory of a former
-/// server is in use.
+/// that process runs. In this case the file is removed. Two servers still cannot use the cluster at
+/// the same time, because Postgres also checks whether the shared memory of a previous server is in
+/// use.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     match pid_file(cluster)? {
         PidFile::Over => return Ok(None),
@@ -242,7 +242,7 @@ mod tests {
     fn a_process_number_that_is_anothers_by_now_does_not_hold_the_cluster() {
         let base = tempfile::tempdir().unwrap();
         let pid_file = base.path().join("postmaster.pid");
-        // The PID of this process, which runs but is not a Postgres server in that directory.
+        // The PID of this process, which is running but is not a Postgres server in that directory.
         fs::write(&pid_file, format!("{}\n{}\n", std::process::id(), base.path().display())).unwrap();
         assert_eq!(former_server(base.path()).unwrap(), None);
         assert!(!pid_file.exists());

@@ -19,10 +19,10 @@ use tokio::sync::watch;
 
 use super::account::Account;
 
-/// Number of last lines of the log in an error message.
+/// Number of lines at the end of the log that an error message quotes.
 const SHOWN_LINES: usize = 5;
 
-/// A server process. A thread waits for its end.
+/// A server process. A thread waits until the process ends.
 #[derive(Debug)]
 pub(super) struct Server {
     pid: Pid,
@@ -72,7 +72,7 @@ impl Server {
         self.signal(Signal::SIGINT);
     }
 
-    /// Requests an immediate shutdown. After it, the next start recovers the data.
+    /// Requests an immediate shutdown. The next start then recovers the data.
     pub(super) fn quit(&self) {
         self.signal(Signal::SIGQUIT);
     }
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// The body of the server's thread: spawns the server and waits for its end.
+/// The body of the server's thread: spawns the server and waits until it ends.
 fn mind(
     mut command: Command,
     started: &mpsc::SyncSender<std::io::Result<i32>>,

@@ -19,9 +19,9 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // This size is enough for the indexes of a million open tasks. A small database uses little
         // of this memory.
         "shared_buffers=256MB".to_owned(),
-        // At the first change after a checkpoint, Postgres logs the whole page. So frequent
-        // checkpoints are expensive. A limit of 256 MB would cause a checkpoint every second at
-        // full load.
+        // When a page is first changed after a checkpoint, Postgres logs the whole page. So
+        // frequent checkpoints are expensive. A limit of 256 MB would cause a checkpoint every
+        // second at full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),
@@ -31,7 +31,7 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         // them.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
-        // The default prefix and the SQLSTATE, by which a full disk is recognised.
+        // The default prefix, and the SQLSTATE, which reveals a full disk.
         "log_line_prefix=%m [%p] %e ".to_owned(),
     ]
 }

@@ -24,7 +24,7 @@ use crate::cli::output::{counted, fetched, number};
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
-/// Time without an answer after which the command prints that it waits.
+/// Time without an answer after which the command prints that it is waiting.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Follows a batch to its end, and reports failed sites.

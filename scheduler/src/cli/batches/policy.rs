@@ -36,7 +36,7 @@ impl PolicyArgs {
     }
 }
 
-/// Converts a value out of bounds to an error that names the flag.
+/// Converts an out-of-bounds value to an error that names the flag.
 fn flag(error: &OutOfBounds) -> anyhow::Error {
     usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem))
 }

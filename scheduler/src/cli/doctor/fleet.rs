@@ -1,4 +1,4 @@
-//! Checks the fleet: asks the scheduler for the findings of its status, and for the beacons that
+//! Checks the fleet: asks the scheduler for the findings in its status, and for the beacons that
 //! agents do not reach.
 
 use futures_util::future::join_all;
@@ -17,7 +17,7 @@ use crate::cli::status;
 /// Maximum number of beacons named in one line.
 const NAMED: usize = 3;
 /// Maximum number of beacons about which the scheduler is asked in detail, because each answer has
-/// a row for every agent. The limit suffices for all landmarks of a usual fleet, and for some
+/// a row for every agent. The limit suffices for all landmarks of a typical fleet, and for some
 /// agents that few other agents reach.
 const MOST_BEACONS: usize = 24;
 
@@ -103,7 +103,8 @@ fn finding(found: &Attention) -> Option<CheckResult> {
         AttentionKind::OpenCircuits | AttentionKind::NoEligibleAgent | AttentionKind::BatchIdle => "sites",
         _ => AGENTS,
     };
-    // If agents are enrolled but none connects, something is wrong even if no site waits yet.
+    // If agents are enrolled but none is connected, something is wrong even if no site is waiting
+    // yet.
     let none_connects = found.kind() == AttentionKind::NoAgent && found.count > 0;
     Some(match found.urgent || none_connects {
         true => CheckResult::wrong(check, &*found.message, &*found.command),
@@ -167,8 +168,8 @@ struct Beacon<'a> {
 }
 
 impl Beacon<'_> {
-    /// Every agent must be able to reach a landmark. Other agents may be behind address
-    /// translation, so it is only a note if their beacons are not reached.
+    /// Every agent must be able to reach every landmark. Other agents may be behind address
+    /// translation, so an unreached beacon of such an agent is only a note.
     fn is_wrong(&self) -> bool {
         !self.failed.is_empty() && self.agent.landmark
     }

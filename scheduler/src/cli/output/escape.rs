@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
 /// Makes the cells of CSV harmless. Control characters become blanks, and a text that looks like a
-/// formula gets an apostrophe, by which spreadsheets recognise texts.
+/// formula gets an apostrophe, which makes spreadsheets treat it as text.
 pub(in crate::cli) fn csv(text: String) -> anyhow::Result<String> {
     // Most answers have no cell to change, and parsing them again would take longer than
     // producing them.

@@ -44,8 +44,8 @@ impl Bar {
     }
 
     pub(in crate::cli) fn new(bar: ProgressBar, template: &str) -> Self {
-        // A template is invalid only by a mistake in this program. The bar then has the default
-        // style.
+        // A template can be invalid only through a mistake in this program. The bar then has the
+        // default style.
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         if !bar.is_hidden() {

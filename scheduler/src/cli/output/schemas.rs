@@ -1,5 +1,5 @@
 //! Derives the JSON schemas of the answers from examples. The examples are made from messages that
-//! have all fields, an empty message at each depth, or each value of an enum.
+//! together contain all fields, an empty message at each depth, and each value of every enum.
 //!
 //! `docs/reference/json-schemas.json` contains the schemas for `--format json` and for the
 //! dashboard's JSON.

@@ -48,7 +48,8 @@ pub(in crate::cli) async fn print_rows<M, R: PrintedRow>(
     }
 }
 
-/// Whether a progress bar is useful: rows are written to a file or a pipe, and a person watches.
+/// Whether a progress bar is useful: rows are written to a file or a pipe, and a person is
+/// watching.
 pub(in crate::cli) fn is_watched() -> bool {
     std::io::stderr().is_terminal() && !std::io::stdout().is_terminal()
 }

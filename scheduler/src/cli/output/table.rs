@@ -1,4 +1,4 @@
-//! Tables for people, whose columns fit the width of lines.
+//! Tables for people, with columns that fit the line width.
 //!
 //! Without `--wide`, a table has only its main columns. With `--wide`, a table has all columns, and
 //! nothing is cut.
@@ -144,7 +144,7 @@ impl LaidOutColumn {
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     view: View,
-    /// The shown columns, each with its index in [`Row::COLUMNS`] and its width.
+    /// The columns that are shown, each with its index in [`Row::COLUMNS`] and its width.
     columns: Vec<(usize, LaidOutColumn, usize)>,
 }
 

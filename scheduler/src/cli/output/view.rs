@@ -1,4 +1,4 @@
-//! How an answer is formatted for people: texts that fit the width of lines, and relative times.
+//! How an answer is formatted for people: texts that fit the line width, and relative times.
 //!
 //! No line is wider than the terminal, or than 100 characters without a terminal. With `--wide`,
 //! nothing is cut, and times are printed in full.

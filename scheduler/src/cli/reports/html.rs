@@ -1,7 +1,7 @@
 //! `landfall report html`: writes a page with plots and tables of one batch, or of all batches.
 //!
-//! The page is a single file without scripts and requests, and readable on light and dark screens.
-//! Its content comes from the scheduler's answers, whose texts `maud` escapes.
+//! The page is a single file without scripts or requests, and is readable on light and dark
+//! screens. Its content comes from the scheduler's answers, whose texts `maud` escapes.
 
 use std::io::Write as _;
 use std::path::PathBuf;

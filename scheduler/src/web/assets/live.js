@@ -57,7 +57,7 @@
       source.addEventListener("lost", () => { lost.hidden = false; });
       source.addEventListener("error", () => {
         lost.hidden = false;
-        // After a refused connection the browser gives up, but the scheduler may only be starting.
+        // After a refused connection the browser gives up, but the scheduler may still be starting.
         if (source.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
       });
       addEventListener("pagehide", () => source.close(), { once: true });

@@ -51,7 +51,7 @@ fn explanation(explained: &ExplainResponse) -> Markup {
     }
 }
 
-/// Explains a choice by a sentence, and by bars for the distances of its candidates.
+/// Explains a choice with a sentence, and with bars for the distances of its candidates.
 fn drawn(choice: &ExplainedChoice) -> Markup {
     let distance = |one: &ExplainedCandidate| milliseconds(one.measured.or(one.predicted));
     let most = choice.candidates.iter().filter_map(distance).fold(1.0, f64::max);

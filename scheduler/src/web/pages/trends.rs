@@ -19,7 +19,8 @@ use crate::web::elements::{self, float, section, table};
 use crate::web::error::PageError;
 use crate::web::page_frame::Page;
 
-/// The time span of the chart of rates. The chart has one value for each interval of [`STRETCH`].
+/// The time span that the chart of rates covers. The chart has one value for each interval of
+/// [`STRETCH`].
 const PAST: Duration = Duration::from_secs(6 * 3600);
 const STRETCH: Duration = Duration::from_secs(180);
 /// Maximum number of epochs in the chart, and in the table.
@@ -110,7 +111,8 @@ pub(super) async fn page(web: &Web) -> Result<Page, PageError> {
     Ok(Page { title: "Trends".to_owned(), section: "/trends", actions: html! {}, live })
 }
 
-/// Draws a chart of the median error of each epoch's map over the round trips between agents.
+/// Draws a chart that shows, for each epoch's map, the median error of the predicted round trips
+/// between agents.
 fn accuracy(epochs: &[Epoch]) -> Markup {
     let per_cent = |epoch: &Epoch| epoch.mesh_error.map(|error| error.exp_m1() * 100.0);
     let points = epochs.iter().rev().enumerate().filter_map(|(index, epoch)| Some((index + 1, per_cent(epoch)?)));
