@@ -12,8 +12,8 @@
 //!
 //! A coordinate has one component per dimension, followed by the *height*. The height is the delay
 //! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
-//! SIGCOMM 2004, section 5.4). The distance of two hosts at `x` and `y` is `|x - y| + height(x) +
-//! height(y)`.
+//! SIGCOMM 2004, section 5.4). The distance between two hosts at `x` and `y` is `|x - y| +
+//! height(x) + height(y)`.
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No
@@ -58,11 +58,12 @@ pub use refined::{Posterior, Prediction, Refined};
 pub use site_place::{PredictedRtt, SitePlace};
 pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 
-/// Minimum number of landmarks of a map, and of measurements to locate a site. Two distances are
-/// too few, because even in one dimension they do not determine a host's point and its height.
+/// Minimum number of landmarks in a map, and of measurements needed to locate a site. Two distances
+/// are too few, because even in one dimension they do not determine both a host's point and its
+/// height.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// The greatest default number of dimensions. More dimensions do not improve the map, however
-/// many landmarks it has (table 1 of the paper that the README cites).
+/// The maximum default number of dimensions. More dimensions do not improve the map, however many
+/// landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
 /// between agents).
@@ -86,13 +87,13 @@ pub struct Embedding {
     landmarks: Vec<AgentId>,
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
-    /// The median distance between the located agents, in milliseconds. Constants that are
-    /// distances on the map are stated as shares of this distance.
+    /// The median distance between the located agents, in milliseconds. Constants that represent
+    /// distances on the map are given as shares of this distance.
     scale: f64,
     switches: PlainSwitches,
 }
 
-/// Two coordinates of different epochs were compared, which would give a meaningless distance.
+/// The error for comparing coordinates of different epochs, whose distance would be meaningless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a placement of embedding {found} was compared in embedding {expected}")]
 pub struct EpochMismatch {
@@ -213,15 +214,16 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Returns the softening of log errors: the milliseconds added to the computed and to the measured
-/// distance before their logarithms are compared. Without it, a round trip near zero could outweigh
-/// all others. The softening is proportional to the map's scale, so that it has the same effect in
-/// networks with long and with short distances.
+/// Returns the softening of log errors: the milliseconds added to both the computed and the
+/// measured distance before their logarithms are compared. Without it, a round trip near zero could
+/// outweigh all others. The softening is proportional to the map's scale, so that it has the same
+/// effect in networks with long distances and in networks with short ones.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }
 
-/// Converts milliseconds to a round trip between one microsecond and [`Rtt::MAX`].
+/// Converts milliseconds to a round trip, clamped to the range from one microsecond to
+/// [`Rtt::MAX`].
 fn round_trip(millis: f64) -> Rtt {
     Rtt::try_from_millis_f64(held(millis)).expect("clamped into the range of a round trip")
 }

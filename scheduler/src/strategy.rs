@@ -2,8 +2,9 @@
 //!
 //! A choice depends only on the strategy, the site, the set of candidates and the seed. The order
 //! of the candidates does not matter. The caller passes only candidates that may get the task
-//! (connected, not excluded). A farther agent is never added to a strategy's candidates because it
-//! has a free slot. Free slots matter only for the choice among the strategy's candidates.
+//! (connected, not excluded). A farther agent is never added to a strategy's candidates merely
+//! because it has a free slot. Free slots matter only for the choice among the strategy's
+//! candidates.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -171,7 +172,7 @@ pub struct Choice {
 /// Chooses an agent; `None` only if there are no candidates.
 ///
 /// If a strategy's input is unknown (a distance, a position, an address), the agent is drawn at
-/// random, and `fallback` has the cause.
+/// random, and `fallback` contains the cause.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);

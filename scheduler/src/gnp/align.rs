@@ -1,4 +1,4 @@
-//! Aligns a new fit to the former embedding, and computes how far the agents moved.
+//! Aligns a new fit with the previous embedding, and computes how far the agents moved.
 //!
 //! Distances determine a fit only up to rotation, reflection and translation, so without an
 //! alignment every refit would change every coordinate. The alignment is the orthogonal Procrustes
@@ -21,7 +21,7 @@ use super::Embedding;
 
 /// The relative tolerance of the singular value decomposition.
 const PRECISION: f64 = 1e-12;
-/// Maximum number of iterations of the decomposition, which usually needs a few tens.
+/// Maximum number of iterations of the decomposition, which usually needs a few dozen.
 const MOST_STEPS: usize = 1000;
 
 /// Converts a coordinate to another number of dimensions: drops excess components, sets missing
@@ -98,9 +98,9 @@ impl Embedding {
     }
 
     /// Returns how far each agent that is in both embeddings moved from its place in `former`,
-    /// shortest move first. A move is the distance between the agent's two points without their
-    /// heights, plus the change of the height. The agent's distance to a host that did not move
-    /// changes by at most the agent's move.
+    /// shortest move first. A move is the distance between the agent's two points, without their
+    /// heights, plus the change in height. The agent's distance to a host that did not move changes
+    /// by at most this amount.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {

@@ -4,20 +4,21 @@
 //!
 //! 1. *Light.* If a host has one location, the paths from two landmarks to the host together form a
 //!    path between the landmarks. If the sum of the two round trips is less than light in fibre
-//!    needs between the landmarks' positions, the host certainly has two locations.
+//!    needs for a round trip between the landmarks' positions, the host certainly has at least two
+//!    locations.
 //! 2. *The map.* [`places`] computes the log odds that the host has several locations instead of
 //!    one. [`pairs`] finds pairs of landmarks whose round trips to the host add up to less than the
 //!    distance between the two landmarks. The score is a weighted sum of the results of [`places`]
-//!    and [`pairs`]. A host is suspect if its score is two standard deviations above the agents'
-//!    mean score. The agents show which scores are normal, because each agent certainly has one
-//!    location. A fixed limit would not work, because networks differ in how often routing violates
-//!    the triangle inequality.
+//!    and [`pairs`]. A host is suspect if its score is more than two standard deviations above the
+//!    agents' mean score. The agents show which scores are normal, because each agent certainly has
+//!    one location. A fixed limit would not work, because networks differ in how often routing
+//!    violates the triangle inequality.
 //! 3. *Addresses.* If landmarks resolved addresses in different prefixes (/24, /48), DNS gave them
 //!    different answers. Several addresses in one prefix only strengthen other evidence, because
-//!    they are often only round-robin DNS.
+//!    they often come from round-robin DNS alone.
 //!
-//! The combined result is a confidence: the probability that the host has several locations, under
-//! the assumption that half of all hosts do.
+//! The combined result is a confidence: the probability that the host has several locations,
+//! assuming that half of all hosts do.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,11 +34,11 @@ mod places;
 
 use places::DrawnPlaces;
 
-/// Minimum number of measurements for a verdict by the map, because one location often explains
-/// three round trips well even if the host has several locations.
+/// Minimum number of measurements for a verdict based on the map, because one location often
+/// explains three round trips well even if the host has several locations.
 const FEWEST_MEASURED: usize = 4;
-/// Minimum number of agents for a verdict by the map, because fewer agents do not show which scores
-/// are normal.
+/// Minimum number of agents for a verdict based on the map, because fewer agents do not show which
+/// scores are normal.
 const FEWEST_AGENTS: usize = 8;
 /// Maximum absolute log odds of several locations. Greater values would depend on the tails of the
 /// density that is assumed for measurement errors, not on the host.
@@ -48,18 +49,18 @@ const PAIR_WEIGHT: f64 = 5.0;
 /// With more landmarks than this, the weight of each pair falls, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit of the score, in standard deviations above the agents' mean score. Of hosts with one
+/// The limit for the score, in standard deviations above the agents' mean score. Of hosts with one
 /// location, 3 to 5 % exceed the limit. A normal distribution would give 2 %, but the upper tail of
 /// the scores is longer.
 const DEVIATIONS: f64 = 2.0;
-/// Minimum of the limit that is computed with [`DEVIATIONS`]. At this score, several locations are
-/// as likely as one.
+/// Lower bound of the limit that is computed with [`DEVIATIONS`]. At this score, several locations
+/// are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
 /// The log odds of several locations for a host at the limit. This constant and [`PER_UNIT`] are
 /// fitted to hosts whose score exceeds the limit, in measured matrices of round trips. Half of
 /// these hosts are simulated anycast hosts.
 const AT_LIMIT: f64 = -1.15;
-/// The increase of the log odds per unit of score beyond the limit.
+/// The increase in the log odds per unit of score beyond the limit.
 const PER_UNIT: f64 = 0.5;
 
 /// A landmark's observation of a host.
@@ -74,7 +75,7 @@ pub struct Observation {
 /// Whether a host has one location or several.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LocationVerdict {
-    /// There is no sufficient evidence of several locations.
+    /// There is not enough evidence of several locations.
     Unicast,
     /// The host may have several locations.
     Suspect {
@@ -87,13 +88,13 @@ pub enum LocationVerdict {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnycastEvidence {
-    /// Two landmarks' round trips to the host add up to less than light in fibre needs between the
-    /// two landmarks.
+    /// Two landmarks' round trips to the host add up to less than light in fibre needs for a round
+    /// trip between the two landmarks.
     Light {
         pair: (AgentId, AgentId),
         /// The sum of the two round trips.
         sum: Rtt,
-        /// The great circle between the landmarks, in kilometres.
+        /// The great-circle distance between the landmarks, in kilometres.
         way_km: f64,
         /// The shortest possible round trip between the landmarks at the speed of light in fibre,
         /// in milliseconds.
@@ -128,7 +129,7 @@ pub enum AnycastEvidence {
 }
 
 impl AnycastEvidence {
-    /// Describes the evidence for people; `name` returns an agent's name.
+    /// Describes the evidence for human readers; `name` returns an agent's name.
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
             Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
@@ -202,7 +203,7 @@ impl AnycastDetector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. If a landmark has several observations, only the last one is used.
+    /// Judges one host. If a landmark made several observations, only the last one is used.
     pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -227,8 +228,8 @@ impl AnycastDetector {
     }
 
     /// Compares the sum of two landmarks' round trips to the host with the time that light needs
-    /// between the landmarks. Returns the evidence of the pair of landmarks whose sum is farthest
-    /// below this time; `None` if no sum is below it.
+    /// for a round trip between the landmarks. Returns the evidence of the pair of landmarks whose
+    /// sum is farthest below this time; `None` if no sum is below it.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -285,8 +286,8 @@ fn limit(scores: &[f64]) -> f64 {
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
 }
 
-/// The probability of several locations for a score that exceeds the limit by `beyond`, under the
-/// assumption that half of all hosts have several locations.
+/// The probability of several locations for a score that exceeds the limit by `beyond`, assuming
+/// that half of all hosts have several locations.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }

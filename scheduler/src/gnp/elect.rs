@@ -2,10 +2,10 @@
 //! carriers.
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
-//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). This sum is
-//! chosen, because a site's computed location depends most on its nearest landmark. The election
-//! does not maximise the landmarks' distances from each other, because this would choose outliers
-//! (docs/accuracy.md).
+//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap). The
+//! election minimises this sum because a site's computed location depends most on its nearest
+//! landmark. It does not maximise the landmarks' distances from each other, because that would
+//! favour outliers (docs/accuracy.md).
 //!
 //! Two penalties, in milliseconds, are added to the mean of these distances. The first is for two
 //! landmarks in the same city on the same carrier. The second is for a city or carrier without a
@@ -40,11 +40,11 @@ pub const SMALL_FLEET: usize = 9;
 const LARGE_FLEET: usize = SMALL_FLEET + 1;
 /// Minimum number of other agents that must have measured a landmark in a large fleet.
 const REACHED_BY: usize = 2;
-/// Maximum number of times that all swaps are tried. A swap replaces one chosen agent by another
+/// Maximum number of times that all swaps are tried. A swap replaces one chosen agent with another
 /// agent. If no swap lowers the cost, the search ends.
 const MOST_PASSES: usize = 20;
-/// The penalty for a second landmark in one city and on one carrier, as a share of the mean
-/// distance between agents.
+/// The penalty for a second landmark in the same city and on the same carrier, as a share of the
+/// mean distance between agents.
 const SAME_PAIR: f64 = 0.1;
 /// The penalty for a city or carrier without a landmark while another city or carrier has two, as a
 /// share of the mean distance between agents.
@@ -86,8 +86,8 @@ pub enum ElectError {
 }
 
 /// Elects `count` landmarks among the nominees, in the order of the greedy choice. An agent that
-/// was swapped in has the index of the agent that it replaced. Equal arguments give equal results,
-/// and the order of the nominees does not matter.
+/// was swapped in takes the index of the agent that it replaced. Equal arguments give equal
+/// results, and the order of the nominees does not matter.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
     let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
@@ -117,8 +117,8 @@ pub(super) trait ElectionCost {
         self.of(chosen)
     }
 
-    /// Records the choice `_chosen`. An implementation can then store values from which it computes
-    /// the costs of swaps of this choice faster.
+    /// Records the choice `_chosen`. An implementation may then store values that make computing
+    /// the costs of swaps faster.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
@@ -197,8 +197,8 @@ impl<'a> Nominees<'a> {
         chosen
     }
 
-    /// Replaces chosen agents by other agents while this lowers the cost. Tries all swaps at most
-    /// `most_passes` times.
+    /// Replaces chosen agents with other agents as long as this lowers the cost. Tries all swaps at
+    /// most `most_passes` times.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -241,7 +241,7 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Number of chosen agents that share city and carrier with an earlier chosen agent.
+        // Number of chosen agents that share both city and carrier with an earlier chosen agent.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
@@ -304,11 +304,11 @@ impl NomineeKinds {
     }
 }
 
-/// Stores each agent's distances to the nearest and second nearest chosen agent. With these
+/// Stores each agent's distances to its nearest and second nearest chosen agents. With these
 /// distances, the cost of a swap needs only one comparison per agent, as in FastPAM (Schubert and
 /// Rousseeuw, "Faster k-medoids clustering", 2019).
 ///
-/// Unlike FastPAM, this type does not sum changes of the cost. It sums the same terms in the same
+/// Unlike FastPAM, this type does not sum changes in the cost. It sums the same terms in the same
 /// order as [`Nominees::cost`], so that the results of both are bit-identical.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
@@ -449,7 +449,7 @@ mod tests {
         (mesh, (0..agents).map(nominee).collect())
     }
 
-    /// The cost by its definition, computed from scratch each time.
+    /// The cost as defined, computed from scratch each time.
     struct PlainCost<'a>(&'a Nominees<'a>);
 
     impl PlainCost<'_> {

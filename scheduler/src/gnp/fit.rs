@@ -1,4 +1,4 @@
-//! Fits an embedding: places the landmarks first, then all agents by the mesh.
+//! Fits an embedding: places the landmarks first, then all agents, using the whole mesh.
 //!
 //! Phase 1 places the landmarks ("landmark operations" in Ng and Zhang's paper). It starts from a
 //! classical multidimensional scaling of the landmarks' distances, and minimises the sum of squared
@@ -7,11 +7,11 @@
 //! errors.
 //!
 //! Both phases use Nelder and Mead's simplex. Each run of the simplex moves one agent while all
-//! others are fixed (block coordinate descent), because a simplex over more than a few tens of
+//! others are fixed (block coordinate descent), because a simplex over more than a few dozen
 //! components does not converge. A *sweep* moves every agent once. Sweeps are repeated until a
 //! sweep hardly lowers the cost.
 //!
-//! A refit also starts from every agent's place in the former embedding, and keeps the result of
+//! A refit also starts from every agent's place in the previous embedding, and keeps the result of
 //! this start unless another start reaches a clearly lower cost. This is necessary because the cost
 //! has several minima of almost the same value. Switching between these minima would move agents
 //! whose distances did not change.
@@ -39,7 +39,7 @@ const FIRST_SWEEPS: usize = 4;
 const MOST_SWEEPS: usize = 40;
 /// Sweeping ends when a sweep lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// The stop rule of a simplex that moves one agent in one sweep.
+/// The stopping rule of the simplex that moves one agent in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
 /// The number of the first sweep with the final step length. Sweeps are counted from 0 (`round`). A
 /// fit that starts near the optimum begins with this sweep number, because long steps would be
@@ -49,9 +49,10 @@ const LAST_ROUND: usize = 11;
 /// shares of the median measured distance.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// A refit keeps the result of the start at the former embedding unless the cost of another start
-/// is lower by more than this share. If an unchanged network is measured again, the median agent
-/// moves by 1.7 ms with a start at the former embedding, and by 6 ms without it (docs/accuracy.md).
+/// A refit keeps the result of the start from the previous embedding unless the cost of another
+/// start is lower by more than this share. If an unchanged network is measured again, the median
+/// agent moves by 1.7 ms with a start from the previous embedding, and by 6 ms without one
+/// (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,8 +91,8 @@ pub fn fit(
 }
 
 /// Fits an embedding as [`fit`] does, with the given switches. If there is a `former` embedding,
-/// the fit also starts from the former places. The result is aligned to these places (Procrustes),
-/// so that an agent whose distances did not change keeps its coordinate.
+/// the fit also starts from the former places. The result is aligned with these places
+/// (Procrustes), so that an agent whose distances did not change keeps its coordinate.
 pub fn fit_with(
     switches: PlainSwitches,
     former: Option<&Embedding>,
@@ -201,8 +202,8 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
-    /// For each agent, the indices of the agents to which it has a measured distance, and
-    /// these distances.
+    /// For each agent, the indices of the agents whose distance to it was measured, and these
+    /// distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
     /// For measured pairs, the measured distance. For other pairs, the length of the shortest chain
     /// of measurements.
@@ -283,8 +284,8 @@ impl Measured {
     }
 }
 
-/// Computes [`Measured::filled`] by the algorithm of Floyd and Warshall. The distance is infinite
-/// if no chain of measurements connects a pair.
+/// Computes [`Measured::filled`] with the Floyd–Warshall algorithm. The distance is infinite if no
+/// chain of measurements connects a pair.
 fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     let count = rows.len();
     let mut filled = vec![vec![f64::INFINITY; count]; count];
@@ -353,8 +354,8 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step length of the sweep with the number `round`, as a share of the median distance. It is a
-/// fifth shorter than in the sweep before, but never shorter than the final length.
+/// The step length of sweep number `round`, as a share of the median distance. It is a fifth
+/// shorter than in the previous sweep, but never shorter than the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)

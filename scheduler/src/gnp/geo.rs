@@ -1,9 +1,9 @@
 //! Positions on the globe, and the shortest round trip that light in fibre allows between
 //! two positions.
 //!
-//! An even shorter round trip proves that a position or a clock is wrong, or that a host is not
-//! where it is assumed to be. Uncertain constants are chosen so that the computed shortest round
-//! trip is too short rather than too long.
+//! A shorter round trip proves that a position or a clock is wrong, or that a host is not where it
+//! is assumed to be. Uncertain constants are chosen so that any error makes the computed shortest
+//! round trip too short, not too long.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
 /// The share by which a great circle on the sphere may be longer than the shortest path on the
-/// ellipsoid. The shortest possible round trip is lowered by this share.
+/// ellipsoid. The shortest possible round trip is reduced by this share.
 const SPHERE_EXCESS: f64 = 0.0056;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,7 +70,7 @@ impl Position {
 }
 
 /// The direction of a position from the earth's centre. The angle between two directions grows with
-/// the distance of the positions.
+/// the distance between the positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction([f64; 3]);
 

@@ -44,11 +44,11 @@ const EXACT_STARTS: usize = 8;
 /// the cost of an error of about 20 %.
 const RESTART: f64 = 0.03;
 /// In a map with a small fit error, another start is tried if the host's error reaches this
-/// multiple of the fit error. In such a map, an error that is usual in other maps is a sign of a
-/// failed search.
+/// multiple of the fit error. In such a map, an error that would be usual in other maps is a sign
+/// of a failed search.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// Minimum of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %. An
-/// error of 5 % does not change the choice of an agent.
+/// Lower bound of the threshold computed from [`RESTART_FIT_ERRORS`]: the cost of an error of 5 %.
+/// An error of 5 % does not change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
 /// The step length of the first simplex, as a share of the embedding's scale (the median distance
 /// between agents).
@@ -71,8 +71,8 @@ pub enum LocateError {
 }
 
 impl Embedding {
-    /// Locates a host by the simplex, from measurements by located agents. Fewer measurements than
-    /// dimensions suffice, because the prior determines what the measurements leave open.
+    /// Locates a host with the simplex, from measurements by located agents. Fewer measurements
+    /// than dimensions suffice, because the prior determines what the measurements leave open.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }

@@ -1,5 +1,5 @@
 //! Finds the nearest agents of many sites, by computing the distance from every agent to every
-//! site. A search tree would save little with eight dimensions and at most some thousand agents.
+//! site. A search tree would save little with eight dimensions and at most a few thousand agents.
 //!
 //! Four agents are processed at a time, and square roots are computed only if one of the four may
 //! be among the nearest. The search is single-threaded, so callers split the sites among threads.
@@ -19,7 +19,7 @@ pub struct Nearest {
     /// The predicted round trips in milliseconds. Single precision suffices, because no map is more
     /// precise than its seven digits.
     millis: [f32; NEAREST],
-    /// Number of agents found; less than three if the embedding has fewer agents.
+    /// Number of agents found; fewer than three if the embedding has fewer agents.
     count: u8,
 }
 

@@ -11,8 +11,8 @@ pub(super) const WORST: f64 = 1e30;
 /// location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
-/// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`. Absolute
-/// values of the heights are used, because the simplex may make a height negative.
+/// The distance between two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
+/// Absolute values of the heights are used, because the simplex may make a height negative.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().min(b.len()).saturating_sub(1);
     let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
@@ -40,7 +40,7 @@ pub(super) fn huber_within(error: f64, limit: f64) -> f64 {
     if size <= limit { size * size } else { limit * (2.0 * size - limit) }
 }
 
-/// A host with a known coordinate, and its measured distance to the host that is located.
+/// A host with a known coordinate, and its measured distance to the host being located.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor<'a> {
     pub(super) coordinate: &'a [f64],

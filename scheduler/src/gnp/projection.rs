@@ -1,8 +1,8 @@
-//! Projects coordinates on a plane: on the two directions in which they differ most.
+//! Projects coordinates onto a plane: onto the two directions in which they differ most.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
-/// Projects the points on their two principal components. Also returns the share of the variance
+/// Projects the points onto their two principal components. Also returns the share of the variance
 /// that these components explain.
 pub fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     let mut points = DMatrix::from_fn(places.len(), dimensions, |row, column| places[row][column]);

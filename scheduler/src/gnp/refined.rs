@@ -172,7 +172,7 @@ mod tests {
         let hosts = hosts(18, 4);
         let (sites, agents) = hosts.split_at(1);
         let map = map_of(agents, 7, &RefinedSwitches::default());
-        // The heights exceed the width of the map, which is some hundred milliseconds.
+        // The heights exceed the width of the map, which is a few hundred milliseconds.
         for height in [500.0, 2_400.0, 8_000.0] {
             let mut site = sites[0].clone();
             site[3] = height;

@@ -7,7 +7,7 @@
 //! - *residual*: the agent's measurements of other agents contradict the map, on which the agent is
 //!   located by the other agents' measurements alone;
 //! - *sites*: the agent's measurements of sites contradict the other landmarks' measurements;
-//! - *light*: the agent reports round trips that are too short for light in fibre;
+//! - *light*: the agent reports round trips that are shorter than light in fibre allows;
 //! - *collusion*: agents report that they are near each other, but other agents' measurements show
 //!   that they are far apart.
 //!
@@ -18,9 +18,9 @@
 //! several times as large as its own standard error.
 //!
 //! If two agents contradict each other, their pairs with other agents show which of the two is
-//! wrong. A wrong agent also makes honest agents look worse. So the worst agent is set aside, and
-//! all other agents are judged without it. At the end, the agents set aside are judged again,
-//! against the remaining agents.
+//! wrong. An agent that reports false measurements also makes honest agents look worse. So the
+//! worst agent is set aside, and all other agents are judged without it. At the end, the agents set
+//! aside are judged again, against the remaining agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,11 +41,13 @@ pub mod release;
 mod tests;
 
 /// The alarm is raised if at least one in `ALARM_ONE_IN` landmarks is doubtful. If a third of the
-/// landmarks lie, the honest landmarks are no clear majority.
+/// landmarks lie, the honest landmarks are not a clear majority.
 pub const ALARM_ONE_IN: usize = 3;
-/// Minimum number of measurements to locate a host, and of log ratios to judge an agent.
+/// Minimum number of measurements needed to locate a host, and of log ratios needed to judge an
+/// agent.
 const FEWEST: usize = 3;
-/// Minimum number of sites by which an agent is judged, because a few sites may be anycast.
+/// An agent is judged by its measurements of sites only if it has measured at least this many,
+/// because a few of them may be anycast.
 pub const FEWEST_SITES: usize = 8;
 /// A non-landmark agent is quarantined if its median log ratio over sites is at most this value.
 /// At this value, the median ratio of reported to expected round trips is 1/4.5. The lowest median
@@ -63,10 +65,10 @@ const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
 const SEED: u64 = 0;
 
 words!(
-    /// The kind of evidence that quarantines an agent.
+    /// The kind of evidence for which an agent is quarantined.
     #[derive(PartialOrd, Ord)]
     Kind {
-        /// Reported round trips are shorter than light needs.
+        /// Reported round trips are shorter than light allows.
         Light = "light",
         /// Agents report that they are near each other, but other agents' measurements contradict
         /// this.
@@ -183,7 +185,7 @@ struct TrustEvaluation<'a> {
     agents: Vec<AgentId>,
     /// Agents set aside. Their measurements are not used in the rest of the judgement.
     aside: BTreeSet<AgentId>,
-    /// Findings that later evidence cannot withdraw.
+    /// Findings that later evidence cannot overturn.
     proven: BTreeMap<AgentId, Finding>,
 }
 
@@ -193,7 +195,7 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report round trips shorter than light needs.
+    /// Sets aside agents that report round trips shorter than light allows.
     fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = light::impossible(self.evidence, agent) {
@@ -203,8 +205,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside colluding agents. All are set aside at once, because without one of them, the
-    /// remaining ones may have too few partners to be found.
+    /// Sets aside colluding agents. All are set aside at once, because if one were set aside first,
+    /// the others might have too few partners left to be found.
     fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -253,8 +255,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Returns the agent with the largest error among the agents that this kind of evidence
-    /// quarantines.
+    /// Returns the agent with the largest error among the agents that this kind of evidence would
+    /// quarantine.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = TypicalSize::of(sizes.values());
@@ -292,8 +294,8 @@ impl<'a> TrustEvaluation<'a> {
     }
 
     /// The errors of a landmark's measurements of sites, compared with predictions from the other
-    /// landmarks' measurements. An error that the control ([`Self::control`]) shows too is
-    /// subtracted.
+    /// landmarks' measurements. The part of an error that the control ([`Self::control`]) also
+    /// shows is subtracted.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;

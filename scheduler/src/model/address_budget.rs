@@ -13,8 +13,8 @@ pub fn shared_network(address: IpAddr) -> IpNet {
 }
 
 /// Maximum concurrent crawls at an address with `sites` sites: the square root of `sites`, rounded
-/// up, at least 1 and at most `cap`. The root is used, because a host with more sites has more
-/// capacity, but not in proportion.
+/// up, at least 1 and at most `cap`. The root is used because a host with more sites has more
+/// capacity, but not proportionally more.
 pub fn permitted_crawls(sites: u32, cap: u32) -> u32 {
     let root = sites.isqrt();
     let up = if root * root < sites { root + 1 } else { root };

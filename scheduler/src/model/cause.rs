@@ -50,8 +50,8 @@ words!(
 );
 
 impl WaitCause {
-    /// Whether reports of the batch should show the cause. Causes that every task has for a while
-    /// are not shown.
+    /// Whether reports of the batch should show the cause. Causes that apply to every task for a
+    /// while are not shown.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }
@@ -197,7 +197,7 @@ pub enum ChoiceCause {
         /// Number of candidates without a free slot; 0 if the chosen agent had no free slot either.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
-        /// Number of all candidates; 0 if `full` is 0.
+        /// Number of candidates, full or not; 0 if the number `full` is 0.
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },

@@ -128,7 +128,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// Merges two requests: values absent in `self` are taken from `other`.
+    /// Merges two requests: values absent from `self` are taken from `other`.
     #[must_use]
     pub fn before(self, other: Self) -> Self {
         let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };

@@ -1,4 +1,4 @@
-//! The contact URL, by which a site's owner can reach the operator. Every request contains it in
+//! The contact URL, at which a site's owner can reach the operator. Every request contains it in
 //! the User-Agent header.
 
 use std::fmt;

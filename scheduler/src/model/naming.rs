@@ -1,7 +1,7 @@
 //! Checks agent names, batch names and one-line texts, and generates agent names.
 //!
-//! An accepted text has no invisible characters, except joiners, and no characters that change the
-//! reading direction, so that terminals display it as it is.
+//! An accepted text contains no invisible characters, except joiners, and no characters that change
+//! the reading direction, so that terminals display it as it is.
 
 use any_ascii::any_ascii;
 

@@ -84,7 +84,7 @@ macro_rules! policy {
         }
 
         impl PolicyRequest {
-            /// Merges two requests: values absent in `self` are taken from `other`.
+            /// Merges two requests: values absent from `self` are taken from `other`.
             #[must_use]
             pub fn before(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }

@@ -2,9 +2,9 @@
 //!
 //! A name has one canonical spelling: a bare lower-case host (punycode for international names,
 //! brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default port. A
-//! bare host is crawled by https if it supports https, and by http otherwise. A bare `host:port`
-//! means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a canonical
-//! spelling returns it unchanged.
+//! bare host is crawled over https if it supports https, and over http otherwise. A bare
+//! `host:port` means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a
+//! canonical spelling returns it unchanged.
 //!
 //! Hosts may be IP addresses, because each agent's guard decides to which addresses the agent
 //! connects.

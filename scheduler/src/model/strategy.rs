@@ -12,7 +12,7 @@ pub enum Strategy {
     /// Any agent, with equal probability.
     Random,
     /// The agent with the highest hash of its number and the site's name (rendezvous hashing). If
-    /// the fleet changes, few sites get another agent.
+    /// the fleet changes, few sites get a different agent.
     Hash,
     /// The first agent with a free slot among the three whose keys have the smallest XOR distances
     /// to the site's key, as in distributed hash tables.
@@ -28,7 +28,7 @@ pub enum Strategy {
     GnpTop(TopK),
     /// One of the nearest agents, drawn with weights for free slots and nearness.
     GnpBalanced,
-    /// The nearest agent by measurement, after the few agents that may be nearest measured the
+    /// The nearest agent by measurement, after the few agents that may be nearest have measured the
     /// site.
     GnpConfirmed,
     /// The agent that is predicted to end the crawl first, including the wait for a slot.
@@ -124,13 +124,13 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the strategy chooses the agent that it considers nearest, apart from load. Other
+    /// Whether the strategy, leaving load aside, chooses the agent that it considers nearest. Other
     /// strategies draw at random or ignore distance.
     pub const fn prefers_the_nearest(self) -> bool {
         matches!(self, Self::GNP_TOP1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
 
-    /// Whether the strategy ranks agents by their loads too.
+    /// Whether the strategy also ranks agents by their loads.
     pub const fn needs_load(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }

@@ -1,5 +1,5 @@
-//! Explains why a task has its agent or has none, in sentences for people. The sentences use only
-//! the data stored with the choice.
+//! Explains in sentences why a task has its agent, or why it has none. The sentences use only the
+//! data stored with the choice.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::model::{
     WaitCause,
 };
 
-/// Describes how a former agent was lost, such as "a, chosen before, was lost with its crawl".
+/// Describes how a previous agent was lost, such as "a, chosen before, was lost with its crawl".
 pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     let how = match how {
         Parting::Lost => "was lost with its crawl",
@@ -332,7 +332,7 @@ pub fn nobody(asked: &Constraints, NoEligibleAgent { cause, excluded: out }: &No
     }
 }
 
-/// Joins values, such as "CN", "CN or JP" or "CN, JP or KR".
+/// Joins values with "or": "CN", "CN or JP", "CN, JP or KR".
 fn either(values: &[String]) -> String {
     match values {
         [] => String::new(),

@@ -1,8 +1,8 @@
 //! Learns corrections to the round trips between agents and sites from crawls.
 //!
 //! The round trip of a crawl is noisy and becomes outdated. So the estimate for an agent and a site
-//! is a weighted mean of logarithms: of the prior (the map's prediction or the probes'
-//! measurement), and of the crawls' round trips. The weight of a prediction is computed from its
+//! is a weighted mean of the logarithms of the prior (the map's prediction or the probes'
+//! measurement) and of the crawls' round trips. The weight of a prediction is computed from its
 //! spread. The weight of a crawl is computed from [`CRAWL_SPREAD`] and the crawl's age. The
 //! weighted mean is the posterior mean of a normal distribution with a conjugate prior (Gelman et
 //! al., "Bayesian data analysis", 2013, section 2.5).
@@ -36,9 +36,9 @@ pub const CRAWL_SPREAD: f64 = 0.1;
 /// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// A spread added to the map's own spread, for errors that the map's spread does not include. For
-/// the agents that rank best, the map's spread is 9 %. But one in two of these predictions is off
-/// by more than 13 %, and one in four by more than 40 %. A value of 0.1 or 0.3 changes the results
-/// of a simulation less than another random seed does.
+/// the agents that rank best, the map's spread is 9 %. But half of these predictions are off by
+/// more than 13 %, and a quarter by more than 40 %. A value of 0.1 or 0.3 changes the results of a
+/// simulation less than another random seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
 /// The spread of a measurement by probes, which take many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
@@ -50,7 +50,7 @@ const PRIOR_RESIDUALS: f64 = 5.0;
 /// Maximum absolute log ratio of a residual. It corresponds to a factor of four. A greater factor
 /// indicates a broken crawl.
 const MOST: f64 = 1.4;
-/// Age at which a crawl has half its weight, because routes change over weeks.
+/// Age at which a crawl's weight has halved. It is this long because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 /// Number of an agent's newest crawls from which its speed is learned.
 pub const CRAWLS_LEARNED: i64 = 40;
@@ -88,8 +88,8 @@ pub struct CrawlResidual {
     /// Whether probes measured `known`; if not, the map predicted it.
     pub probed: bool,
     /// Whether the agent got the site because its predicted round trip was short. Such residuals do
-    /// not count for the agent's correction, because the shortest of many predictions is usually
-    /// too short.
+    /// not count towards the agent's correction, because the shortest of many predictions is
+    /// usually too short.
     pub preferred: bool,
     pub crawled: Rtt,
     /// The weight: 1 for a crawl now, less with age (see [`weight`]).
@@ -174,9 +174,10 @@ pub struct CrawlObservation {
     pub weight: f64,
 }
 
-/// Returns a site's round trips that crawls observed, one for each agent that is not in `measured`.
-/// The map also uses these round trips to locate the site. A round trip that is longer than
-/// predicted moves the site away from the crawling agent, and so also away from agents near it.
+/// Returns the round trips that crawls of a site observed, one for each agent that is not in
+/// `measured`. The map also uses these round trips to locate the site. A round trip that is longer
+/// than predicted moves the site away from the crawling agent, and so also away from agents near
+/// that agent.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -305,8 +306,8 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
-    /// The expected round trip of an agent to a site in this network, and its uncertainty, if 10 ms
-    /// are predicted.
+    /// The expected round trip of an agent to a site in this network, and its uncertainty, if the
+    /// prediction is 10 ms.
     fn expected(residuals: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =

@@ -51,7 +51,7 @@ impl fmt::Display for LoadLevel {
 }
 
 /// Number of an agent's newest crawls from which its pace (their mean duration) is computed. If
-/// sites differ much in size, the mean of twenty crawls has an error of about 15 %.
+/// sites differ greatly in size, the mean of twenty crawls has an error of about 15 %.
 pub const CRAWLS_PACED: i64 = 20;
 /// Maximum duration of a crawl in the computation of the pace. Longer crawls count as one day.
 pub const LONGEST_MS: i64 = 86_400_000;

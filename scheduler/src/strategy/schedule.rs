@@ -7,16 +7,16 @@
 //! ends. Each site goes to the agent where it adds least to the sum of the fourth powers of all
 //! slots' ends.
 //!
-//! A simpler method places each site where it ends earliest (Ibarra and Kim, "Heuristic algorithms
-//! for scheduling independent tasks on nonidentical processors", 1977). That method would give a
-//! site to a far idle agent even if a near agent, which is free a little later, needed only half
-//! the time. The sum of fourth powers is a compromise between the sum of the slots' ends and their
-//! maximum (Awerbuch et al., "Load balancing in the L_p norm", 1995).
+//! A simpler method places each site where its crawl ends earliest (Ibarra and Kim, "Heuristic
+//! algorithms for scheduling independent tasks on nonidentical processors", 1977). That method
+//! would give a site to a distant idle agent even if a near agent that becomes free a little later
+//! needed only half the time. The sum of fourth powers is a compromise between the sum of the
+//! slots' ends and their maximum (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
 //! Then a local search moves and swaps sites until the sum no longer falls (`exchange`).
 //!
-//! A plan is final only for sites that begin soon. All other sites are planned again when further
-//! crawls have ended, with the speeds learned from these crawls.
+//! A plan is final only for sites whose crawls begin soon. All other sites are planned again when
+//! more crawls have ended, with the speeds learned from these crawls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,17 +29,17 @@ mod exchange;
 pub mod preemption;
 
 /// A plan is final for the sites whose crawls begin within this time. The time is longer than a
-/// message to an agent takes, so that no slot is idle until the message arrives. The time is short
-/// compared with a crawl.
+/// message to an agent takes, so that no slot is idle while the message is on its way. The time is
+/// short compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// If a crawl exceeds its predicted time, its remaining time is assumed to be this share of the
-/// time that it has taken. The longer a crawl has taken, the larger its site probably is, because
-/// most sites are small and a few are very large.
+/// time that it has taken so far. The longer a crawl has taken, the larger its site probably is,
+/// because most sites are small and a few are very large.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// Time until each slot of an agent is free. `under_way` has the remaining time of each running
-/// crawl, and `waiting` has the time of each waiting task. Each waiting task, in order, gets the
-/// slot that becomes free first.
+/// Time until each slot of an agent is free. `under_way` contains the remaining time of each
+/// running crawl, and `waiting` the time of each waiting task. Each waiting task, in order, gets
+/// the slot that becomes free first.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
     // If there are more crawls than slots, no slot becomes free when the first of the crawls ends.
@@ -99,7 +99,7 @@ pub struct PlannedSite {
 }
 
 /// Plans all jobs. `frees` contains, for each agent, the time until each of its slots is free. Jobs
-/// that no agent with slots may have are left out. The result is sorted by agent, then by start.
+/// that no agent with slots may get are left out. The result is sorted by agent, then by start.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));

@@ -261,8 +261,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            // The default site has no name, address and position, so some strategies use a
-            // fallback.
+            // The default site has no name, address or position, so some strategies use a fallback.
             for site in [site(&host), Site::default()] {
                 let choice = choose(strategy, &site, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());

@@ -7,24 +7,24 @@ use crate::model::stats::count;
 
 use super::{AnycastEvidence, Observation};
 
-/// The lengths, in bits, of the longest IPv4 and IPv6 prefixes that are routed in the whole
+/// The lengths, in bits, of the longest IPv4 and IPv6 prefixes that are routed throughout the
 /// Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence of several locations if the addresses are in two prefixes. It is an estimate and far
-/// below 1, because one data centre may have several prefixes.
+/// Confidence that there are several locations if the addresses are in two prefixes. It is an
+/// estimate, and far below 1, because one data centre may have several prefixes.
 const TWO_PREFIXES: f64 = 0.5;
-/// Confidence of several locations if each landmark's address is in a different prefix; an
-/// estimate. For fewer prefixes, the confidence is interpolated between [`TWO_PREFIXES`] and this
-/// value.
+/// Confidence that there are several locations if each landmark's address is in a different prefix;
+/// an estimate. For fewer prefixes, the confidence is interpolated between [`TWO_PREFIXES`] and
+/// this value.
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
-/// Confidence of several locations if different addresses are in one prefix. It is low, because
-/// such addresses are often only round-robin DNS.
+/// Confidence that there are several locations if different addresses are in one prefix. It is low,
+/// because such addresses often come from round-robin DNS alone.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The confidence of several locations, and the evidence; `None` if the landmarks resolved at most
-/// one address of each family (IPv4 and IPv6). IPv4 and IPv6 addresses are not compared with each
-/// other, because most hosts have both kinds.
+/// The confidence that there are several locations, and the evidence; `None` if the landmarks
+/// resolved at most one address of each family (IPv4 and IPv6). IPv4 and IPv6 addresses are not
+/// compared with each other, because most hosts have both kinds.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);

@@ -1,9 +1,9 @@
 //! Finds pairs of landmarks whose round trips to a host add up to less than the pair's distance.
 //!
-//! In a real network most hosts have such a pair, because one unusually short round trip of a
-//! landmark makes the sums of many of its pairs too short. So each landmark counts in one pair
-//! only. Pairs are matched greedily, the smallest ratio of sum to distance first. The result is the
-//! sum of the absolute logarithms of these ratios.
+//! In a real network most hosts have such a pair, because a single unusually short round trip from
+//! a landmark makes the sums of many of this landmark's pairs too short. So each landmark counts in
+//! only one pair. Pairs are matched greedily, the smallest ratio of sum to distance first. The
+//! result is the sum of the absolute logarithms of these ratios.
 
 use crate::model::{AgentId, Rtt};
 
@@ -13,7 +13,7 @@ use super::super::{Mesh, millis, round_trip};
 /// below this share of the pair's distance.
 const FAR_BELOW: f64 = 0.8;
 /// Milliseconds added to the sum of a pair's two round trips and to the pair's distance, so that
-/// errors of a millisecond give no evidence if two landmarks are in one building.
+/// errors of a millisecond are not taken as evidence if two landmarks are in one building.
 const SOFTENING_MS: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq)]

@@ -4,14 +4,14 @@
 //! the agent is drawn log-uniformly. Its height is the agent's height times a random factor, plus a
 //! small random amount. The measurement expected from a landmark is the map's distance from the
 //! place to the landmark, corrected by the map's error between the agent and the landmark. The
-//! correction decays with the length of the displacement. A *mix* is three to five places, of which
-//! each landmark measures the nearest.
+//! correction decays with the length of the displacement. A *mix* is three to five places; each
+//! landmark measures the nearest of them.
 //!
 //! The log residuals of the measurements have a Student density. If the host has one place, the
 //! likelihood of the measurements is the mean of this density over the drawn places; if it has
 //! several, the mean over the drawn mixes. The ratio of the two likelihoods is the Bayes factor of
 //! several places against one (Kass and Raftery, "Bayes factors", 1995). The logarithm of the Bayes
-//! factor is the log odds if both hypotheses are equally frequent.
+//! factor is the log odds if both hypotheses are equally likely beforehand.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ impl DrawnPlaces {
         self.columns.contains_key(&agent)
     }
 
-    /// The log odds of several places against one. `measured` has each agent's round trip in
+    /// The log odds of several places against one. `measured` contains each agent's round trip in
     /// milliseconds. If `without` is an agent, places that were drawn around it, and mixes with
     /// such a place, are not used.
     pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
@@ -125,7 +125,7 @@ impl ExpectedRtts {
     }
 }
 
-/// Draws a place around an agent, and returns [`ExpectedRtts::row`] of this place.
+/// Draws a place around an agent, and returns its [`ExpectedRtts::row`].
 fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let (scale, dimensions) = (embedding.scale, embedding.dimensions());
     let home = &embedding.agents()[&agent].coordinate;

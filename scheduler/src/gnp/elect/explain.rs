@@ -1,8 +1,8 @@
 //! Describes how useful a set of landmarks is. The set may be elected or chosen by an operator.
 //!
 //! The worth of a landmark is how much farther the nearest landmark would be without it, on average
-//! over all agents. The worth is the change of the cost that the election minimises, without the
-//! penalties for equal cities and carriers.
+//! over all agents. The worth is the change in the cost that the election minimises, without the
+//! penalties for cities and carriers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

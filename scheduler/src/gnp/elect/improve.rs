@@ -1,4 +1,4 @@
-//! Elects landmarks by k-medoids, then replaces landmarks by other agents to lower the map's
+//! Elects landmarks by k-medoids, then replaces landmarks with other agents to lower the map's
 //! prediction errors for held-out agents.
 //!
 //! A held-out agent is a non-landmark agent that is located like a site. Its predicted distances to
@@ -16,8 +16,8 @@ use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
 /// Maximum number of times that all swaps of a landmark for another agent are tried. The second
-/// time finds swaps that lower the cost only after the swaps of the first time. A third time would
-/// find hardly any such swap.
+/// time, some swaps lower the cost that did not lower it the first time. A third time, hardly any
+/// would.
 const MOST_PASSES: usize = 2;
 /// The weight of the k-medoids cost relative to the prediction error. The k-medoids cost is divided
 /// by the mean distance of an agent to the nearest other agent, so that the weight has no unit.
@@ -50,7 +50,7 @@ pub fn elect_held_out(
 struct HeldOutCost<'a> {
     ballot: &'a Nominees<'a>,
     held_out: HeldOut<'a>,
-    /// The index of each nominee in [`Measured::agents`]; `None` if the nominee is not there.
+    /// The index of each nominee in [`Measured::agents`]; `None` if the nominee is not among them.
     measured: Vec<Option<usize>>,
     /// Mean of the agents' distances to the nearest other agent, in milliseconds.
     nearest: f64,

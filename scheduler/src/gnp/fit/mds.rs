@@ -7,8 +7,8 @@ use crate::model::stats;
 
 /// Returns points in `dimensions` dimensions whose inner products are nearest to the inner products
 /// implied by `distances` (square, symmetric, in milliseconds). The points are the eigenvectors of
-/// `B = -J D² J / 2` with the largest eigenvalues, each times the root of its eigenvalue. `D²`
-/// contains the squared distances, and a multiplication by `J` subtracts means.
+/// `B = -J D² J / 2` with the largest eigenvalues, each multiplied by the square root of its
+/// eigenvalue. `D²` contains the squared distances, and multiplying by `J` subtracts means.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);

@@ -1,4 +1,4 @@
-//! Accepts or rejects a new fit by the error of the last good fit.
+//! Accepts or rejects a new fit by comparing its error with the error of the last good fit.
 
 use crate::gnp::Embedding;
 
@@ -8,7 +8,7 @@ const ERROR_GROWTH: f64 = 2.0;
 /// good fit was.
 const USUAL_ERROR: f64 = 0.5;
 
-/// A fit is so bad that the last good fit must stay.
+/// The error for a fit so bad that the last good fit must stay in use.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
     "the fit's relative error is {error:.3}, that of the last good fit was {good:.3}: the last good one stays in use"
@@ -21,7 +21,7 @@ pub struct RejectedFit {
 /// Accepts or rejects a fit.
 ///
 /// # Errors
-/// Fails if the fit is so bad that the last good fit must stay.
+/// Fails if the fit is so bad that the last good fit must stay in use.
 pub fn check(fitted: &Embedding, last_good: Option<f64>) -> Result<(), RejectedFit> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {
@@ -30,7 +30,7 @@ pub fn check(fitted: &Embedding, last_good: Option<f64>) -> Result<(), RejectedF
     Ok(())
 }
 
-/// Whether a fit is too much worse than the last good fit to replace it.
+/// Whether a fit is so much worse than the last good fit that it must not replace it.
 fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
     !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
 }

@@ -1,5 +1,5 @@
 //! The starting points of a fit: the classical multidimensional scaling of the distances, a
-//! randomly disturbed copy of the scaling, the landmarks' fit, and the former embedding.
+//! randomly perturbed copy of the scaling, the landmarks' fit, and the previous embedding.
 
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
@@ -7,13 +7,13 @@ use rand::rngs::ChaCha8Rng;
 use super::super::{Embedding, align};
 use super::{Descent, Measured, mds};
 
-/// Number of randomly disturbed copies of the classical scaling.
+/// Number of randomly perturbed copies of the classical scaling.
 const RESTARTS: usize = 1;
-/// Maximum random shift of each component in a disturbed copy, as a share of the median distance.
+/// Maximum random shift of each component in a perturbed copy, as a share of the median distance.
 const DISTURBANCE: f64 = 0.2;
 
 /// Returns the classical scaling of the distances after subtracting the estimated heights, and
-/// randomly disturbed copies of the scaling.
+/// randomly perturbed copies of the scaling.
 pub(super) fn starts(
     measured: &Measured,
     dimensions: usize,
@@ -47,8 +47,8 @@ pub(super) fn starts(
 }
 
 /// A first estimate of each agent's height: a quarter of the least time that a detour through the
-/// agent adds to the distance of two other agents. A detour adds at least twice the agent's height,
-/// so half of this time is the greatest possible height. The estimate is half of that.
+/// agent adds to the distance between two other agents. A detour adds at least twice the agent's
+/// height, so half of this time is the greatest possible height. The estimate is half of that.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -73,9 +73,9 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Returns a start with each agent of the former embedding at its former place. A new agent starts
-/// at the former place of its nearest such agent. Returns `None` if the former embedding has none
-/// of the agents.
+/// Returns a start with each agent of the previous embedding at its former place. A new agent
+/// starts at the former place of the nearest agent that has one. Returns `None` if the previous
+/// embedding contains none of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

@@ -12,10 +12,10 @@
 //! i, which is at `a_i` with the height `h_i`. `d_i` is the measured distance, `s` the softening,
 //! `P` the weight of the prior, `rho` the distance to the nearest agent, and `r` the prior's reach.
 //!
-//! The cost is computed some hundred times per host, so the code is made for speed. Points are on
-//! the stack, vector instructions process four agents at a time, and the number `N` of components
-//! is a compile-time constant. A point has one component per dimension, then zeros up to `N - 1`
-//! components, then its height. No solver changes the zeros.
+//! The cost is computed a few hundred times per host, so the code is written for speed. Points are
+//! on the stack, vector instructions process four agents at a time, and the number `N` of
+//! components is a compile-time constant. A point has one component per dimension, then zeros up to
+//! `N - 1` components, then its height. No solver changes the zeros.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 

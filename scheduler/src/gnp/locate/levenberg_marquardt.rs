@@ -5,9 +5,10 @@
 //! 1944; Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963.
 //!
 //! Each step goes to the minimum of the quadratic model [`Host::model`], after the diagonal of the
-//! model's curvature is multiplied by 1 plus the damping. The damping falls after a successful step
-//! and rises after a failed step. A step that would make the height negative sets the height to
-//! zero. If the height is zero and its gradient is positive, the step does not change the height.
+//! model's curvature has been multiplied by 1 plus the damping. The damping falls after a
+//! successful step and rises after a failed step. A step that would make the height negative sets
+//! the height to zero. If the height is zero and its gradient is positive, the step does not change
+//! the height.
 
 use super::host::{Host, Model, Point};
 

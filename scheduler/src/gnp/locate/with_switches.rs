@@ -1,5 +1,5 @@
-//! Places one host by its distances to fixed hosts, with any switches of the plain map.
-//! [`super`] is many times as fast as this module, but supports only the default switches.
+//! Places one host by its distances to fixed hosts, with any switches of the plain map. [`super`]
+//! is many times faster than this module, but supports only the default switches.
 
 use super::host::{PRIOR, PRIOR_REACH};
 use crate::gnp::PlainSwitches;
@@ -11,7 +11,7 @@ use crate::gnp::softening;
 const STARTS: usize = 9;
 /// The step length of the first simplex, as a share of the map's scale (the median distance).
 const STEP: f64 = 0.1;
-/// The stop rule allows many steps, because the cost of Ng and Zhang is flat near its minimum.
+/// The stopping rule allows many steps, because Ng and Zhang's cost is flat near its minimum.
 const STOP: StopRule = StopRule { steps: 1_000, tolerance: 1e-5 };
 
 #[derive(Debug, Clone, Copy)]
@@ -48,8 +48,8 @@ impl Descent {
     }
 }
 
-/// Returns the coordinate of a host with the measured distances of `anchors`. The prior keeps the
-/// host near the coordinates `agents`. If `agents` is `None`, there is no prior.
+/// Returns the coordinate of the host whose measured distances are in `anchors`. The prior keeps
+/// the host near the coordinates in `agents`. If `agents` is `None`, there is no prior.
 pub(in crate::gnp) fn place(
     anchors: &[Anchor<'_>],
     agents: Option<&[&[f64]]>,

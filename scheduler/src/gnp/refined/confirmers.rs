@@ -1,21 +1,23 @@
-//! Selects the confirmers of a site: the agents whose measurement is expected to bring the site
-//! nearest to an agent that has measured it.
+//! Selects the confirmers of a site: the agents whose measurements are expected to give the
+//! greatest reduction in the site's distance to the nearest agent that has measured it.
 
 use super::posterior::{Posterior, WeightedPoints};
 use crate::model::AgentId;
 use crate::model::stats::count;
 
 /// Minimum gain of a confirmer. The gain is the share by which the confirmer's measurement is
-/// expected to lower the distance to the nearest known agent. If the gain is below this minimum, an
-/// agent that has measured the site, or was selected earlier, is nearer at every point of the
-/// cloud, so the measurement cannot change the choice. With a larger minimum, fewer sites would be
-/// probed, but the chosen agents would be farther away (`docs/gnp.md`, section 7).
+/// expected to lower the distance to the nearest agent that has measured the site. If the gain is
+/// below this minimum, an agent that has measured the site, or was selected earlier, is nearer at
+/// every point of the cloud, so the measurement cannot change the choice. With a larger minimum,
+/// fewer sites would be probed, but the chosen agents would be farther away (`docs/gnp.md`, section
+/// 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 impl Posterior<'_> {
     /// Selects up to `k` of `candidates` to measure the site once. The selection minimises the
-    /// expected distance from the site to the nearest agent that has then measured it. The agents
-    /// are selected one by one (greedy), until no remaining candidate is nearer at any point.
+    /// expected distance from the site to the nearest agent that will then have measured it. The
+    /// agents are selected one by one (greedy), until no remaining candidate is nearer at any
+    /// point.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();

@@ -35,8 +35,8 @@ const MOST_DAMPING: f64 = 1e3;
 /// Maximum number of steps tried per agent and sweep. Each step has five times the damping of the
 /// failed step before it.
 const STEP_TRIES: usize = 6;
-/// Lower bound, in milliseconds, of the distance by which a difference of two places is divided.
-/// The bound avoids a division by zero.
+/// Lower bound, in milliseconds, of the distance by which a difference between two places is
+/// divided. The bound avoids a division by zero.
 const NO_DISTANCE: f64 = 1e-9;
 
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
 //! The kriging constants, the prediction penalty and the landmarks are chosen by the errors of the
-//! distances that are predicted for held-out agents. Sites cannot be used instead, because their
-//! true distances to agents are unknown.
+//! distances predicted for held-out agents. Sites cannot be used instead, because their true
+//! distances to agents are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -26,7 +26,7 @@ const SCORED: f64 = 0.8;
 /// elected by k-medoids alone.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
-/// The data that an election needs for holding agents out, computed once.
+/// The data that an election needs to hold agents out, computed once.
 #[derive(Debug)]
 pub(in crate::gnp) struct Prepared<'a> {
     measured: &'a Measured,
@@ -38,7 +38,7 @@ pub(in crate::gnp) struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// Places all agents of `measured`. The first `landmarks` agents are the landmarks with which
-    /// the constants are chosen. Returns `None` if the kriging cannot be solved.
+    /// the constants are chosen. Returns `None` if the kriging cannot be fitted.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
         let softening = super::SOFTENING * measured.scale();

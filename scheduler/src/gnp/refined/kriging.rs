@@ -54,7 +54,7 @@ pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.1, likeness: 0.97, length: 0.22, noise: 0.0015 },
 ];
 
-/// The solved Gaussian process of one layout's residuals.
+/// The Gaussian process fitted to one layout's residuals.
 #[derive(Debug, Clone)]
 pub(super) struct Kriging {
     constants: Constants,
@@ -64,20 +64,20 @@ pub(super) struct Kriging {
     points: Vec<Vec<f64>>,
     /// `K`: the kernel between agents.
     kernel: DMatrix<f64>,
-    /// `v A K`, where `A` is the symmetric matrix of the `solved` residuals of the pairs. The
-    /// correction of a place's log distance to an agent is the place's kernel row times the agent's
-    /// column of this matrix.
+    /// `v A K`, where `A` is the symmetric matrix of the pairs' values in `solved`. The correction
+    /// of a place's log distance to an agent is the place's kernel row times the agent's column of
+    /// this matrix.
     weights: DMatrix<f64>,
     pairs: Vec<(usize, usize)>,
-    /// The inverse of the covariance of the pairs.
+    /// The inverse of the pairs' covariance matrix.
     inverse: DMatrix<f64>,
-    /// The inverse covariance times the residuals, one value per pair.
+    /// The inverse covariance matrix times the residuals, one value per pair.
     solved: DVector<f64>,
 }
 
 impl Kriging {
-    /// Solves the process for these constants; `None` if the covariance is not positive definite.
-    /// The noise on its diagonal prevents this, except after an overflow.
+    /// Fits the process with these constants; `None` if the covariance matrix is not positive
+    /// definite. The noise on the matrix's diagonal prevents this, except after an overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -113,7 +113,7 @@ impl Kriging {
     }
 
     /// Returns the weights as if no pair of `agent` had been measured. The formula for the inverse
-    /// of a block matrix makes it unnecessary to solve the process again.
+    /// of a block matrix makes it unnecessary to fit the process again.
     pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
         let (mut block, mut rest) = (Vec::new(), Vec::new());
         for (p, &(i, j)) in self.pairs.iter().enumerate() {

@@ -4,8 +4,8 @@
 //! The shortest of many predictions is usually too short (the winner's curse: Capen, Clapp and
 //! Campbell 1971). The nearest landmark's distance is measured and has no such error.
 //!
-//! The best penalty depends on the network, so it is chosen with agents held out as sites. The
-//! held-out agents are located by the present landmarks, and by sets of agents drawn at random as
+//! The best penalty depends on the network, so it is chosen by holding out agents as sites. The
+//! held-out agents are located by the current landmarks, and by sets of agents drawn at random as
 //! landmarks. More sets make the result depend less on chance.
 
 use rand::SeedableRng;
@@ -19,7 +19,7 @@ use super::kriging::{Constants, Kriging};
 /// The penalties to choose from, as shares of the map's scale (the median measured distance). With
 /// a penalty above the last one, the nearest landmark would always be chosen.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
-/// Number of drawn sets of landmarks, in addition to the present landmarks.
+/// Number of drawn sets of landmarks, in addition to the current landmarks.
 const DRAWN_SETS: usize = 30;
 /// Two penalties count as equally good if the agents chosen with them have about the same total
 /// distance: the difference is at most this share of the total distance of the nearest agents. The

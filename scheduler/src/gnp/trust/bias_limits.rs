@@ -1,10 +1,10 @@
 //! The size of an agent's error: bias and spread of its log ratios of reported to expected round
-//! trips, and the limits of bias and spread.
+//! trips, and the limits on bias and spread.
 //!
 //! An agent that multiplies its measurements by a factor has a *bias*: its ratios are close
-//! together, but far from one. An agent that reports arbitrary values, or values of another
-//! location, has a *spread*. Bias and spread are judged separately, because a bias can be estimated
-//! more precisely than a spread.
+//! together, but far from one. An agent that reports arbitrary values, or values measured
+//! elsewhere, has a *spread*. Bias and spread are judged separately, because a bias can be
+//! estimated more precisely than a spread.
 
 use super::{Kind, Trust};
 use crate::model::stats::{count, median};
@@ -18,13 +18,13 @@ const MEDIAN_ERROR: f64 = 1.2533;
 /// Minimum of the standard deviation assumed among honest agents, as a log ratio. It prevents a
 /// division by zero in a network without noise.
 const LEAST_DEVIATION: f64 = 0.03;
-/// An agent is quarantined if its bias differs from the typical bias by this many standard
-/// deviations, and by the minimum log ratio of the kind of evidence. With normal errors, one honest
-/// agent in fifteen thousand reaches this limit by chance.
+/// An agent is quarantined if its bias differs from the typical bias by at least this many standard
+/// deviations, and by at least the minimum log ratio for the kind of evidence. With normal errors,
+/// one honest agent in fifteen thousand reaches this limit by chance.
 const FAR_BIAS: f64 = 4.0;
-/// An agent is suspect if its bias differs from the typical bias by this many standard deviations.
-/// It is practically impossible that a third of the landmarks reach this limit by chance, which
-/// would raise the alarm.
+/// An agent is suspect if its bias differs from the typical bias by at least this many standard
+/// deviations. It is practically impossible for a third of the landmarks to reach this limit by
+/// chance, and so to raise the alarm.
 const ODD_BIAS: f64 = 3.0;
 /// An agent with a spread of at least 0.55 (as a log ratio) is quarantined if its spread exceeds
 /// the typical spread by this many standard deviations. This limit is greater than [`FAR_BIAS`],
@@ -34,7 +34,7 @@ const FAR_SPREAD: f64 = 5.0;
 /// spread is at least 0.5. It is only suspect if its spread is at least 0.35 but below 0.5.
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// Limits of bias and spread. An agent gets the value `trust` if its bias or its spread reaches the
+/// Limits on bias and spread. An agent gets the value `trust` if its bias or its spread reaches the
 /// limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
@@ -51,7 +51,7 @@ impl Kind {
     /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // These kinds of evidence count reports, so they have no limits of bias or spread.
+            // These kinds of evidence count reports, so they have no limits on bias or spread.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
             // A bias below 15 % (0.14 as a logarithm) is tolerated, because it changes a map no
             // more than the usual noise of twelve honest landmarks' measurements does.
@@ -70,7 +70,7 @@ impl Kind {
 /// The deviation of an agent's reports from the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ReportBias {
-    /// The median log ratio; positive if the agent reports too long round trips.
+    /// The median log ratio; positive if the agent reports round trips that are too long.
     pub(super) bias: f64,
     /// The median distance between the log ratios and the bias.
     pub(super) spread: f64,
@@ -93,8 +93,8 @@ impl ReportBias {
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// Subtracts from the bias the part that `control` has too: the error that the judged agent
-    /// does not cause.
+    /// Subtracts from the bias the part that it shares with `control`: the error that the judged
+    /// agent does not cause.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };

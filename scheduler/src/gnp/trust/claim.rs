@@ -1,10 +1,10 @@
 //! Checks claims: the round trips to sites that non-landmark agents report.
 //!
-//! Landmarks are judged by all their reports. A confirmer has made few other reports. Without a
-//! check, an agent that claims one millisecond for every site would be chosen for every site. So a
-//! claim is checked against the speed of light, and against the refined map's prediction from the
-//! landmarks' measurements. Only claims that are too short are rejected, because a claim that is
-//! too long does not get its agent chosen.
+//! Landmarks are judged by all their reports, but a confirmer reports little besides its claims.
+//! Without a check, an agent that claims one millisecond for every site would be chosen for every
+//! site. So a claim is checked against the speed of light, and against the refined map's prediction
+//! from the landmarks' measurements. Only claims that are too short are rejected, because a claim
+//! that is too long does not get its agent chosen.
 //!
 //! A rejected claim is not used in the choice: the agent is then ranked by its predicted round
 //! trip. The claim stays stored, and [`super::judge`] judges the agent by it.
@@ -24,8 +24,8 @@ const FAR: f64 = 6.0;
 /// claim in a hundred is rejected.
 const LEAST_SPREAD: f64 = 0.3;
 /// A claim is impossible if it contradicts the round trips of at least this many landmarks. A claim
-/// contradicts a landmark's round trip if the sum of the two is shorter than light needs to travel
-/// between agent and landmark and back. One landmark is not enough: its position may be wrong.
+/// contradicts a landmark's round trip if the sum of the two is less than light needs to travel
+/// from the agent to the landmark and back. One landmark is not enough: its position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
 /// The measurements of a site that has only one location, without rejected claims. A claim is
@@ -53,8 +53,8 @@ pub fn believed(
     kept
 }
 
-/// Number of landmarks whose round trip to the site, added to this claim, is shorter than light
-/// needs to travel between the landmark and the agent and back.
+/// Number of landmarks whose round trip to the site, added to this claim, is less than light needs
+/// to travel from the agent to the landmark and back.
 fn impossible(
     positions: &BTreeMap<AgentId, Position>,
     (agent, claim): (AgentId, Rtt),
@@ -72,7 +72,7 @@ fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
 }
 
 /// Whether the claim plus a landmark's round trip to the site is at least as long as light in fibre
-/// needs between the two agents.
+/// needs for a round trip between the two agents.
 fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }

@@ -2,9 +2,9 @@
 //! contradict this.
 //!
 //! If two agents are `d` milliseconds apart, a third agent's round trips to them differ by at most
-//! `d`, except on unusual paths. One contradicted pair may be an unusual path. But an agent with
-//! several contradicted partners lies, because an honest partner would not report the same short
-//! distance.
+//! `d`, except on unusual paths. One contradicted pair may be due to an unusual path. But an agent
+//! with several contradicted partners lies, because an honest partner would not report the same
+//! short distance.
 
 use std::collections::BTreeMap;
 

@@ -11,9 +11,9 @@ use super::bias_limits::{ReportBias, TypicalSize};
 /// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
 /// from the hosts, not from the network.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Maximum number of non-landmark agents from whose measurements the map of a judgement is fitted.
-/// They are enough to place each landmark well, and few enough to judge a large fleet within a
-/// second.
+/// Maximum number of non-landmark agents whose measurements are used to fit the map for a
+/// judgement. They are enough to place each landmark well, and few enough to judge a large fleet
+/// within a second.
 const MOST_JURORS: usize = 32;
 
 /// `ln(reported / expected)`, softened.
@@ -21,7 +21,7 @@ pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
     ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
 }
 
-/// The agents from whose measurements the map of a judgement is fitted.
+/// The agents whose measurements are used to fit the map for a judgement.
 pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
     landmarks.iter().copied().chain(others).collect()

@@ -1,4 +1,4 @@
-//! Finds agents that report round trips shorter than light in fibre needs.
+//! Finds agents that report round trips shorter than light in fibre allows.
 
 use super::TrustEvidence;
 use crate::gnp::millis;
@@ -6,8 +6,9 @@ use crate::model::AgentId;
 use crate::model::stats::count;
 
 /// Returns a reason, as text for the operator, if several round trips that the agent reports are
-/// shorter than light in fibre needs. If both agents of a pair report too short round trips to each
-/// other, the pair does not count, because then a position is probably wrong, not a measurement.
+/// shorter than light in fibre allows. If both agents of a pair report round trips to each other
+/// that are too short, the pair does not count, because then probably a position is wrong, not a
+/// measurement.
 pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();
@@ -37,8 +38,8 @@ pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option
     })
 }
 
-/// Minimum number of impossible round trips (shorter than light needs) for a quarantine by light. A
-/// single one may be due to another agent's wrong position.
+/// Minimum number of impossible round trips (shorter than light allows) for a quarantine by light.
+/// A single one may be due to another agent's wrong position.
 const FEWEST_IMPOSSIBLE: usize = 2;
-/// Minimum share of impossible round trips of an agent for a quarantine by light.
+/// Minimum share of impossible round trips among an agent's reports for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;

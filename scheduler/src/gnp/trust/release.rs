@@ -1,13 +1,13 @@
 //! When an agent leaves quarantine: how often it must be found consistent, and what it must measure
-//! again before.
+//! again first.
 
 use std::time::Duration;
 
 use super::{FleetTrust, Kind, Trust};
 use crate::model::AgentId;
 
-/// Number of consecutive judgements that must find an agent consistent, each by newer measurements,
-/// before the agent is trusted again.
+/// Number of consecutive judgements that must find an agent consistent, each from newer
+/// measurements, before the agent is trusted again.
 pub const CONSISTENT: i32 = 3;
 /// Number of sites that an agent must measure again if it was quarantined for its reports about
 /// sites. The number is 1.5 times the minimum for a judgement, because some sites do not answer.

@@ -9,20 +9,19 @@ use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// If a crawl's round trip and the known round trip differ by a smaller factor, the crawl is no
+/// If a crawl's round trip and the known round trip differ by a smaller factor, the crawl is not a
 /// contradiction. The factor is large, because predictions err by up to 30 % in nine of ten cases,
 /// and pages take longer than HEAD requests.
 const CONTRADICTED_BY: f64 = 2.0;
 /// A single crawl that differs by at least this factor causes a new measurement of the site,
 /// because neither load nor slow pages change the median of a whole crawl so much.
 const REFUTED_BY: f64 = 4.0;
-/// A difference shorter than this is no contradiction, because servers need some time per page.
+/// A difference shorter than this is not a contradiction, because servers need some time per page.
 const SLACK: Duration = Duration::from_millis(20);
 /// Number of consecutive contradictions after which a site is measured again.
 pub const ENOUGH: i32 = 2;
-/// If contradictions cause several new measurements of a site, at least this time passes between
-/// two measurements. If crawls contradict even new measurements, measuring more often does not
-/// help.
+/// Minimum time between two new measurements of a site that contradictions cause. If crawls
+/// contradict even new measurements, measuring more often does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
 /// The number of contradictions that a crawl counts as: 0 if the crawl agrees with `known`,

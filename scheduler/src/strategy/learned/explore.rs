@@ -33,9 +33,9 @@ const LEAST_SPREAD: f64 = 0.01;
 /// does not change the strategy's draw.
 const STREAM: u64 = 1;
 
-/// Returns the agent to try instead of `chosen`, for a site that was crawled `crawls` times. The
-/// seed decides whether the choice explores. Returns `None` if it does not, or if no trial is worth
-/// its cost.
+/// Returns the agent to try instead of `chosen`, for a site that has been crawled `crawls` times.
+/// The seed decides whether the choice explores. Returns `None` if it does not, or if no trial is
+/// worth its cost.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],

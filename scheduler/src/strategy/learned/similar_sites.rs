@@ -7,7 +7,7 @@
 //!
 //! The covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `s²` is the variance of a
 //! prediction, `m` is the root mean square difference of the log round trips of the probers that
-//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. For two sites of one network, `m`
+//! measured both sites, `w` is [`WIDTH`] and `c` is [`LIKENESS`]. For two sites in one network, `m`
 //! is assumed to be zero.
 //!
 //! The process also uses residuals of agents that were chosen because their prediction was short.
@@ -29,8 +29,8 @@ use super::{CRAWL_SPREAD, Prefix};
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many times [`WIDTH`] are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites at one place. It is below 1, because the sites'
-/// last miles differ.
+/// The correlation of the residuals of two sites in the same place. It is below 1, because the
+/// sites' last miles differ.
 const LIKENESS: f64 = 0.9;
 /// Milliseconds added to round trips before their logarithms are taken, because differences between
 /// short round trips come from the last mile.
@@ -41,7 +41,7 @@ const MOST_CRAWLS: usize = 8;
 /// Maximum number of crawls kept per agent, the newest first, to limit the work per site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// A site's measurements by probers, by which sites are compared.
+/// The probers' measurements of a site. Sites are compared by these measurements.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
     /// For each prober, the logarithm of the round trip in milliseconds plus [`SOFTENING_MS`];
@@ -199,7 +199,7 @@ impl Alike {
         // The results are bounded, because similarity by network and similarity by measurements
         // together may not give a valid covariance. The expected residual lies between the least
         // and the greatest of zero and the crawls' residuals. The remaining variance is at least
-        // the variance between two sites at one place (see [`LIKENESS`]).
+        // the variance between two sites in the same place (see [`LIKENESS`]).
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

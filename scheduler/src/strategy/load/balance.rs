@@ -6,14 +6,14 @@
 //! 1. to a candidate with a free slot, if the task ends sooner at the candidate;
 //! 2. to a candidate where the task ends sooner by at least a crawl's duration (the longer pace of
 //!    the two agents). If more than one task per slot would then wait at the candidate, the time to
-//!    the task's end must also fall to three quarters;
+//!    the task's end must also fall to at most three quarters;
 //! 3. to an agent that became available after the choice (a *newcomer*) and is clearly nearer, if
-//!    the task ends no later at the newcomer.
+//!    the task ends no later at the newcomer and at most one task per slot then waits there.
 //!
-//! By rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels long
-//! queues before any agent is idle. If queues were levelled only when an agent is idle, the tasks
-//! that remain at a slow agent could be tasks that no idle agent may crawl. The end of a task is
-//! predicted from the tasks before it and the agent's pace.
+//! Because of rule 2, a fast agent has its next task ready when a crawl ends. Rule 2 also levels
+//! long queues before any agent is idle. If queues were levelled only when an agent is idle, the
+//! tasks that remain at a slow agent could be tasks that no idle agent may crawl. The end of a task
+//! is predicted from the tasks before it and the agent's pace.
 //!
 //! Tasks do not move back and forth. After a move by rule 1, the former agent has no free slot, so
 //! the task cannot move back until this agent has a free slot. After a move by rule 2, the task
@@ -41,7 +41,7 @@ const AHEAD: i64 = 1;
 /// its end falls to at most this share. The share is well below 1, because an agent's pace has an
 /// error of about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
-/// A newcomer is clearly nearer only if its distance is at most this share of the present agent's
+/// A newcomer is clearly nearer only if its distance is at most this share of the current agent's
 /// distance, because nine in ten predictions err by less than a third (docs/accuracy.md).
 const NEARER_SHARE: f64 = 0.67;
 /// A newcomer is clearly nearer only if its distance is shorter by at least this time, because a
@@ -176,7 +176,7 @@ impl AgentQueue {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// The gain of a task that moves from this agent to `there`; `None` if the task may not move.
+    /// The gain of moving a task from this agent to `there`; `None` if the task may not move.
     fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;

@@ -1,5 +1,5 @@
 //! Chooses, for a site with several locations (anycast), the near agent with the lowest load level.
-//! Ties are decided at random.
+//! Ties are broken at random.
 //!
 //! The coordinate of such a site is a compromise between its locations, so the order of near agents
 //! by distance means little. The three nearest agents are *near*. Another agent is near if its
@@ -22,7 +22,7 @@ const NEAR_FACTOR: u32 = 2;
 /// An agent is also near if its distance exceeds the shortest distance by at most this time,
 /// because so small a difference adds little to the time of a page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
-/// This number of nearest agents counts as near, whatever their distances are.
+/// This many of the nearest agents count as near, whatever their distances are.
 const LEAST_NEAR: usize = 3;
 /// Maximum number of near agents. More agents do not improve the choice.
 const MOST_NEAR: usize = 10;

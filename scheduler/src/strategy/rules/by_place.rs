@@ -1,4 +1,4 @@
-//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are decided at
+//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are broken at
 //! random, among candidates with a free slot if there are any.
 
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
 //! `gnp-confirmed`: chooses the agent with the shortest measured distance, after landmarks and
-//! confirmers measured the site.
+//! confirmers have measured the site.
 //!
-//! The agent is not drawn, because this strategy is for batches where distance matters more than
-//! load. If the best agent is full, the next agent that is about as near and has a free slot gets
-//! the task. If there is no such agent, the task waits for the best agent.
+//! The agent is not drawn at random, because this strategy is for batches where distance matters
+//! more than load. If the best agent is full, the next agent that is about as near and has a free
+//! slot gets the task. If there is no such agent, the task waits for the best agent.
 
 use rand::rngs::ChaCha8Rng;
 

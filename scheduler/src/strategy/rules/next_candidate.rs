@@ -29,7 +29,7 @@ pub struct RecordedCandidate {
 }
 
 impl RecordedChoice {
-    /// The stored candidates with their present loads, from `now`. Stored candidates that are not
+    /// The stored candidates with their current loads, from `now`. Stored candidates that are not
     /// in `now` count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &RecordedCandidate| {

@@ -44,7 +44,7 @@ pub struct Work {
 }
 
 impl Default for Work {
-    /// A small site with the default interval. It is assumed before any site was crawled.
+    /// A small site with the default interval. It is assumed before any site has been crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
@@ -263,7 +263,8 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
 }
 
-/// Age at which a crawl has half its weight, because networks change over days, not minutes.
+/// Age at which a crawl's weight has halved. It is this long because networks change over days, not
+/// minutes.
 const HALF_LIFE: Duration = Duration::from_secs(86_400);
 
 pub fn crawl_weight(age: Duration) -> f64 {

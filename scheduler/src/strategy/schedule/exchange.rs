@@ -19,10 +19,10 @@ const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
 pub(super) struct SlotAssignment<'a> {
-    /// For each site, the time of its crawl at each agent; `None` if the agent may not have the
+    /// For each site, the time of its crawl at each agent; `None` if the agent may not get the
     /// site.
     pub(super) takes: &'a [&'a [Option<Duration>]],
-    /// The agent and slot of each site; `None` if no agent may have the site.
+    /// The agent and slot of each site; `None` if no agent may get the site.
     pub(super) of: Vec<Option<(usize, usize)>>,
     /// The time at which the last crawl of each slot of each agent ends, in seconds from now.
     pub(super) ends: Vec<Vec<f64>>,
@@ -142,8 +142,8 @@ mod tests {
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // A site that no agent may have stays unplaced. A site that only one agent may have stays
-        // at that agent.
+        // A site that no agent may get stays unplaced. A site that only one agent may get stays at
+        // that agent.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places =
@@ -185,7 +185,7 @@ mod tests {
                 }
                 ends
             };
-            // Each site begins in the first slot of the first agent that may have it.
+            // Each site begins in the first slot of the first agent that may get it.
             let of: Vec<Option<(usize, usize)>> =
                 takes.iter().map(|takes| takes.iter().position(Option::is_some).map(|agent| (agent, 0))).collect();
             let mut places = SlotAssignment::new(&takes, of.clone(), ends_of(&of));

@@ -2,7 +2,7 @@
 //!
 //! Stragglers are moved only to idle slots. The caller has checked that no site waits for these
 //! slots. A crawl resumes where it stopped, so only the remaining work is compared. The remaining
-//! time at the present agent is computed from the speed that the agent reported, or else from the
+//! time at the current agent is computed from the speed that the agent reported, or else from the
 //! prediction. The time at another agent is predicted.
 //!
 //! A crawl may be slower than predicted because of its agent or because of its site. The cause is
@@ -17,7 +17,7 @@ use crate::model::AgentId;
 use super::crawl_duration::{HELD_BACK, OPENING_TRIPS, PreparedWork};
 use crate::strategy::{Candidate, Work, schedule};
 
-/// No lease is preempted within this time after its grant, because the first seconds (connection,
+/// No lease is preempted within this time after its grant, because its first seconds (connection,
 /// robots.txt, sitemaps) do not show the crawl's speed.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
 /// Maximum number of preemptions that one call of [`moves`] requests. It is small, because the
@@ -49,7 +49,7 @@ pub struct UnderWay {
     /// Number of fetched pages and the time for them, from the agent's last report;
     /// `None` if unknown.
     pub fetched: Option<(u32, Duration)>,
-    /// The present agent.
+    /// The current agent.
     pub here: Candidate,
     /// The agents that may get the crawl. Agents that its batch excludes are left out, and so are
     /// agents at which a crawl of the site crashed.
@@ -62,7 +62,7 @@ pub struct CrawlMove {
     /// The index of the crawl.
     pub crawl: usize,
     pub to: AgentId,
-    /// The remaining time at the present agent.
+    /// The remaining time at the current agent.
     pub here: Duration,
     /// Time until the crawl ends at the new agent.
     pub there: Duration,
@@ -103,7 +103,7 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<CrawlMov
 /// The remaining work of a crawl.
 #[derive(Debug, Clone, Copy)]
 struct RemainingWork {
-    /// The remaining time at the present agent, in seconds.
+    /// The remaining time at the current agent, in seconds.
     here_s: f64,
     /// The remaining pages, estimated from the remaining time and the speed so far.
     pages: f64,
