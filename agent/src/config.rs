@@ -162,7 +162,7 @@ pub struct StoreConfig {
     #[serde(default = "default_max_file")]
     pub max_file_bytes: u64,
     /// Free bytes on the disk below which crawls pause. They continue when twice as many are free.
-    /// 0 disables the check. The default has room for the pages that fifty crawls are fetching.
+    /// 0 disables the check. The default leaves room for the pages that fifty crawls are fetching.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }

@@ -52,8 +52,8 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 };
 
 /// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
-/// cannot start, or if the server of the beacon or of the metrics ends. Also fails if another
-/// machine was enrolled under the agent's name. After any other error the agent retries.
+/// cannot start, or if the beacon's or the metrics' server ends. Also fails if another machine was
+/// enrolled under the agent's name. After any other error the agent retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     // Check the command before anything else, because a missing command is the operator's most
     // likely mistake.
@@ -75,7 +75,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let (traces, exporting) =
         config.otlp.clone().map(|collector| start_traces(collector, &config.name, &crawled)).unzip();
     let work = work.storing(store.clone()).crawling_with(external).tracing_with(traces);
-    // Set the gauges before the server of metrics starts, so that the first scrape shows the slots.
+    // Set the gauges before the metrics server starts, so that the first scrape shows the slots.
     METRICS.work_is(work.state());
     let serve = |listener: Listener| tokio::spawn(listener.serve(stop.clone()));
     let serving = [("beacon", beacon.map(serve)), ("server of metrics", metrics.map(serve))];

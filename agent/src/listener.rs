@@ -18,8 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum concurrent connections. More are not needed. Each agent measures at most a few dozen
-/// beacons, and only a few of them at the same time. So few agents are connected to one beacon at
-/// any moment. Few programs read metrics.
+/// beacons, and only a few of them at the same time. At any moment, therefore, only a few agents
+/// are connected to one beacon. Few programs read metrics.
 const MAX_CONNECTIONS: usize = 256;
 /// Idle time after which a full listener may close a connection to admit a new one. It is longer
 /// than a prober's pause between two samples.
@@ -104,7 +104,7 @@ async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) 
 /// most connections, so that no peer can keep others out. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 struct Connections {
-    /// No code holds this lock across an await.
+    /// This lock is never held across an await.
     table: Arc<Mutex<ConnectionTable>>,
 }
 
@@ -155,9 +155,10 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Chooses the connection to close for a new connection of `peer`: the longest idle connection
-    /// of the peer with the most connections. If this peer has at most one connection more than
-    /// `peer`, the connection is closed only if it was idle for [`CROWDED_IDLE`].
+    /// Chooses the connection to close for a new connection of `peer`: of the peer with the most
+    /// connections, the one that has been idle longest. If this peer has at most one connection
+    /// more than `peer`, the connection is closed only if it has been idle for at least
+    /// [`CROWDED_IDLE`].
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {

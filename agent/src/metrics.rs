@@ -19,7 +19,7 @@ use crate::disk::free_space::DiskSpace;
 use crate::session::clock;
 
 pub(crate) const PATH: &str = "/metrics";
-/// Maximum number of values that a label has.
+/// Maximum number of values of a label.
 const MOST_WORDS: usize = 12;
 
 pub(crate) static METRICS: Metrics = Metrics::new();

@@ -1,5 +1,5 @@
-//! Everything that sending a request requires: the guard, name resolution, the site's origin, TLS
-//! and the user agent.
+//! Everything needed to send a request: the guard, name resolution, the site's origin, TLS and the
+//! user agent.
 
 pub(crate) mod age_ordered_map;
 pub mod dns;

@@ -126,8 +126,8 @@ pub async fn run(
         // Only the operator can fix these two errors, so retry slowly.
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        // The events during this wait need no report. Outcomes are in the outbox, and the next
-        // session does not report the leases of crawls that ended without an outcome.
+        // The events during this wait need not be reported. Outcomes are in the outbox, and the
+        // next session does not report the leases of crawls that ended without an outcome.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }

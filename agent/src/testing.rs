@@ -178,7 +178,7 @@ impl TestServer {
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), Some(acceptor), Arc::new(answer)).await.unwrap()
     }
 
-    // `answer` has no type parameter, so the tasks are compiled once and not for each test.
+    // `answer` has no type parameter, so the tasks are compiled only once, not once for each test.
     async fn serve(addr: SocketAddr, tls: Option<TlsAcceptor>, answer: Arc<Answer>) -> io::Result<Self> {
         let listener = TcpListener::bind(addr).await?;
         let server = Self { addr: listener.local_addr()?, log: Arc::default() };
@@ -315,7 +315,7 @@ pub(crate) enum DnsAnswer {
 }
 
 impl TestNames {
-    /// Starts a server that knows these names, with IPv4 addresses only.
+    /// Starts a server that resolves these names, to IPv4 addresses only.
     pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
         Self::answering(|name, _| {
             let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));

@@ -112,8 +112,8 @@ impl Store {
 pub struct Recorder {
     store: Store,
     of: Arc<CrawlIdentity>,
-    /// Exchanges (requests with their responses) that have ended but were not passed to the writer
-    /// yet.
+    /// Exchanges (requests with their responses) that have ended but have not been passed to the
+    /// writer yet.
     ended: Arc<EndedExchanges>,
 }
 

@@ -2,12 +2,12 @@
 //!
 //! Nothing is drawn at random. A strategy splits a site among agents in known shares (`gnp-top3`: a
 //! third to each of the three nearest), and an agent's expected load is the sum of its shares.
-//! Distances are computed from the coordinates of one embedding. Corrections that probes and crawls
-//! give for single pairs of agent and site are left out, because they are unknown for a planned
-//! agent. Every site is assumed to be crawled once.
+//! Distances are computed from the coordinates of one embedding. Corrections learned from probes
+//! and crawls for single pairs of an agent and a site are left out, because they are unknown for a
+//! planned agent. Every site is assumed to be crawled once.
 //!
-//! Sites are processed in parts of fixed size, on the number of threads that the caller sets. The
-//! sums of the parts are added in order, so results do not depend on the number of threads.
+//! Sites are processed in parts of fixed size, on as many threads as the caller sets. The sums of
+//! the parts are added in order, so results do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -28,7 +28,7 @@ pub use suggest::{Suggestions, suggest};
 /// Number of sites per part: high enough for a low overhead, and low enough that all threads end at
 /// about the same time.
 const PART: usize = 8_192;
-/// Maximum K of a plan for `gnp-topK`.
+/// The largest K of `gnp-topK` that a plan supports.
 const TOP: usize = 3;
 /// Maximum predicted time, in seconds. Differences between longer times do not matter.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
@@ -271,8 +271,8 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// For each agent, the sum of its distances to all sites in milliseconds, and the duration of
-/// crawling all sites in seconds.
+/// For each agent, the sum of its distances to all sites, in milliseconds, and the time it needs to
+/// crawl all sites, in seconds.
 fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
     let usual = sites.usual();
     let of_part = |part: Range<usize>| {
@@ -314,8 +314,8 @@ fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAg
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()
 }
 
-/// Runs `of` on every part of `count` items, on several threads. Returns the results in the order
-/// of the parts.
+/// Splits `count` items into parts, and runs `of` on each part, on several threads. Returns the
+/// results in the order of the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }

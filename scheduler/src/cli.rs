@@ -271,7 +271,7 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// Parses the command line, and parses it again if the user chose defaults in client.toml. The
+    /// Parses the command line, and parses it again if the user set defaults in client.toml. The
     /// first parse is needed to find the data directory, which contains client.toml.
     fn read() -> anyhow::Result<Self> {
         let mut matches = command().get_matches();
@@ -320,8 +320,8 @@ pub fn command() -> clap::Command {
     arranged(Cli::command())
 }
 
-/// The command from which the manual is written. It has no `help` commands, because these need no
-/// pages.
+/// The command from which the manual pages are written, without its `help` subcommands, which need
+/// no pages.
 fn for_manual() -> clap::Command {
     arranged(Cli::command().disable_help_subcommand(true))
 }

@@ -56,7 +56,7 @@ pub struct Config {
     pub database_url: Option<String>,
     /// The contact URL. Once set, it is also stored in the database.
     pub contact_url: Option<String>,
-    /// A MaxMind DB of positions, for sites whose list gives no position. Read at start.
+    /// A MaxMind DB of positions, for sites whose list gives no position. Read at startup.
     pub geoip: Option<PathBuf>,
     /// The OTLP collector that gets a trace for each site.
     pub otlp: Option<Collector>,
@@ -65,7 +65,7 @@ pub struct Config {
     pub measure: MeasureConfig,
     /// The map that predicts distances. A change from or to `gnp` takes effect with the next fit.
     pub map: Tier,
-    /// The facts that decide how an agent is drawn from the candidates.
+    /// The facts used to draw an agent from the candidates.
     pub draws: Draws,
     pub landmarks: LandmarksConfig,
     pub confirm: ConfirmConfig,
@@ -109,7 +109,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks the range of every setting, and the rules between settings.
+    /// Checks that every setting is in range, and that no settings contradict each other.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if let Some(url) = &self.contact_url
             && url.parse::<ContactUrl>().is_err()
@@ -138,7 +138,7 @@ impl Config {
     }
 }
 
-/// Parses the text of a file. An error contains the number of the line.
+/// Parses the text of a file. An error contains the line number.
 pub fn parsed<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Parse {
         path: path.to_owned(),
@@ -151,8 +151,7 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// A type of settings that have bounds. It reads a value from a file, and formats a value for
-/// messages.
+/// The type of a setting with bounds. It reads values from a file, and formats them for messages.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;
@@ -216,15 +215,15 @@ macro_rules! section {
 }
 
 words!(
-    /// The facts that decide how an agent is drawn from a task's candidates.
+    /// The facts used to draw an agent from a task's candidates.
     #[derive(Default)]
     Draws {
         /// Agents with free slots are preferred, and results of crawls correct the distances. A
-        /// task that waits for a slot moves to an agent that would end it sooner.
+        /// task that waits for a slot moves to an agent that would finish it sooner.
         #[default]
         Balanced = "balanced",
-        /// Only the distances, as in the paper: a full agent is as likely as an idle one, and no
-        /// waiting task moves.
+        /// Considers only the distances, as in the paper: a full agent is as likely to be chosen as
+        /// an idle one, and no waiting task is moved.
         Static = "static",
     }
 );
@@ -256,10 +255,11 @@ section! {
         /// also keeps its waiting tasks for this time, because most agents return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Maximum number of times per minute that a new session of an agent may replace the
-        /// former one, 2 to 600; further sessions are refused. A bad connection causes one or two
-        /// a minute; two processes with one credential replace each other's session all the time.
+        /// agent's previous session, 2 to 600; further sessions are refused. A bad connection
+        /// causes one or two replacements a minute; two processes with one credential replace each
+        /// other's session all the time.
         max_supersessions: u32 = 10, 2..=600;
-        /// Crashes of one task after which it fails as poison, 1 to 100. A page that kills its
+        /// Number of crashes after which a task fails as poison, 1 to 100. A page that kills its
         /// crawler crashes every lease of its task. A broken connection or a restarted machine
         /// counts as one crash, seldom as two, for each task that the agent held.
         max_crashes: u32 = 5, 1..=100;
@@ -270,8 +270,8 @@ section! {
     /// How roles pass from one scheduler to another.
     TermConfig "term" {
         /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. A leader renews its
-        /// roles four times in this time. With a shorter time, another scheduler takes over sooner
-        /// after a crash; with a longer time, roles survive a brief stall of the database or
+        /// roles four times within this time. With a shorter time, another scheduler takes over
+        /// sooner after a crash; with a longer time, roles survive a brief stall of the database or
         /// machine. All schedulers of one database should use the same value.
         life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;
     }
@@ -290,17 +290,18 @@ section! {
         site_least_samples: u32 = 3, 1..=100;
         /// Samples of a beacon per agent, 1 to 100. Politeness sets no limit: beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between probes of a site by any landmarks, at least 100 ms; 1 s is polite.
+        /// Minimum time between two probes of a site, even by different landmarks, at least 100 ms;
+        /// 1 s is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
         /// Time after which a sample counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum number of orders to measure sites that an agent has at a time, 1 to 10000. Most
-        /// of them wait for `site_interval`.
+        /// How many orders to measure sites an agent may have at a time, 1 to 10000. Most of them
+        /// wait for `site_interval`.
         max_site_orders: u32 = 256, 1..=10_000;
-        /// Maximum number of orders to measure beacons that an agent has at a time, 1 to 32. More
-        /// orders would queue in the agent and disturb each other's measurements.
+        /// How many orders to measure beacons an agent may have at a time, 1 to 32. More orders
+        /// would queue in the agent and disturb each other's measurements.
         max_mesh_orders: u32 = 4, 1..=32;
         /// Maximum number of other agents that each agent measures, in addition to the landmarks.
         max_mesh_peers: u32 = 32, 0..=1000;
@@ -325,10 +326,10 @@ section! {
 }
 
 section! {
-    /// How the strategy `gnp-confirmed` confirms.
+    /// The confirmations of the strategy `gnp-confirmed`.
     ConfirmConfig "confirm" {
         /// Maximum number of agents that measure a site, one after another, 1 to 16. A third agent
-        /// still shortens the mean distance by several per cent, a fifth by one or two.
+        /// still shortens the mean distance by several per cent, and a fifth agent by one or two.
         /// Sixteen agents delay a site by more than a minute.
         agents: u32 = 3, 1..=16;
         /// Samples per agent, 1 to 100. The median of three tolerates one bad sample.

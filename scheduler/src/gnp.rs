@@ -8,7 +8,7 @@
 //!
 //! [`fit`] locates the agents. [`Embedding::locate`] locates a host from the round trips that
 //! agents measured to it. [`Embedding::predict`] returns the predicted round trip between two
-//! hosts. `docs/gnp.md` has the mathematics.
+//! hosts. `docs/gnp.md` explains the mathematics.
 //!
 //! A coordinate has one component per dimension, followed by the *height*. The height is the delay
 //! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
@@ -17,7 +17,7 @@
 //!
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, and the
 //! last component is not negative. Every result depends only on the arguments and the seed. No
-//! public signature contains a type of the crates argmin or nalgebra.
+//! public signature contains a type from the crates argmin or nalgebra.
 
 use std::collections::BTreeMap;
 
@@ -62,8 +62,8 @@ pub use switches::{PlainSwitches, RefinedSwitches, Tier};
 /// are too few, because even in one dimension they do not determine both a host's point and its
 /// height.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// The maximum default number of dimensions. More dimensions do not improve the map, however many
-/// landmarks it has (table 1 of the paper that the README cites).
+/// Upper limit of the default number of dimensions. More dimensions do not improve the map, however
+/// many landmarks it has (table 1 of the paper that the README cites).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of log errors ([`softening`]), as a share of the map's scale (the median distance
 /// between agents).
@@ -88,7 +88,7 @@ pub struct Embedding {
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
     /// The median distance between the located agents, in milliseconds. Constants that represent
-    /// distances on the map are given as shares of this distance.
+    /// distances on the map are given as fractions of this distance.
     scale: f64,
     switches: PlainSwitches,
 }

@@ -29,8 +29,9 @@ mod web;
 
 pub use app::run::run;
 
-/// The version, with the commit if the build knows it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
-/// the commit. The build does not read it from git, so a new commit alone causes no rebuild.
+/// The version, followed by the commit if it was passed to the build: `0.1.0+f2acb2d8`.
+/// `ops/package.sh` passes the commit. The build does not read it from git, so a new commit alone
+/// causes no rebuild.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),
@@ -47,7 +48,7 @@ pub struct Scheduler {
     pub pool: PgPool,
     pub wakes: Arc<wake::Wakes>,
     pub maps: Arc<jobs::locate::refined::MapCache>,
-    /// Positions of IP addresses, if the operator configured a file with such positions.
+    /// Positions of IP addresses; `None` unless the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     pub config: Arc<config::Config>,
     /// The disk of the data directory, whose space the scheduler reports; `None` in tests.

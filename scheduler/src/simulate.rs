@@ -1,10 +1,10 @@
 //! Simulation: runs the scheduler's map and strategies on a matrix of measured round trips.
 //!
-//! For each seed, a [`Draw`] makes some nodes of a [`Matrix`] agents and all other nodes sites.
-//! Landmarks are elected from the agents' mesh, and only landmarks and confirmers measure sites.
-//! [`run`] compares the map's predictions and the strategies' choices with the true round trips. In
-//! names of types, a compared strategy is a *contender*. All results depend only on the matrix and
-//! the [`Settings`].
+//! For each seed, a [`Draw`] turns some nodes of a [`Matrix`] into agents and all other nodes into
+//! sites. Landmarks are elected from the agents' mesh, and only landmarks and confirmers measure
+//! sites. [`run`] compares the map's predictions and the strategies' choices with the true round
+//! trips. In type names, a compared strategy is called a *contender*. All results depend only on
+//! the matrix and the [`Settings`].
 
 mod choices;
 mod crawls;

@@ -23,7 +23,7 @@ pub struct Status {
     /// notice in the last hour.
     pub schedulers: Vec<SchedulerStatus>,
     pub database: DatabaseStatus,
-    /// All agents that were not removed, sorted by name.
+    /// All agents that have not been removed, sorted by name.
     pub agents: Vec<AgentStatus>,
     /// Number of enrolment tokens that can still be used.
     pub open_enrolments: u64,
@@ -136,7 +136,7 @@ pub struct BatchStatus {
     pub crawling: u64,
     /// Number of sites that no agent may crawl, up to [`UNMET_COUNTED`].
     pub unmet: u64,
-    /// Crawls that ended per minute, over the last minutes; `None` if no crawl ended.
+    /// Crawls that ended per minute, over the last few minutes; `None` if no crawl ended.
     pub sites_per_minute: Option<f64>,
     /// Megabytes (10^6 bytes) that these crawls fetched per minute.
     pub megabytes_per_minute: Option<f64>,

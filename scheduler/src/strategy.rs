@@ -2,7 +2,7 @@
 //!
 //! A choice depends only on the strategy, the site, the set of candidates and the seed. The order
 //! of the candidates does not matter. The caller passes only candidates that may get the task
-//! (connected, not excluded). A farther agent is never added to a strategy's candidates merely
+//! (connected, not excluded). A farther agent is never added to a strategy's candidates just
 //! because it has a free slot. Free slots matter only for the choice among the strategy's
 //! candidates.
 
@@ -86,8 +86,8 @@ pub struct Candidate {
     /// The uncertainty of the prediction; `None` if the map gives none.
     pub spread: Option<Spread>,
     /// The uncertainty of the expected round trip after learning from crawls. It includes errors
-    /// that `spread` does not include, and becomes smaller with every crawl of a similar site.
-    /// `None` if nothing was learned.
+    /// that `spread` leaves out, and becomes smaller with every crawl of a similar site. `None` if
+    /// nothing was learned.
     pub doubt: Option<Spread>,
     /// Number of assigned and leased tasks.
     pub load: u32,
@@ -172,7 +172,7 @@ pub struct Choice {
 /// Chooses an agent; `None` only if there are no candidates.
 ///
 /// If a strategy's input is unknown (a distance, a position, an address), the agent is drawn at
-/// random, and `fallback` contains the cause.
+/// random, and `fallback` gives the cause.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -77,8 +77,8 @@ fn parse(text: &str) -> Result<Targets, ParseError> {
     text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
 
-/// Formats fields as usual, but replaces the text of an SQL statement by the statement's name. So
-/// the log line of a slow statement is a single line.
+/// Formats fields as usual, but replaces the text of an SQL statement with the statement's name. So
+/// a slow statement is logged on a single line.
 struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {
@@ -116,8 +116,8 @@ impl Visit for StatementNames<'_> {
     }
 }
 
-/// The name of a statement: `query-` and the start of the SHA-256 of its text. The statement's file
-/// in `.sqlx` has a name that begins in the same way.
+/// The name of a statement: `query-` and the start of the SHA-256 of its text. The name of the
+/// statement's file in `.sqlx` begins the same way.
 fn name(statement: &str) -> String {
     format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }

@@ -14,8 +14,8 @@ mod remaining;
 pub use duration_distribution::BegunCrawl;
 pub use remaining::{Estimate, FEWEST_RECENT, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
-/// The time over which a batch's present crawl rate is averaged. Within this time even a fleet of a
-/// few agents ends several crawls.
+/// The time over which a batch's present crawl rate is averaged. In this time, even a fleet of a
+/// few agents finishes several crawls.
 pub const RATE_WINDOW: Duration = Duration::from_secs(300);
 /// Maximum remaining time reported. Longer times make no difference to an operator's plans.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -39,7 +39,7 @@ pub struct Slice {
     /// The pages and bytes in this slice from crawls that began or ended in it.
     pub part: Amount,
     /// The pages and bytes in this slice from crawls that span the whole slice, minus the same sum
-    /// of the previous slice.
+    /// for the previous slice.
     pub step: Amount,
 }
 

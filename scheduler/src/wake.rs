@@ -1,5 +1,5 @@
-//! Wake-up signals. With a signal, the modules `grpc` and `jobs` make each other read the store
-//! immediately, in this scheduler and in other schedulers.
+//! Wake-up signals. With these signals, the modules `grpc` and `jobs` make each other read the
+//! store immediately, both in this scheduler and in the others.
 //!
 //! A signal contains no data: the woken background task reads its work from Postgres. Every
 //! background task also reads Postgres periodically, so a lost signal only delays the work. The

@@ -1,5 +1,5 @@
-//! `landfall-agent run`: runs the agent until a signal stops it. Other commands also use the
-//! configuration that this module finds, and the command lines that it makes to start an agent.
+//! `landfall-agent run`: runs the agent until a signal stops it. Other commands also use this
+//! module to find the configuration, and to build the command lines that start an agent.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -13,8 +13,8 @@ use crate::crawl::external::program;
 pub struct ExecConfig {
     /// The program and its arguments. No shell interprets them.
     pub command: Vec<String>,
-    /// The path of the folder for the command's output, which is created if missing. Agents must
-    /// not share it.
+    /// The path of the folder for the command's output. The folder is created if missing. Agents
+    /// must not share it.
     #[serde(default = "default_exec_folder")]
     pub folder: PathBuf,
     /// Milliseconds from SIGTERM until the command is killed, 0 to 30000. If this time exceeds the
@@ -22,8 +22,8 @@ pub struct ExecConfig {
     /// leased. The maximum is below the `TimeoutStopSec` of the agent's systemd unit.
     #[serde(default = "default_grace")]
     pub grace_ms: u64,
-    /// Maximum number of finished leases whose output is kept, 0 to 1000000; the oldest is removed
-    /// first. The default leaves time to move output away, and limits the use of the disk.
+    /// Maximum number of finished leases whose output is kept, 0 to 1000000; the oldest output is
+    /// removed first. The default leaves time to move output away, and limits the use of the disk.
     #[serde(default = "default_keep")]
     pub keep: u32,
     /// Free bytes on the folder's disk below which the agent takes no lease, until twice as many

@@ -3,7 +3,7 @@
 //!
 //! If a task is leased to this agent again, the new lease takes over the file of the previous
 //! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is older
-//! than seven days. Files are found by an index in memory. The index is built at the start and
+//! than seven days. Files are found through an index in memory. The index is built at startup and
 //! stays correct, because only one process uses the folder.
 
 use std::collections::{BTreeSet, HashMap};
@@ -30,7 +30,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone)]
 pub struct CrawlFiles {
     folder: Arc<Path>,
-    /// No code holds this lock during disk I/O.
+    /// This lock is never held during disk I/O.
     index: Arc<Mutex<FileIndex>>,
     _lock: Arc<File>,
 }

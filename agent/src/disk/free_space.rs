@@ -93,7 +93,8 @@ impl LimitedDisk {
         self.check.begin();
     }
 
-    /// Waits for the end of the current read. If there is none, waits forever. Cancel-safe.
+    /// Waits for the end of the current read. If no read is in progress, waits forever.
+    /// Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         self.check.ended().await;
     }

@@ -19,7 +19,7 @@ const FOLDER: FolderPurpose = FolderPurpose { what: "crawlers' output", otherwis
 pub struct LeaseFolders {
     folder: Arc<Path>,
     keep: usize,
-    /// The finished folders, oldest first. No code holds this lock during disk I/O.
+    /// The finished folders, oldest first. This lock is never held during disk I/O.
     finished: Arc<Mutex<VecDeque<PathBuf>>>,
     _lock: Arc<File>,
 }

@@ -59,7 +59,7 @@ pub struct Outbox {
 #[derive(Debug, Clone)]
 pub struct OutcomeWriter {
     folder: Arc<OutboxFolder>,
-    /// The error of the last write, if it failed. No code holds this lock across an await.
+    /// The error of the last write, if it failed. This lock is never held across an await.
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -100,8 +100,8 @@ impl Outbox {
         let folder = Arc::clone(&self.writer.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
-                // The file does no harm. After the next start the agent reports the outcome again,
-                // and the scheduler acknowledges it again.
+                // The leftover file does no harm. After the next start the agent reports the
+                // outcome again, and the scheduler acknowledges it again.
                 tracing::warn!(task.id = key.task_id, token = key.token, %error,
                     "cannot remove an acknowledged outcome from the disk");
             }
@@ -117,7 +117,7 @@ impl Outbox {
         self.disk.begin();
     }
 
-    /// Waits for the end of the current check of the disk. If there is none, waits forever.
+    /// Waits for the end of the current check of the disk. If no check is running, waits forever.
     /// Cancel-safe.
     pub async fn space_checked(&mut self) {
         self.disk.ended().await;

@@ -1,15 +1,15 @@
 //! Decides to which addresses the prober and the crawler may connect.
 //!
 //! A site's name, an IP literal or a redirect may point anywhere, including the agent's own network
-//! and the metadata service of its cloud. So every address is vetted after the name was resolved
-//! and before a connection is made. The connection is made to the vetted address; the name is not
-//! resolved a second time.
+//! and the metadata service of its cloud. So every address is vetted after the name has been
+//! resolved and before a connection is made. The connection is made to the vetted address; the name
+//! is not resolved a second time.
 //!
 //! Only public unicast addresses pass. The operator can configure two exceptions: allowed networks
-//! (`--allow-net`), and networks in which the agent may measure other agents' beacons.
-//! A malicious agent may report any address as its beacon, so an agent's report does not make an
-//! address pass. Link-local, multicast and unspecified addresses and the metadata services of
-//! clouds never pass as a beacon.
+//! (`--allow-net`), and networks in which the agent may measure other agents' beacons. A malicious
+//! agent may report any address as its beacon, so an address does not pass just because an agent
+//! reports it. Link-local, multicast and unspecified addresses and the metadata services of clouds
+//! never pass as a beacon.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
 /// The refused IPv4 networks: those of the IANA special-purpose registry, and two addresses of
-/// clouds (Alibaba's metadata service, and Azure's host). The addresses of clouds come first,
+/// cloud providers (Alibaba's metadata service, and Azure's host). These two addresses come first,
 /// because the first matching entry gives the reason.
 const V4: [(Ipv4Net, &str); 17] = [
     (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),

@@ -1,10 +1,10 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
 //! decides whether the order's measurement also holds for other sites at the address.
 //!
-//! The scheduler gives the lock of an address to only one order of all agents at a time, and the
-//! order contains the address ([`super::AddressLock`]). If the site's name resolves to another
+//! The scheduler gives the lock on an address to only one order at a time, across all agents, and
+//! the order contains the address ([`super::AddressLock`]). If the site's name resolves to another
 //! address, the prober reports that address and sends nothing to it. The scheduler orders the
-//! measurement again when the lock of that address is free. Without locks, a machine with many
+//! measurement again when the lock on that address is free. Without locks, a machine with many
 //! names could get one request a second for each name. If another order on this agent is using the
 //! address, the new order waits for a few seconds. If the address is still in use after that time,
 //! the prober reports the address, and the scheduler orders the measurement again later.
@@ -23,20 +23,20 @@ use super::{
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 
-/// Maximum time for which an order waits for the lock of its address. If the address has few sites,
+/// Maximum time for which an order waits for the lock on its address. If the address has few sites,
 /// the order usually gets the lock in time. If the address has many sites, waiting orders are
 /// reported to the scheduler before they expire.
 const WAIT: Duration = Duration::from_secs(5);
-/// Number of locks above which locks that no order uses are removed.
+/// Above this number of locks, those that no order uses are removed.
 const SWEPT_BEYOND: usize = 4096;
 
-/// The addresses that one agent measures, kept over its sessions.
+/// The addresses that one agent measures, kept across its sessions.
 #[derive(Debug)]
 pub struct Addresses {
     wait: Duration,
-    /// The recent measurements. No code holds this lock across an await.
+    /// The recent measurements. This lock is never held across an await.
     sharing: Mutex<MeasurementSharing>,
-    /// A lock for each address. No code holds the outer lock across an await.
+    /// A lock for each address. The outer lock is never held across an await.
     locks: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -49,7 +49,7 @@ pub struct OrderResult {
 
 #[derive(Debug)]
 pub enum OrderOutcome {
-    /// The site was measured. If another site's measurement could have been shared, the flag tells
+    /// The site was measured. If another site's measurement could have been shared, the flag shows
     /// whether both measurements agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
@@ -58,7 +58,7 @@ pub enum OrderOutcome {
         from: Origin,
         age: Duration,
     },
-    /// The order does not have the lock of the address, so nothing was measured.
+    /// The order does not hold the lock on the address, so nothing was measured.
     Postponed {
         address: IpAddr,
         /// Absent if the site's origin was not found.
@@ -161,7 +161,7 @@ impl Addresses {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the lock of an address; `None` if it is not free in time.
+    /// Waits for the lock on an address; `None` if it is not free in time.
     async fn lock(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,8 +180,8 @@ const fn measurement_key(origin: &Origin, address: IpAddr, order: &ProbeOrder) -
     MeasurementKey { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
 }
 
-/// A measurement with another site's samples. If this site was contacted too, its own connection
-/// gives the phases.
+/// A measurement with another site's samples. If this site was contacted too, the phases are those
+/// of its own connection.
 fn shared(
     other: HostMeasurement,
     age: Duration,

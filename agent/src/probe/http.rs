@@ -33,7 +33,7 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 /// For a longer body, a new connection is cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
 /// Maximum bytes of the first response's body to read. The connection is warm only after this body
-/// was read.
+/// has been read.
 const DRAINED_OF_WARM_UP: usize = 1 << 20;
 
 /// The destination of requests: an origin, and its vetted addresses.
@@ -116,9 +116,9 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and keeps its address for later connections. The time limit is for
-    /// all attempts together: each address that is tried gets an equal share of the remaining time.
-    /// So a host that drops packets takes no longer if it has several addresses.
+    /// Opens a TCP connection, and remembers its address for later connections. The time limit
+    /// covers all attempts together: each address that is tried gets an equal share of the
+    /// remaining time. So a host that drops packets takes no longer if it has several addresses.
     pub(crate) async fn tcp(&mut self) -> Result<TcpConnection, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;

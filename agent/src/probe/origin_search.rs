@@ -71,7 +71,8 @@ async fn first_that_answers<'a>(
     for origin in &target.candidates {
         match answer_of(context, target, origin.clone(), timeout, pacer, observe).await {
             Ok(found) => return Ok(found),
-            // Trying the other scheme would fail too, because it has the same name and addresses.
+            // Trying the other scheme would fail too, because the name and the addresses are the
+            // same.
             Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
             Err(error) => failure = Some(error),
         }

@@ -5,7 +5,7 @@ use super::origin_search::SettledEndpoint;
 use super::schedule::{Event, Schedule, Step};
 use super::{HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
-/// Takes samples by requests on a warm connection.
+/// Takes samples with requests on a warm connection.
 pub(crate) async fn sample(
     found: SettledEndpoint<'_>,
     order: &ProbeOrder,

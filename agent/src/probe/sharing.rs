@@ -26,10 +26,11 @@ const CHECKED_SHARE: f64 = 0.02;
 /// Each measurement has a standard error of 2 % (`enough_samples`), so two correct measurements
 /// exceed this difference only about once in a few thousand cases.
 const TOLERANCE: f64 = 0.1;
-/// A difference up to this is always tolerated. At a nearby server, two sites' response times may
-/// differ by this much, and by more than [`TOLERANCE`], although the network path is the same.
+/// A difference of up to this much is always tolerated. At a nearby server, two sites' response
+/// times may differ by this much, and by more than [`TOLERANCE`], although the network path is the
+/// same.
 const TOLERATED: Duration = Duration::from_millis(2);
-/// Time for which nothing is shared at an address after its sites disagreed.
+/// Time for which nothing is shared at an address after measurements of its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of stored measurements, of about 500 bytes each. The oldest are evicted first.
 const REMEMBERED: usize = 16_384;
@@ -57,7 +58,7 @@ pub enum SharingAdvice {
 #[derive(Debug, Default)]
 pub struct MeasurementSharing {
     known: AgeOrderedMap<MeasurementKey, Instant, HostMeasurement>,
-    /// Addresses whose sites disagreed, with the time of the disagreement.
+    /// Addresses whose sites' measurements disagreed, with the time of the disagreement.
     off: AgeOrderedMap<IpAddr, Instant, ()>,
 }
 

@@ -1,6 +1,6 @@
-//! The agent's clocks. Round trips use `Instant`. The deadline of leases uses the boot clock, which
-//! continues while the machine is suspended. The wall clock is only for timestamps. Times of
-//! different clocks must never be mixed.
+//! The agent's clocks. Round trips are timed with `Instant`. The deadline of leases uses the boot
+//! clock, which continues while the machine is suspended. The wall clock is only for timestamps.
+//! Times of different clocks must never be mixed.
 
 use std::time::{Duration, SystemTime};
 

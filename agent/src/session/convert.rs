@@ -1,5 +1,5 @@
-//! Converts between the messages of the protocol and the agent's types. Here are the conversions
-//! that several messages share. This module is pure.
+//! Converts between the messages of the protocol and the agent's types. This file contains the
+//! conversions that several messages share. This module is pure.
 
 use std::time::Duration;
 

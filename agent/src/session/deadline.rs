@@ -12,7 +12,7 @@ use crate::session::clock::BootTime;
 /// deadline.
 const SILENT_SHARE: f64 = 0.75;
 
-/// Interval between checks whether a deadline has passed. A timer does not suffice, because the
+/// Interval between checks of whether a deadline has passed. A timer does not suffice, because the
 /// runtime's timers stop while the machine is suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 

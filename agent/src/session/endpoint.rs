@@ -1,5 +1,5 @@
-//! How the agent connects to a scheduler, to enrol and for every session: the time limit, and the
-//! name in the scheduler's certificate.
+//! How the agent connects to a scheduler, both to enrol and for every session: the time limit, and
+//! the name in the scheduler's certificate.
 
 use std::time::Duration;
 

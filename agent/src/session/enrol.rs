@@ -250,7 +250,8 @@ impl ServerCertVerifier for CertificateCollector {
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
-    // Delete an old temporary file first. Otherwise the new file would have its permissions.
+    // Delete an old temporary file first. Otherwise the new file would keep the old file's
+    // permissions.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

@@ -20,7 +20,7 @@ const MOST_MESSAGES: usize = 32_768;
 /// Maximum bytes of all queued checkpoints when the checkpoint of a running crawl is added.
 const MOST_BYTES: usize = 8 << 20;
 /// Maximum bytes of all queued checkpoints when the last checkpoint of an ended crawl is added. If
-/// such a checkpoint is dropped, another agent repeats the crawl's work.
+/// this checkpoint is dropped, the agent with the task's next lease must repeat the crawl's work.
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
 #[derive(Debug, Default)]

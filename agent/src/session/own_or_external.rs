@@ -50,7 +50,7 @@ impl Crawler {
     pub(super) async fn forget(&self, key: LeaseKey) {
         match self {
             Self::Own(crawler) => crawler.kept.forget(key).await,
-            // An external crawl cannot resume, so it has no such files.
+            // An external crawl cannot resume, so there are no files to remove.
             Self::External(_) => {}
         }
     }

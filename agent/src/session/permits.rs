@@ -1,4 +1,4 @@
-//! Sends crawls' requests for permits to the scheduler, and passes the replies to the crawls. A
+//! Passes the crawls' requests for permits to the scheduler, and the replies back to the crawls. A
 //! permit allows a crawl to connect to an address. If the session breaks, the next session sends
 //! unanswered requests again.
 

@@ -1,4 +1,4 @@
-//! The URL of a scheduler, and the rule when it may be an http URL.
+//! The URL of a scheduler: https, or http on loopback.
 
 #[derive(Debug, Clone)]
 pub struct SchedulerUrl {
@@ -16,7 +16,7 @@ pub enum BadSchedulerUrl {
 }
 
 impl SchedulerUrl {
-    /// Parses a scheduler's URL. A URL with http is accepted only on loopback.
+    /// Parses a scheduler's URL. An http URL is accepted only on loopback.
     pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
         let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
         let url = url::Url::parse(text).map_err(|_| not_url())?;

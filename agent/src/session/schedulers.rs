@@ -36,13 +36,14 @@ impl Schedulers {
         &self.known[..self.configured]
     }
 
-    /// Moves on to the next scheduler; after the last, the first is next.
+    /// Moves on to the next scheduler, and from the last to the first.
     pub const fn move_on(&mut self) {
         self.now = (self.now + 1) % self.known.len();
     }
 
-    /// Replaces the unconfigured URLs by those that the current scheduler reports. Ignores invalid
-    /// URLs. If the current URL uses TLS, also ignores plaintext URLs; otherwise, TLS URLs.
+    /// Replaces the unconfigured URLs with those that the current scheduler reports. Ignores
+    /// invalid URLs. If the current URL uses TLS, also ignores plaintext URLs; otherwise, ignores
+    /// TLS URLs.
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);

@@ -1,8 +1,8 @@
 //! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
 //! outlives sessions.
 //!
-//! Invariants: At most `capacity` crawls run, except those that are being stopped. Each lease is
-//! crawled at most once. If a task had several leases, only the newest is crawled. The number of
+//! Invariants: At most `capacity` crawls run, not counting those that are being stopped. Each lease
+//! is crawled at most once. If a task had several leases, only the newest is crawled. The number of
 //! unacknowledged outcomes is limited. At the deadline of the leases every crawl is stopped.
 
 use std::collections::{HashMap, HashSet};
@@ -55,7 +55,7 @@ pub struct Work {
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
-    /// The reasons for refused beacons that were already logged as warnings.
+    /// The reasons for refusing a beacon that have already been logged as warnings.
     warned: HashSet<&'static str>,
     /// The addresses that orders measure. They are kept for the orders of later sessions.
     addresses: Arc<Addresses>,
@@ -68,11 +68,13 @@ pub struct Work {
     traces: Option<TraceSender>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) permits: PermitRequests,
-    /// Why the agent takes no lease, by the last check of the disk; `None` if it takes leases.
+    /// Why the agent takes no lease, according to the last check of the disk; `None` if it takes
+    /// leases.
     paused: Option<String>,
     /// The disk of the external crawler's output.
     output_disk: Option<LimitedDisk>,
-    /// The fullest disk of the outbox and the store. Heartbeats report it.
+    /// The fullest of the disks of the outbox, the store and the external crawler. Heartbeats
+    /// report it.
     disk: FullestDisk,
     /// Cancelled when the agent stops. From then on, a failed write of an outcome is no longer
     /// retried.
@@ -133,7 +135,7 @@ impl Work {
         Self { disk: FullestDisk::of(folders), ..self }
     }
 
-    /// Time for which a stopping agent also waits for its external crawler; zero without one.
+    /// Additional time for which a stopping agent waits for its external crawler; zero without one.
     pub(super) fn grace(&self) -> Duration {
         self.external.as_ref().map(ExternalCrawler::grace).unwrap_or_default()
     }

@@ -1,10 +1,10 @@
 //! Suggests locations for new agents: greedy facility location over the coordinates of sites.
 //!
-//! Each pick is the candidate location whose new agent lowers the mean predicted round trip most,
-//! given the agents at the earlier picks. If each site gets one agent (`gnp-top1`), the greedy
-//! picks together lower the mean by at least 1 - 1/e of the best possible reduction (Nemhauser,
-//! Wolsey and Fisher, "An analysis of approximations for maximizing submodular set functions",
-//! 1978).
+//! Each pick is the candidate location at which a new agent would lower the mean predicted round
+//! trip most, given the agents at the earlier picks. If each site gets one agent (`gnp-top1`), the
+//! greedy picks together lower the mean by at least 1 - 1/e of the best possible reduction
+//! (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set
+//! functions", 1978).
 //!
 //! Candidate locations are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007),
 //! with the agents as the first centres. So most candidate locations are far from the agents and
@@ -135,8 +135,8 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     chosen
 }
 
-/// The squared distance of two coordinates without their heights. Heights are left out, because a
-/// new agent is assumed to have the same height at every location.
+/// The squared distance between two coordinates, without their heights. Heights are left out,
+/// because a new agent is assumed to have the same height at every location.
 fn square(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().saturating_sub(1);
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
@@ -150,8 +150,8 @@ fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>)
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The time by which an agent at this location shortens the mean round trip of each sampled site,
-/// summed over the sample, in milliseconds.
+/// How much an agent at this location would lower the mean round trip of each sampled site, summed
+/// over the sample, in milliseconds.
 fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -202,7 +202,8 @@ fn there(near: &NearestDistances, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
 
-/// The mean distance of the agents that share a site, in milliseconds; 0 if there are no agents.
+/// The mean distance between a site and the agents that share it, in milliseconds; 0 if there are
+/// no agents.
 fn mean_of(near: &NearestDistances, most: usize) -> f64 {
     let sum: f64 = near.iter().take(most).filter(|millis| millis.is_finite()).copied().map(f64::from).sum();
     sum / there(near, most) as f64

@@ -11,36 +11,37 @@ use super::{ConfigError, DAY, LeaseConfig, MINUTE, MeasureConfig, Setting, YEAR,
 section! {
     /// How long old rows are kept.
     KeepConfig "keep" {
-        /// Events of the log, counted from their creation. In each round a site creates about eight
-        /// events of some 150 bytes, so a million sites a day take 1.2 GB a day. With a week,
-        /// events of last Monday can still be looked up.
+        /// How long events stay in the log. In each round a site creates about eight events of some
+        /// 150 bytes, so a million sites a day take 1.2 GB a day. With the default of a week, last
+        /// Monday's events can still be looked up.
         events: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Rounds, counted from the creation of a newer round of the same site and batch, with
-        /// their assignments, leases and outcomes. Deleted rounds no longer appear in reports and
+        /// How long a round, with its assignments, leases and outcomes, is kept after a newer round
+        /// of the same site and batch is created. Deleted rounds no longer appear in reports and
         /// `sites show`. A round takes about 2 KB.
         rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases, counted from a newer assignment of the same task. `sites show`
-        /// then lists only the later ones.
+        /// How long assignments and leases are kept after a newer assignment of the same task. Once
+        /// they are deleted, `sites show` lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites, counted from when they were made; at least
-        /// `measure.site_max_age`. A waiting site whose measurements were deleted is assigned only
-        /// by its placement on the map.
+        /// How long measurements of sites are kept; at least `measure.site_max_age`. A waiting site
+        /// whose measurements were deleted is assigned by its placement on the map alone.
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions, counted from their end. If a crawl was lost in a deleted session, the cause is
-        /// no longer known.
+        /// How long sessions are kept after they end. If a crawl was lost in a deleted session, the
+        /// cause is no longer known.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Results of submissions. After this time, a submission with the same key counts as new.
+        /// How long results of submissions are kept. After this time, a submission with the same
+        /// key counts as new.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Quarantines, and alarms of the map, counted from their end.
+        /// How long quarantines, and alarms of the map, are kept after they end.
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// The history of embeddings, counted from their fit. `embedding history` lists only these.
+        /// How long an embedding stays in the history after its fit. `embedding history` lists only
+        /// the embeddings that are still kept.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. Until
-        /// a token is deleted, `agents tokens --all` lists it, and an agent that uses it learns why
-        /// it is invalid.
+        /// How long an enrolment token is kept after it expires, whether it was used, revoked or
+        /// neither. Until a token is deleted, `agents tokens --all` lists it, and an agent that
+        /// uses it learns why it is invalid.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Each minute's throughput, counted from that minute. A batch adds a row of some 60 bytes
-        /// in each minute in which one of its crawls ends.
+        /// How long each minute's throughput is kept. A batch adds a row of some 60 bytes in each
+        /// minute in which one of its crawls ends.
         minutes: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }

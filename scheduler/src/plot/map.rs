@@ -55,7 +55,7 @@ impl Groups {
         Self { of_agent, names }
     }
 
-    /// The colour of an agent's group, in which the agent and its sites are drawn.
+    /// The colour of an agent's group. The agent and its sites are drawn in this colour.
     pub fn colour(&self, agent: Option<&str>) -> String {
         colour(agent.and_then(|agent| self.of_agent.get(agent)).copied().unwrap_or(usize::MAX))
     }

@@ -1,5 +1,5 @@
-//! One draw of agents and sites: computes each compared strategy's choice for a site, and the true
-//! round trip to the chosen agent.
+//! Computes, for one draw of agents and sites, each compared strategy's choice for a site and the
+//! true round trip to the chosen agent.
 
 use super::map::Map;
 use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};
@@ -111,7 +111,7 @@ impl DrawContext<'_> {
         Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site. The site's crawls are also used to locate the site on the map.
+    /// The candidates for a site. The site's earlier crawls are also used to locate it on the map.
     pub(super) fn candidates(
         &self,
         site: usize,
@@ -132,7 +132,7 @@ impl DrawContext<'_> {
         self.draw.measured(site, &self.landmarks)
     }
 
-    /// The data about a node other than round trips; `None` if there are none.
+    /// The data about a node, apart from its round trips; `None` if there are no data.
     fn told(&self, node: usize) -> Option<&Node> {
         self.settings.nodes.get(node)
     }

@@ -89,8 +89,8 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// The agent that gets a site, and whether exploration chose this agent instead of the strategy's
-/// choice.
+/// The agent that gets a site, and whether it was chosen by exploration rather than by the
+/// strategy.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

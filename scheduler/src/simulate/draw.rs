@@ -1,7 +1,8 @@
 //! A draw: some nodes of a matrix become agents, and all others become sites.
 //!
-//! The true round trip of a pair is the geometric mean of the two directions, or the only known
-//! direction. The agents' mesh has the two directions separately.
+//! The true round trip of a pair is the geometric mean of its round trips in both directions; if
+//! only one direction is known, it is that direction's round trip. The agents' mesh keeps the two
+//! directions separate.
 
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -88,7 +89,7 @@ impl<'a> Draw<'a> {
         mesh
     }
 
-    /// The agents as nominees, without cities and carriers, because a matrix has none.
+    /// The agents as nominees, without cities and carriers, because a matrix contains none.
     pub fn nominees(&self) -> Vec<Nominee> {
         let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
         (0..self.agents()).map(nominee).collect()

@@ -63,7 +63,7 @@ impl Map {
     }
 }
 
-/// The landmarks with a distance to at least [`FEWEST_PARTNERS`] landmarks.
+/// The landmarks with a measured distance to at least [`FEWEST_PARTNERS`] other landmarks.
 fn fittable(mesh: &Mesh, landmarks: &[AgentId]) -> Vec<AgentId> {
     let partners = |agent: AgentId| landmarks.iter().filter(|&&other| mesh.distance(agent, other).is_some()).count();
     landmarks.iter().copied().filter(|&agent| partners(agent) >= FEWEST_PARTNERS).collect()

@@ -1,5 +1,5 @@
 //! Reads measured round trips from a file: a comma-separated square matrix in milliseconds, plain
-//! or gzip, without a header.
+//! or gzipped, without a header.
 //!
 //! Rows are sources, columns are destinations, `nan` means not measured, and the diagonal is 0.
 //! Every error names the file and, if possible, the row and the column, counted from 1.
@@ -23,7 +23,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Reads a plain or gzip file.
+    /// Reads a plain or gzipped file.
     pub fn read(file: &Path) -> Result<Self, FileError> {
         let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
@@ -36,7 +36,7 @@ impl Matrix {
         Self::parse(file, &bytes)
     }
 
-    /// Parses uncompressed text. `file` is the name for errors.
+    /// Parses uncompressed text. `file` is the name to use in errors.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =
@@ -95,7 +95,8 @@ impl Matrix {
     }
 }
 
-/// Parses one value. An error is a text that follows the value, such as "is not a number".
+/// Parses one value. The error is a text that a message puts after the value, such as "is not a
+/// number".
 fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
     if text.is_empty() {
         return Err("is empty: write nan for what was not measured");

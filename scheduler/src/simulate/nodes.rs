@@ -1,5 +1,5 @@
-//! Reads data about the nodes of a matrix, other than round trips, from a file: comma-separated
-//! text with a header, then one line per node in the order of the matrix.
+//! Reads further data about the nodes of a matrix, apart from their round trips, from a file. The
+//! file is comma-separated text: a header, then one line per node, in the order of the matrix.
 //!
 //! The columns are `name`, `latitude`, `longitude`, `country` and `address`, in any order. Every
 //! column is optional. An empty value means unknown. Every error names the file and the line.
@@ -54,8 +54,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line number of a record. If blank lines precede the record, `position` has the number of the
-/// first blank line instead.
+/// The line number of a record. If blank lines precede the record, `position` gives the number of
+/// the first blank line instead.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -116,7 +116,7 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// The input that a strategy needs and no node has; `None` if the strategy can be judged.
+/// The input that a strategy needs but that no node has; `None` if the strategy can be judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),

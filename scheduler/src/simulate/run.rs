@@ -47,8 +47,8 @@ pub fn judge(
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
     // The simulations of the seeds begin in order. After one fails, no further simulation begins,
-    // but all lower seeds have begun and run to their end. So the returned error is always the
-    // error of the lowest seed that fails.
+    // but those of all lower seeds have begun and run to completion. So the returned error is
+    // always the error of the lowest seed that fails.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;

@@ -29,7 +29,7 @@ pub struct Report {
     pub estimate: Estimate,
     /// The mean over sites of the true round trip to the nearest agent, in milliseconds.
     pub oracle_rtt_ms: Option<f64>,
-    /// The mean over sites of the mean true round trip to an agent, in milliseconds.
+    /// The mean over sites of a site's mean true round trip to all agents, in milliseconds.
     pub random_rtt_ms: Option<f64>,
     /// The results of the compared strategies, in the order of the settings.
     pub strategies: Vec<ContenderScore>,
@@ -61,7 +61,8 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub name: Strategy,
-    /// The input that the strategy needs and no node has; `None` if the strategy was not requested.
+    /// The input that the strategy needs but that no node has; `None` if the strategy was not
+    /// requested.
     pub lacks: Option<&'static str>,
 }
 
@@ -99,7 +100,7 @@ pub struct ContenderScore {
     /// sites are crawled only once or the strategy does not learn.
     pub excess_ms: Vec<f64>,
     /// The coefficient of variation of the number of sites per agent (standard deviation divided by
-    /// mean), as a mean over seeds.
+    /// mean), averaged over seeds.
     pub load_cv: Option<f64>,
     /// Number of sites, in all seeds together, for which the strategy used its fallback, because it
     /// lacked its input.

@@ -1,4 +1,4 @@
-//! The settings of a simulation, and their check.
+//! The settings of a simulation, and their validation.
 
 use std::num::NonZeroUsize;
 
@@ -30,7 +30,7 @@ pub struct Settings {
     pub confirm: usize,
     /// Number of crawls of each site. Each crawl uses the corrections learned from earlier crawls.
     pub crawls: usize,
-    /// Data about the nodes other than round trips, in the order of the matrix; empty if there are
+    /// Data about the nodes, apart from round trips, in the order of the matrix; empty if there are
     /// no data.
     pub nodes: Vec<Node>,
     /// Number of seeds that run at the same time. The report does not depend on this number.
@@ -177,7 +177,7 @@ words!(
         KMedoids = "kmedoids",
         /// Agents drawn at random with the seed.
         Random = "random",
-        /// Repeatedly the agent farthest from the chosen agents. This method is bad, and is used
+        /// Repeatedly the agent farthest from those already chosen. This method is bad, and is used
         /// only for comparison.
         Farthest = "farthest",
     }

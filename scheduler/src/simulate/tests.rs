@@ -1,5 +1,5 @@
-//! Tests complete simulations on synthetic matrices, on the layout of the experiment in the paper
-//! that the README cites, and on measured matrices if the files exist.
+//! Tests whole simulations: on synthetic matrices, on the layout of the experiment in the paper
+//! (cited in the README), and on measured matrices if their files exist.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
 const PAPER_SITES: usize = 203;
 
 /// Nodes in a square with sides of 200 ms, each with an access delay of some milliseconds. `hole`
-/// returns whether a pair was not measured.
+/// returns `true` for a pair that was not measured.
 fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let places: Vec<(f64, f64, f64)> = (0..nodes)
@@ -55,7 +55,7 @@ struct DumpRow {
     rank: Option<usize>,
 }
 
-/// Writes a dump and reads it again. Returns the rows by seed and site.
+/// Writes a dump and reads it back. Returns the rows, grouped by seed and site.
 fn dumped(judged: &[SeedResult]) -> BTreeMap<(u64, usize), Vec<DumpRow>> {
     let mut text = Vec::new();
     dump(judged, &mut text).unwrap();
@@ -385,7 +385,7 @@ struct LayoutHost {
 }
 
 /// Builds a matrix from the layout in `paper.toml`, agents first, and returns it with the number of
-/// agents. The seed draws the sites.
+/// agents. The seed determines where the sites are.
 fn paper(seed: u64) -> (Matrix, usize) {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
@@ -440,7 +440,7 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
     // The result is compared with the three truly nearest agents, not with a random agent, because
-    // the distance of a random agent depends on the layout and not on the map.
+    // the distance to a random agent depends on the layout, not on the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -19,12 +19,12 @@ const DISK_LOW: f64 = 0.1;
 /// A disk with this many free bytes is never reported. At a gigabyte a day, this space lasts a
 /// week or more.
 const DISK_ROOMY: u64 = 10_000_000_000;
-/// Time after which a disconnected landmark is reported if it was set by hand, because only an
-/// operator can replace it.
+/// Time after which a disconnected landmark is reported if it was set by hand. Only an operator can
+/// replace a landmark set by hand.
 const LANDMARK_PATIENCE: Duration = Duration::from_secs(600);
 /// A batch is reported if none of its crawls has ended for this time or, if that is longer, for
-/// twice the time limit of a crawl. A working batch is not reported, because measuring takes only
-/// minutes and no crawl exceeds its time limit.
+/// twice the time limit of a crawl. A batch that is making progress is never reported: its
+/// measurements take only minutes, and no crawl runs longer than its time limit.
 const IDLE_PATIENCE: Duration = Duration::from_secs(1800);
 
 words! {
@@ -63,7 +63,7 @@ pub struct Attention {
     pub count: u64,
     /// The finding as one sentence.
     pub message: String,
-    /// The command that helps, or that shows more.
+    /// The command that helps, or that shows details.
     pub command: String,
 }
 
@@ -121,7 +121,7 @@ fn contact(status: &Status) -> Option<Attention> {
     (!status.has_contact).then(|| found.urgent())
 }
 
-/// Reports that no agent is connected, or else which agents are not connected.
+/// Reports that no agent is connected or, if some are, which agents are not.
 fn connected(status: &Status) -> Option<Attention> {
     if status.agents.iter().any(|agent| agent.connected) {
         let away = Group::of(status, |agent| agent.service == ServiceState::Away)?;
@@ -162,7 +162,7 @@ fn service(status: &Status) -> Vec<Attention> {
     [paused, quarantined, twins].into_iter().flatten().collect()
 }
 
-/// Reports connected agents whose machine or program needs care.
+/// Reports connected agents whose machine or program needs attention.
 fn machines(status: &Status) -> Vec<Attention> {
     let own = status.schedulers.iter().find(|scheduler| scheduler.running).map(|scheduler| release(&scheduler.version));
     let clock_differs = |ahead: i32| ahead.unsigned_abs() > CLOCKS_DIFFER_S;
@@ -270,7 +270,7 @@ impl<'a> Group<'a> {
         if self.1.len() == 1 { one } else { several }
     }
 
-    /// The reason of the first agent whose reason is known.
+    /// The first known reason among the agents.
     fn reason(&self, reason: impl Fn(&'a AgentStatus) -> Option<&'a str>) -> &'a str {
         self.1.iter().find_map(|agent| reason(agent)).unwrap_or("the reason is unknown")
     }

@@ -8,7 +8,8 @@ use super::{count, seconds};
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
 /// until it includes this number of ended crawls.
 pub const FEWEST_RECENT: i64 = 10;
-/// Maximum number of groups of waiting sites. All sites of a group are assumed to begin at once.
+/// Maximum number of groups of waiting sites. The crawls of a group are assumed to begin all at
+/// once.
 const GROUPS: u64 = 32;
 /// Number of bisection steps between a time and its double, for a precision of a thousandth.
 const HALVINGS: u32 = 10;
@@ -23,7 +24,7 @@ pub struct StalledCrawls {
     pub sites: u64,
 }
 
-/// Why an agent is stalled. The time for which it will be stalled cannot be predicted.
+/// Why an agent is stalled. How long it will be stalled cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StallReason {
     /// The agent paused itself, for this reason.
@@ -38,7 +39,7 @@ pub enum StallReason {
 /// The remaining sites of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Remaining {
-    /// Number of sites that have not begun and will be crawled.
+    /// Number of sites whose crawls are still to begin.
     pub waiting: u64,
     /// Number of `waiting` sites without an agent.
     pub unassigned: u64,
@@ -95,8 +96,8 @@ pub struct Estimate {
 /// half. Waiting crawls are assumed to begin at a constant rate: the number of concurrent crawls
 /// (the present or the recent number, whichever is higher), divided by the mean duration.
 ///
-/// Sites without an agent may begin more slowly, because they may have to be measured first. They
-/// are assumed to begin at most at the rate at which crawls recently began.
+/// Crawls of sites without an agent may begin more slowly, because these sites may have to be
+/// measured first. These crawls are assumed to begin at most as fast as crawls have begun recently.
 pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -284,7 +285,7 @@ mod tests {
 
     #[test]
     fn sites_that_are_slow_to_begin_are_waited_for() {
-        // Here a site begins every five seconds.
+        // Here a crawl begins every five seconds.
         let recent = RecentCrawls {
             crawls: ended(&[7.0; 100]),
             at_once: 1.4,

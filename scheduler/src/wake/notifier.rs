@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The signals that wait to be sent.
+/// The signals waiting to be sent.
 #[derive(Debug, Default)]
 pub struct Notifier {
     /// Locked only briefly, and never across an await.

@@ -1,4 +1,4 @@
-//! Converts orders to measure and the reports on them, and limits what an order may ask for. This
+//! Converts measurement orders and the reports on them, and limits what an order may ask for. This
 //! module is pure.
 
 use std::time::Duration;

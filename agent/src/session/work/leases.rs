@@ -1,4 +1,4 @@
-//! Starts the crawls of granted leases if slots are free, and stops those of leases that were
+//! Starts the crawls of granted leases if slots are free, and stops the crawls of leases that were
 //! cancelled, preempted or replaced. Returns leases that cannot be crawled.
 
 use landfall_proto::v1::CrawlOrder;
@@ -13,8 +13,9 @@ use crate::session::leased_crawl::LeaseCrawl;
 use crate::session::own_or_external::LeasedCrawl;
 use crate::session::permits;
 
-/// Maximum number of unacknowledged outcomes in addition to one per slot. They are needed because
-/// the scheduler may grant a new lease before it acknowledges the outcome of the previous lease.
+/// Maximum number of unacknowledged outcomes in addition to one per slot. The extra outcomes are
+/// needed because the scheduler may grant a new lease before it acknowledges the outcome of the
+/// previous lease.
 const SPARE_OUTCOMES: usize = 64;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Carries out orders to measure, a limited number at a time, and reports each order exactly once.
+//! Carries out measurement orders, a limited number at a time, and reports each order exactly once.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) const BEACON_ORDERS: usize = 4;
 pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 
 impl Work {
-    /// Starts to carry out an order to measure. Returns a report if the order cannot be carried
+    /// Starts to carry out a measurement order. Returns a report if the order cannot be carried
     /// out.
     pub(in crate::session) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
         let order_id = order.order_id;
@@ -55,7 +55,7 @@ impl Work {
         None
     }
 
-    /// The report of a measurement that ended.
+    /// The report on a measurement that ended.
     pub(super) fn measurement_ended(
         &mut self,
         joined: Result<(tokio::task::Id, MeasuredOrder), tokio::task::JoinError>,
