@@ -6,8 +6,8 @@
 //! `crawl::budget` limits the crawl. Requests are sequential: the agent never sends two requests to
 //! a site at the same time.
 //!
-//! A crawl that skipped paths because its budget was spent is truncated, never complete. A crawl
-//! that fetched no page is neither truncated nor complete.
+//! A crawl that skipped paths because its budget was spent counts as truncated, never as complete.
+//! A crawl that fetched no page counts as neither.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -54,11 +54,11 @@ mod politeness;
 mod stopwatch;
 mod walk;
 
-/// Maximum time for which a stopped crawl waits until its pages are stored. A stopping agent waits
+/// Maximum time that a stopped crawl waits for its pages to be stored. A stopping agent waits
 /// slightly longer than this for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// The fingerprint by which [`SeenPaths`] identifies a path.
+/// The fingerprint that identifies a path in [`SeenPaths`].
 pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
 }
@@ -144,7 +144,7 @@ async fn run_within(
     ended
 }
 
-/// A running crawl. It owns all data that the outcome reports. So no data are lost if the future of
+/// A running crawl. It owns all data that the outcome reports, so no data are lost if the future of
 /// `walk` is dropped at an await.
 struct Crawl {
     job: Job,
@@ -153,8 +153,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// The time at which the search for the site's origin ended, with or without a result. It
-    /// counts as the time of the last request while there is no fetcher.
+    /// The time at which the search for the site's origin ended, with or without a result. While
+    /// there is no fetcher, it counts as the time of the last request.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -290,7 +290,7 @@ impl Crawl {
         }
     }
 
-    /// Finds the site's origin. For the request interval, the search counts as a request.
+    /// Finds the site's origin. The next request waits for the request interval after this search.
     async fn settle(
         &mut self,
         context: &RequestContext,

@@ -1,6 +1,6 @@
-//! Tests of the `landfall-agent` binary. Killed crawls resume. The binary reports mistakes, and
-//! private networks that the guard permits. Environment variables for proxies do not redirect its
-//! requests.
+//! Tests of the `landfall-agent` binary. They check that killed crawls resume, that the binary
+//! reports mistakes and the private networks that the guard permits, and that environment variables
+//! for proxies do not redirect its requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
@@ -18,7 +18,7 @@ use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
 const KILLS: usize = 3;
-/// A crawl's file has fewer bytes than this before the first visit.
+/// Before the first visit, a crawl's file has fewer bytes than this.
 const HEAD: u64 = 300;
 
 /// Starts a site of `pages` pages, each with links to three other pages. Returns its address, and

@@ -17,8 +17,8 @@ pub trait Word: Copy + Default + TryFrom<i32> {
     /// The name of the value for programs, which never changes; empty for the unspecified value.
     fn word(self) -> &'static str;
 
-    /// The name of the value, or `unknown` if it has none, because a scheduler of another version
-    /// may send a new value.
+    /// The name of the value, or `unknown` if it has none. A scheduler of another version may send
+    /// a value that has no name here.
     fn word_or_unknown(self) -> &'static str {
         match self.word() {
             "" => "unknown",
@@ -72,12 +72,12 @@ pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
 }
 
-/// Prints the cause for which a task waits; an empty text if the task does not wait.
+/// Prints why a task waits; an empty text if the task does not wait.
 pub fn wait<S: Serializer>(wait: &Option<Wait>, serializer: S) -> Printed<S> {
     serializer.serialize_str(wait.as_ref().map_or("", |wait| wait.cause().word()))
 }
 
-/// Prints a value, but null in place of an empty text or the number 0.
+/// Prints a value, or null instead of an empty text or the number 0.
 pub fn some<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, serializer: S) -> Printed<S> {
     Some(value).filter(|value| **value != T::default()).serialize(serializer)
 }
@@ -170,9 +170,9 @@ impl Serialize for Why {
     }
 }
 
-/// Prints the choice of an agent. Each candidate has its rank, counted from 1, and a flag that
-/// tells whether it was chosen. The seed of the choice's random draw is printed as text, because
-/// many JSON parsers round such large numbers.
+/// Prints the choice of an agent. Each candidate has its rank, counted from 1, and a flag that is
+/// true if it was chosen. The seed of the choice's random draw is printed as text, because many
+/// JSON parsers round such large numbers.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]

@@ -1,9 +1,9 @@
-//! The wire contract of Landfall: the messages and services of `landfall.v1`. Further modules print
-//! messages (`json`), write metrics and log lines (`metrics`, `log`), send traces (`traces`), and
-//! recognise servers that are not schedulers (`peer`).
+//! The wire contract of Landfall: the messages and services of `landfall.v1`. The other modules
+//! print messages (`json`), write metrics and log lines (`metrics`, `log`), send traces (`traces`),
+//! and recognise servers that are not schedulers (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto` and
-//! compares it with the committed code. So builds do not need the generator.
+//! compares it with the committed code, so builds do not need the generator.
 
 pub mod json;
 pub mod log;

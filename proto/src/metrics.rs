@@ -1,4 +1,4 @@
-//! Builds the text in which Prometheus reads metrics (text format 0.0.4).
+//! Writes metrics in Prometheus' text format (0.0.4).
 
 use std::fmt::{Display, Write as _};
 

@@ -1,4 +1,4 @@
-//! Recognises a server that is not a scheduler. Decides by the types of errors and by the server's
+//! Recognises a server that is not a scheduler. Judges by the types of errors and by the server's
 //! first bytes, never by the wording of an error message.
 
 use std::error::Error;
@@ -61,9 +61,8 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
 
 /// Finds out why the server at a plaintext URL is not a scheduler, from its first bytes on a
 /// separate connection. Returns `None` if the server uses HTTP/2, sends nothing, or cannot be
-/// reached. The error of a failed call does not suffice. If the tokio task that drives the
-/// connection notices the connection's end before the call does, the error does not contain the
-/// cause.
+/// reached. The error of a failed call is not enough. If the tokio task that drives the connection
+/// notices the connection's end before the call does, the error does not contain the cause.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);

@@ -1,4 +1,4 @@
-//! Sends traces to a collector by OTLP over HTTP, in its JSON encoding.
+//! Sends traces to a collector with OTLP over HTTP, in JSON.
 //!
 //! Each task has one trace. The identifiers of the trace and of its spans are derived from the
 //! task's id. So the scheduler and the agents can add spans to the same trace without sending each
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-/// Maximum number of spans that wait to be sent. Each takes a few hundred bytes.
+/// Maximum number of spans that wait to be sent. Each span takes a few hundred bytes.
 const QUEUE: usize = 8192;
 /// Maximum number of spans in a request.
 const AT_ONCE: usize = 512;

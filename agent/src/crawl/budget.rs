@@ -31,7 +31,7 @@ pub struct Policy {
     /// The minimum time between requests to a large site. If it is longer than `request_interval`,
     /// `request_interval` applies instead.
     pub shortest_interval: Duration,
-    /// Maximum number of other sites, to which pages link, that the outcome names.
+    /// The outcome names at most this many of the other sites to which pages link.
     pub max_hosts: u32,
     /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
@@ -41,7 +41,7 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     Pages,
-    /// [`Policy::max_bytes`], or the size limit of a single page.
+    /// The crawl reached [`Policy::max_bytes`], or a page reached the size limit of a single page.
     Bytes,
     Depth,
     Duration,
@@ -61,12 +61,12 @@ pub(super) struct Ledger {
     /// The cause of the first error, and its message.
     pub(super) first_error: Option<(Trouble, String)>,
     pub(super) last_error: Option<String>,
-    /// Whether a page was cut at the size limit of a page.
+    /// Whether any page was cut at the size limit of a single page.
     pub(super) page_cut: bool,
 }
 
 impl Ledger {
-    /// The ledger of a resumed crawl. It begins with the totals of the crawl before it was stopped.
+    /// The ledger of a resumed crawl. It begins with the totals from before the crawl was stopped.
     pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
             pages: totals.pages,

@@ -4,8 +4,8 @@
 //! address. Then it runs the operator's command once per lease, with the details of the crawl in
 //! environment variables. The agent limits the command's running time. When the lease ends, the
 //! agent stops the program and all its processes. The agent makes the outcome from the program's
-//! exit status and statistics. The program itself, not the agent, must keep the request interval. A
-//! crawl cannot resume: each lease starts it from the beginning.
+//! exit status and statistics. The program itself, not the agent, must keep to the request
+//! interval. A crawl cannot resume: each lease starts it from the beginning.
 
 use std::io;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ mod process;
 pub(crate) mod program;
 mod statistics;
 
-/// Time for which the agent still reads output after it has killed a crawler. The output usually
+/// How long the agent continues to read output after it has killed a crawler. The output usually
 /// ends at once. Only a process that left the crawler's process group can keep the pipe open.
 const LATE_OUTPUT: Duration = Duration::from_secs(1);
 /// Minimum time between a crawler's crash and the return of its lease. It keeps a faulty crawler
@@ -75,11 +75,11 @@ pub struct ExternalCrawler {
 pub struct ExternalCrawl {
     pub(crate) key: LeaseKey,
     pub(crate) job: Job,
-    /// Whether the policy wants pages to be stored.
+    /// Whether the policy requires pages to be stored.
     pub(crate) stores_pages: bool,
     pub(crate) permits: AddressPermits,
     pub(crate) context: Arc<RequestContext>,
-    /// Cancelled when the scheduler wants the lease for another agent.
+    /// Cancelled when the scheduler wants the lease back for another agent.
     pub(crate) preempted: CancellationToken,
 }
 
@@ -129,8 +129,8 @@ impl ExternalCrawler {
             found = timeout_at(deadline, find(&crawl, &mut settled_at)) => Some(found),
         };
         if let Some(settled_at) = settled_at {
-            // Keep the site's request interval before the command or another agent sends its first
-            // request.
+            // Wait for the site's request interval before the command or another agent sends its
+            // first request.
             rest(Some(settled_at + interval), stop).await;
         }
         let (origin, address) = match found {
@@ -147,8 +147,8 @@ impl ExternalCrawler {
         let pause = if matches!(ended, CrawlEnd::Crashed(_)) { interval.max(CRASH_REST) } else { interval };
         rest(Some(Instant::now() + pause), stop).await;
         match ended {
-            // A signal that crashed the command may also have stopped the agent. Then the crawl was
-            // stopped, not crashed.
+            // A signal that crashed the command may also have stopped the agent. In that case the
+            // crawl counts as stopped, not as crashed.
             CrawlEnd::Crashed(_) if stop.is_cancelled() => CrawlEnd::Stopped(None),
             ended => ended,
         }
@@ -272,7 +272,7 @@ async fn find(crawl: &ExternalCrawl, settled_at: &mut Option<Instant>) -> Result
     Ok((origin, address))
 }
 
-/// How a crawl ended if its command was never run.
+/// How a crawl ended whose command was never run.
 fn without_run(job: &Job, end: WalkEnd, started: Started) -> CrawlEnd {
     let (kind, trouble, message) = match end {
         WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), None, reason),

@@ -273,7 +273,7 @@ impl Fetcher {
         self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
-    /// Notes the round trip of a request on a warm connection. The connection is warm if the
+    /// Records the round trip of a request on a warm connection. The connection is warm if the
     /// previous request used it too. A connection is identified by its local port.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
         self.connect_delay.answered.store(true, Ordering::Relaxed);
@@ -353,8 +353,8 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // By default the library repeats some failed requests. The crawler could neither delay nor
-        // count the repetitions.
+        // By default the library retries some failed requests. The crawler could neither delay nor
+        // count these retries.
         .retry(reqwest::retry::never())
         .no_proxy()
         .referer(false)

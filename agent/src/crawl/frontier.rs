@@ -1,11 +1,11 @@
 //! The frontier of a site: a queue of paths in breadth-first order, and the set of seen paths.
 //!
 //! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). Each visit
-//! of a path and each sitemap adds one frame to the log. An incomplete frame is ignored, so after a
+//! to a path and each sitemap adds one frame to the log. An incomplete frame is ignored, so after a
 //! restart a crawl resumes at the end of its last whole frame. Memory holds only the set of seen
 //! paths (`known`, `fingerprint_set`) and the part of the queue that is being read. If the queue is
-//! full, new paths are dropped. The frontier records only that the crawl is no longer complete, not
-//! the dropped paths. Links into traps (`trap`) are counted but not queued.
+//! full, new paths are dropped. The frontier does not record the dropped paths, only that the crawl
+//! is no longer complete. Links into traps (`trap`) are counted but not queued.
 //!
 //! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
@@ -47,8 +47,8 @@ pub(super) struct Frontier {
     known: KnownPaths,
     queue: Queue,
     log_points: LogPoints,
-    /// The lengths in bytes of the paths that were returned by `next` but are not marked as visited
-    /// yet.
+    /// The lengths, in bytes, of the paths that `next` has returned but that are not marked as
+    /// visited yet.
     out: VecDeque<u64>,
     /// The frame of the current visit or sitemap, with the paths found so far.
     found: LogFrame,
@@ -56,7 +56,8 @@ pub(super) struct Frontier {
 }
 
 impl Frontier {
-    /// An empty frontier for a crawl of `max_pages`. Its file is deleted when the process ends.
+    /// An empty frontier for a crawl of at most `max_pages` pages. Its file is deleted when the
+    /// process ends.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
         let log_points = LogPoints::new(log::first(""));
         Ok(Self::over(FrontierLog::temporary()?, "", KnownPaths::new(max_depth, max_pages), log_points))
@@ -66,8 +67,8 @@ impl Frontier {
     /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // Keep the lengths of the queued paths for `checkpoint_moments`. The frame of a visit does
-        // not contain the visited path.
+        // Keep the lengths of the queued paths for `checkpoint_moments`, because the frame of a
+        // visit does not contain the visited path.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
@@ -83,7 +84,7 @@ impl Frontier {
         Self { known, queue, log_points, out: VecDeque::new(), found: LogFrame::default(), recorder: None }
     }
 
-    /// From now on, a visited path is recorded in the log only after its pages are stored.
+    /// After this call, a visited path is recorded in the log only after its pages are stored.
     pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
     }
@@ -104,7 +105,7 @@ impl Frontier {
         self.known.visited() == 0 && self.known.waiting() == 0
     }
 
-    /// Whether the path was neither queued nor passed to [`Frontier::mark_known`].
+    /// Whether the path has been neither queued nor passed to [`Frontier::mark_known`].
     pub(super) fn is_unseen(&self, path: &SitePath) -> bool {
         !self.known.is_seen(path)
     }
@@ -120,7 +121,8 @@ impl Frontier {
         }
     }
 
-    /// Records another site to which the current page links, unless `limit` sites are recorded.
+    /// Records another site to which the current page links, unless `limit` sites are already
+    /// recorded.
     pub(super) fn discover(&mut self, host: String, limit: u32) {
         if self.known.discover(&host, usize::try_from(limit).unwrap_or(usize::MAX)) {
             self.found.hosts.push(host);
@@ -132,8 +134,8 @@ impl Frontier {
         self.known.hosts()
     }
 
-    /// Marks a path as known without queueing it, because it is fetched immediately (a redirect's
-    /// target). Returns `false` if it was already known.
+    /// Marks the target of a redirect as known. It is not queued, because it is fetched
+    /// immediately. Returns `false` if it was already known.
     pub(super) fn mark_known(&mut self, path: &SitePath) -> bool {
         let new = self.known.mark_known(path);
         if new {
@@ -143,7 +145,7 @@ impl Frontier {
     }
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before you offer
-    /// paths found on the page of the returned path.
+    /// paths found on the returned path's page.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
@@ -156,8 +158,8 @@ impl Frontier {
         Ok(None)
     }
 
-    /// Marks a path as visited: the earliest path that `next` returned and that is not marked yet.
-    /// All paths offered since the previous frame belong to this visit.
+    /// Marks as visited the earliest path that `next` has returned and that is not marked yet. All
+    /// paths offered since the previous frame belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
@@ -165,7 +167,7 @@ impl Frontier {
     }
 
     /// Ends the current frame without marking a path as visited, for example after the start page
-    /// or a sitemap's entries were queued.
+    /// or a sitemap's entries have been queued.
     pub(super) fn end_step(&mut self) {
         self.found.totals = *self.known.totals();
         let found = std::mem::take(&mut self.found);

@@ -31,8 +31,8 @@ pub struct Outcome {
     pub requests: u32,
     /// Number of complete pages with status 200.
     pub pages: u32,
-    /// Decoded body bytes of pages, including cut pages, but without error responses, redirects and
-    /// robots.txt.
+    /// Decoded body bytes of pages, including cut pages but excluding error responses, redirects
+    /// and robots.txt.
     pub bytes: u64,
     /// Number of failed requests: those with no response, a status of 400 or above, a body that was
     /// cut off or too large, or endless redirects.
@@ -43,7 +43,7 @@ pub struct Outcome {
     /// Number of links not followed because they lead into a trap, such as paths with repeated
     /// segments or endless calendars.
     pub trapped: u32,
-    /// The names of other sites to which pages link, in the spelling of site lists.
+    /// The names of other sites to which pages link, spelled as in site lists.
     pub hosts: Vec<String>,
     pub started_at: SystemTime,
     pub duration: Duration,

@@ -1,5 +1,5 @@
-//! Turns the way a crawl's walk ended into the crawl's [`Outcome`]. For example, a site that
-//! returned no page before the time limit is unreachable.
+//! Derives a crawl's [`Outcome`] from how its walk ended. For example, a site that returned no page
+//! before the time limit is unreachable.
 
 use super::fetch::Fetcher;
 use super::outcome::{CrawlEnd, Outcome, OutcomeKind};

@@ -1,5 +1,5 @@
 //! Finds a site's origin before a crawl, and waits for the scheduler's permit to send requests to
-//! its address.
+//! the site's address.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,16 +1,16 @@
 //! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! This module is pure, except [`rest`]: the caller passes the time and the random numbers. It
+//! This module is pure, except for [`rest`]: the caller passes the time and the random numbers. It
 //! decides when each request of a crawl may start, including requests for robots.txt, and counts
 //! every response. In addition, requests are sequential: each waits for the previous response. A
 //! crawl also waits with [`rest`] before it returns its lease.
 //!
-//! The starts of two requests are at least the interval apart, or the site's crawl-delay if that is
-//! longer. A crawl becomes slower if the first bytes of responses arrive late, or if the scheduler
-//! is disconnected. It pauses after many errors in a short time, and after a response 429 or 503.
+//! Two requests start at least the interval apart, or at least the site's crawl-delay apart if that
+//! is longer. A crawl slows down if the first bytes of responses arrive late, or if the scheduler
+//! is disconnected. It pauses after many errors in a short time, and after a 429 or 503 response.
 //! The pause after a 429 or 503 is as long as the response requires. If the response does not say
 //! how long, the pause doubles with each refusal. Too many consecutive errors open the breaker,
-//! which ends the crawl. No rule shortens the time between two requests below the interval.
+//! which ends the crawl. No rule reduces the time between two requests below the interval.
 //!
 //! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
 //! the interval comes to the policy's `shortest_interval`, if that is set. The reason: a load that
@@ -37,13 +37,13 @@ const LARGE: u64 = 100_000;
 /// Maximum pause between two requests. A longer pause would exceed the time limit of any ordinary
 /// crawl, and might exceed the clock's range.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
-/// Maximum number of requests, including the first, for a page to which the site responds with 429
-/// or 503.
+/// Maximum number of requests for one page, including the first, if the site keeps responding with
+/// 429 or 503.
 pub(super) const ATTEMPTS: u32 = 3;
 /// The pause after the first 429 or 503, if the response does not say how long to pause. Each
 /// further refusal doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum random extension of a pause, as a fraction of the pause. It spreads crawls that were
+/// Maximum random extension of a pause, as a fraction of the pause. It spreads out crawls that were
 /// refused at the same time.
 const JITTER: f64 = 0.1;
 /// After this time without a 429 or 503, earlier refusals no longer count.
@@ -53,22 +53,22 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// The time that one entry of `Politeness::window` covers. The length of the window is inexact by
+/// The time that one entry of `Politeness::window` covers. The length of the window may be wrong by
 /// up to this time.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Number of consecutive errors that opens the breaker.
 pub(super) const BREAKER: u32 = 50;
-/// The mean time to first byte from which a site counts as slow. The interval between requests to a
-/// slow site is at least twice its mean time to first byte.
+/// A site counts as slow if its mean time to first byte is at least this long. The interval between
+/// requests to a slow site is at least twice its mean time to first byte.
 const SLOW: Duration = Duration::from_secs(1);
 /// Factor by which the interval grows while the scheduler is disconnected, because the scheduler
 /// can then neither slow the crawl down nor end its lease.
 const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
-/// Maximum time for which a crawl keeps its slot after its last request, so that the site's next
-/// crawl does not start within the request interval. If the interval is longer than this, the first
+/// Maximum time that a crawl keeps its slot after its last request, so that the site's next crawl
+/// does not start within the request interval. If the interval is longer than this, the first
 /// request of the site's next crawl may come too early. One early request hardly burdens the
 /// server.
 pub(super) const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
 }
 
-/// The result of a request, as it affects the times of later requests.
+/// The result of a request, classified by how it affects the timing of later requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
     /// Any response that is not listed below.
@@ -97,8 +97,8 @@ pub(super) enum ResponseKind {
 }
 
 impl ResponseKind {
-    /// Classifies a response by what it means for the times of later requests. `asked` is the
-    /// header `Retry-After`.
+    /// Classifies a response by how it affects the timing of later requests. `asked` is the
+    /// `Retry-After` header.
     pub(super) fn of(status: u16, asked: Option<&str>, now: SystemTime) -> Self {
         match status {
             _ if turns_away(status) => Self::TurnedAway(asked.and_then(|value| retry_after(value, now))),
@@ -111,7 +111,7 @@ impl ResponseKind {
 /// The state that survives a restart: the numbers of refusals and errors, and the current pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PolitenessState {
-    /// Number of times the site refused a request (429, 503) since this count was last cleared.
+    /// Number of times the site has refused a request (429, 503) since this count was last cleared.
     pub(super) turned_away: u32,
     pub(super) in_a_row: u32,
     pub(super) pause: Duration,
@@ -124,7 +124,7 @@ pub struct RateState {
     pub interval: Duration,
     /// The remaining time of the pause; zero if there is none.
     pub pause: Duration,
-    /// Number of times the site refused a request (429, 503) since this count was last cleared.
+    /// Number of times the site has refused a request (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     pub recent_requests: u32,
@@ -322,7 +322,7 @@ impl Politeness {
         }
     }
 
-    /// Number of requests in the last minute, and number of those that failed.
+    /// Number of requests in the last minute, and how many of them failed.
     fn recent(&self, now: Instant) -> (u32, u32) {
         let recent = self.window.iter().filter(|second| second.is_recent(now));
         recent.fold((0_u32, 0_u32), |(requests, errors), second| {

@@ -12,7 +12,8 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts the stopwatch. The crawl took `before` until it was stopped; zero for a new crawl.
+    /// Starts the stopwatch. `before` is how long the crawl had taken when it was stopped; zero for
+    /// a new crawl.
     pub(super) fn after(before: Duration) -> Self {
         Self { began: Instant::now(), before }
     }

@@ -75,8 +75,8 @@ pub(super) struct Walk<'a> {
     /// If the site requires a long pause that ends before this time, the crawl is returned to the
     /// scheduler. `None` if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page, if its links were not extracted yet. The visit of the page's path ends when
-    /// they are extracted.
+    /// The newest page, if its links have not been extracted yet. Extracting them ends the visit to
+    /// the page.
     pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
@@ -105,7 +105,7 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // If the crawl may end or pause now, read the newest page first. Otherwise the visit of
+            // If the crawl may end or pause now, read the newest page first. Otherwise the visit to
             // this page would not be recorded.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
@@ -134,8 +134,8 @@ impl Walk<'_> {
         self.ledger.exhausted(&self.policy).is_some() || self.fetcher.is_paused() || self.rules.are_stale()
     }
 
-    /// The next path to fetch. If the queue is empty, first reads the newest page, which may have
-    /// links.
+    /// The next path to fetch. If the queue is empty, first reads the newest page, which may
+    /// contain links.
     async fn next(&mut self) -> Result<Option<QueueEntry>, WalkEnd> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
@@ -149,7 +149,7 @@ impl Walk<'_> {
         if !self.rules.are_stale() {
             return Ok(());
         }
-        // Drop the old rules first, so that their memory is free before the new rules need some.
+        // Drop the old rules first, so that their memory is free when the new rules need memory.
         self.rules = RobotsRules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Ok(rules) => rules,
@@ -164,8 +164,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a record of the frontier's log that does not record a visit of a page, for example the
-    /// record of a sitemap.
+    /// Ends a record in the frontier's log that is not a page visit, such as a sitemap's record.
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();
@@ -273,8 +272,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// How a crawl ends at its deadline. If it has only errors and no page, the site is
-    /// unreachable.
+    /// How a crawl ends at its deadline. If it has fetched no page and met at least one error, the
+    /// site is unreachable.
     fn out_of_time(&self) -> WalkEnd {
         match &self.ledger.first_error {
             Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),

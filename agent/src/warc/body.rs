@@ -1,5 +1,5 @@
-//! Holds the body of a response until it is stored. A small body is in memory; a larger one is in
-//! an unnamed file.
+//! Holds the body of a response until it is stored. A small body is kept in memory, and a larger
+//! one in an unnamed file.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::disk::folder::blocking;
 
 /// Maximum bytes of one body in memory. A longer body is moved to a file. So the bodies of fifty
-/// crawls use at most 12.5 MiB.
+/// crawls take at most 12.5 MiB of memory.
 const IN_MEMORY: usize = 256 << 10;
 /// Number of bytes per read from the file.
 const READ: usize = 64 << 10;

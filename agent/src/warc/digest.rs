@@ -12,7 +12,7 @@ impl Digest {
         self.0.update(bytes);
     }
 
-    /// The digest in the form that WARC fields have: the algorithm, and the value in base 32 (RFC
+    /// The digest in the form used in WARC fields: the algorithm, and the value in base 32 (RFC
     /// 4648).
     pub(super) fn label(self) -> String {
         format!("sha256:{}", BASE32.encode(&self.0.finalize()))

@@ -69,8 +69,8 @@ pub(super) struct Exchange {
     pub(super) truncated: Option<Truncated>,
 }
 
-/// Exchanges that have ended but were not passed to the writer yet. No code holds the lock across
-/// an await.
+/// Exchanges that have ended but have not been passed to the writer yet. The lock is never held
+/// across an await.
 pub(super) type EndedExchanges = Mutex<VecDeque<Box<Exchange>>>;
 
 #[derive(Debug, Clone, Copy)]

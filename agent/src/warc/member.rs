@@ -23,12 +23,12 @@ const TOGETHER: usize = 32 << 10;
 pub(super) struct Gzip {
     compress: Compress,
     crc: Crc,
-    /// Bytes that were added but are not compressed yet.
+    /// Bytes that have been added but not compressed yet.
     waiting: Vec<u8>,
     /// The compressor's output buffer. If the compressor wrote directly to `out`, the free space of
     /// `out` would have to be zeroed for every piece.
     space_limit: Box<[u8]>,
-    /// Finished bytes that are not written to the file yet.
+    /// Finished bytes that have not been written to the file yet.
     out: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes a member of these parts, and compresses it only if it has 64 KiB or more. For small
+    /// Makes a member from these parts, and compresses it only if it has 64 KiB or more. For small
     /// parts, compression is not worth the time to reset the compressor.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();

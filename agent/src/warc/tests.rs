@@ -1,4 +1,4 @@
-//! Tests [`Store`]s in temporary folders, and reads their files with the module `read`.
+//! Tests [`Store`]s in temporary folders, and reads their files with the `read` module.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -184,7 +184,8 @@ async fn a_full_file_is_closed_and_another_is_started() {
     }
 }
 
-/// The folder that a killed process leaves, with one unfinished file of `exchanges` exchanges.
+/// The folder that a killed process leaves behind, with one unfinished file of `exchanges`
+/// exchanges.
 async fn killed(exchanges: u32) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);

@@ -112,7 +112,8 @@ impl Volume {
             Ok(volume)
         });
         if begun.is_err() {
-            // Errors are ignored, because the agent's next start completes files that remain.
+            // Errors are ignored, because the agent completes the remaining files at its next
+            // start.
             for name in [names::open(stem), names::lines(stem)] {
                 let _gone = fs::remove_file(folder.join(name));
             }
@@ -176,8 +177,8 @@ impl Volume {
         gzip.clear();
         self.new_lines.clear();
         self.at = self.end;
-        // Errors are ignored, because the next commit overwrites bytes that remain, or the agent's
-        // next start removes them.
+        // Errors are ignored, because remaining bytes are overwritten by the next commit, or
+        // removed at the agent's next start.
         let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
     }
 

@@ -35,9 +35,9 @@ const LAST_ATTEMPTS: u32 = 3;
 #[derive(Debug)]
 pub(super) enum Message {
     Exchange(Box<Exchange>),
-    /// Asks for a reply when all messages before this one are written to the file.
+    /// Asks for a reply once all messages before this one have been written to the file.
     Stored(oneshot::Sender<()>),
-    /// Asks for a reply when all messages before this one are synced.
+    /// Asks for a reply once all messages before this one have been synced.
     Synced(oneshot::Sender<()>),
 }
 

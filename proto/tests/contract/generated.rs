@@ -21,7 +21,7 @@ const PRINTED: &str = "AccuracyRow Agent AgentError AgentLease AgentRefusal Agen
     StrategyThroughput ThroughputResponse UnreachedAgent Way ShowStatusResponse SchedulerStatus DiskSpace DatabaseStatus \
     FleetStatus AgentCount LandmarksStatus MapStatus BatchStatus Attention";
 
-/// Fields that are printed with another name.
+/// Fields that are printed under another name.
 const RENAMED: [(&str, &str); 17] = [
     ("AgentThroughput.megabytes_per_minute", "mb_per_min"),
     ("BatchProgress.wait", "wait_cause"),

@@ -83,8 +83,8 @@ fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Seconds with three decimals. Most crawlers accept this format. A shell script could not compute
-/// it from milliseconds, because shells have only integer arithmetic.
+/// Seconds with three decimal places. Most crawlers accept this format. A shell script could not
+/// compute it from milliseconds, because shells have only integer arithmetic.
 fn seconds(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_secs(), duration.subsec_millis())
 }

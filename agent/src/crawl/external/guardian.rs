@@ -26,8 +26,8 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 /// A handle on the shell. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Guardian {
-    /// `None` after the pipe was closed. Writing does not block, because the agent writes lines of
-    /// a few bytes, which the shell reads at once.
+    /// `None` once the pipe has been closed. Writing does not block, because the agent writes lines
+    /// of a few bytes, which the shell reads at once.
     pipe: Arc<Mutex<Option<ChildStdin>>>,
     _shell: Arc<Child>,
 }

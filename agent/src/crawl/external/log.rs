@@ -8,10 +8,10 @@ use std::path::Path;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Maximum bytes of the output's beginning that are stored in the file. A crawler that prints one
-/// line per page needs hours to print more.
+/// Maximum bytes from the beginning of the output that are stored in the file. A crawler that
+/// prints one line per page needs hours to exceed this.
 const HEAD: usize = 1 << 20;
-/// Maximum bytes of the output's end, which is in memory until the output is complete.
+/// Maximum bytes from the end of the output, which are kept in memory until the output is complete.
 const TAIL: usize = 16 << 10;
 const BUFFER: usize = 8 << 10;
 /// Maximum bytes of the last line, which error messages quote.

@@ -1,4 +1,4 @@
-//! Turns the way an external crawler ended into the outcome of its crawl. This module is pure.
+//! Derives the outcome of a crawl from how its external crawler ended. This module is pure.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -12,7 +12,7 @@ use crate::crawl::{Budget, OutcomeKind, Policy, Trouble};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Exited(ExitStatus),
-    /// The agent ended the crawler because its time was over.
+    /// The agent ended the crawler because its time was up.
     OutOfTime,
 }
 

@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use super::guardian::Guardian;
 
-/// Interval between checks whether a process group has ended. The kernel sends no notification when
-/// a group ends.
+/// Interval between checks of whether a process group has ended. The kernel sends no notification
+/// when a group ends.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A crawler's process group. Dropping it kills the processes.
@@ -41,7 +41,7 @@ impl ProcessGroup {
         self.first.wait().await
     }
 
-    /// Asks all processes to end, and waits for them, but at most for `grace`.
+    /// Asks all processes to end, and waits for them for at most `grace`.
     pub(super) async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::SIGTERM);
         let all = async {

@@ -50,7 +50,7 @@ fn find_in(command: &[String], path: &std::ffi::OsStr) -> Result<PathBuf, NoProg
         return if is_program(&file) { Ok(file) } else { Err(NoProgram::NotProgram(name.clone())) };
     }
     // Ignore relative folders in PATH. Each crawler runs in its own folder, so a relative folder
-    // would be another folder for each crawler.
+    // would be a different folder for each crawler.
     let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
     let found = folders.map(|folder| folder.join(name)).find(|file| is_program(file));
     found.ok_or_else(|| NoProgram::NotInPath(name.clone()))

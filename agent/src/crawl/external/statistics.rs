@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Maximum size of the file in bytes. Its three numbers need less than a hundred.
+/// Maximum size of the file in bytes. Its three numbers need fewer than a hundred.
 const MAX_FILE: u64 = 4096;
-/// Maximum values that the scheduler can store.
+/// The largest values that the scheduler can store.
 const MAX_COUNT: u32 = i32::MAX.cast_unsigned();
 const MAX_BYTES: u64 = i64::MAX.cast_unsigned();
 

@@ -92,7 +92,7 @@ fn process(root: &tempfile::TempDir, name: &str) -> Pid {
     Pid::from_raw(read(root, name).trim().parse().unwrap())
 }
 
-/// Whether a process is running. A zombie (a dead process for which its parent has not waited yet)
+/// Whether a process is running. A zombie (a dead process that its parent has not waited for yet)
 /// does not count as running.
 fn runs(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

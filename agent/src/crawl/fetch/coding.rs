@@ -7,8 +7,8 @@ use std::fmt;
 
 /// The encodings that the crawler sends in `Accept-Encoding`.
 pub(super) const ACCEPTED: &str = "gzip, br, zstd";
-/// Maximum number of decoded bytes per encoded byte of a body. Text has about 20, a decompression
-/// bomb about 1000.
+/// Maximum number of decoded bytes per encoded byte of a body. The ratio is about 20 for text, and
+/// about 1000 for a decompression bomb.
 pub(super) const MAX_EXPANSION: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

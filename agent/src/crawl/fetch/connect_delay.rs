@@ -4,8 +4,8 @@
 //! The HTTP library returns a connection to its pool only after a background task of the library
 //! has seen the end of the last body. A request that is sent earlier finds no free connection. Such
 //! a request starts a new connection, and uses the new or the previous connection, whichever is
-//! ready first. The pool completes the new connection in any case. So a handshake is wasted, and
-//! the new connection replaces the previous one in the pool.
+//! ready first. The pool completes the new connection in any case. This wastes a handshake, and the
+//! new connection replaces the previous one in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

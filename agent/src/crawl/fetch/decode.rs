@@ -7,9 +7,9 @@
 //! memory only as it fills. [`Decoder::window`] returns the size of a large window; all crawls
 //! share one memory budget for large windows.
 //!
-//! The decoder is lenient where this is safe. A body that is labelled gzip or zstd but is not
+//! The decoder is lenient where that is safe. A body that is labelled gzip or zstd but is not
 //! encoded passes unchanged. Deflate may or may not have the zlib header. Several gzip members may
-//! follow each other, with zeros after the last. Any other malformed input is an error.
+//! follow one another, with zeros after the last. Any other malformed input is an error.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -27,8 +27,8 @@ const MAX_PIECE: usize = 32 << 10;
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Number of decoded bytes from which the limits on expansion and on large windows apply. The
-/// limits do not apply to smaller pages, which can be very repetitive.
+/// The limits on expansion and on large windows apply once this many bytes have been decoded. They
+/// do not apply to smaller pages, which can be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
 /// Maximum encoded bytes per decoded byte. The first [`FREE_BYTES`] encoded bytes do not count. A
 /// server that flushes its encoder after each byte sends ten encoded bytes per decoded byte.
@@ -97,7 +97,7 @@ enum State {
     Deflate(Box<DeflateDecoder<Feed>>),
     Brotli(Box<Brotli>),
     Zstd(Box<ZstdDecoder<'static, Feed>>),
-    /// At the end of a gzip member; zeros or another member may follow. `Padded` tells whether
+    /// At the end of a gzip member; zeros or another member may follow. `Padded` records whether
     /// zeros have followed.
     Behind(Feed, Padded),
     Failed,
@@ -264,8 +264,8 @@ impl State {
     }
 }
 
-/// Input that is not decoded yet. Reading from an empty feed returns `WouldBlock`, unless the body
-/// has ended.
+/// Input that has not been decoded yet. Reading from an empty feed returns `WouldBlock`, unless the
+/// body has ended.
 #[derive(Default)]
 struct Feed {
     bytes: Bytes,

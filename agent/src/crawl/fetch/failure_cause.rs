@@ -1,4 +1,4 @@
-//! Why a site returned no page. Failures are counted by these causes, not by their messages.
+//! Why a site returned no page. Failures are counted by cause, not by message.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! A response. Its header is checked on arrival. Its body is received within time and rate limits,
-//! and decoded.
+//! Checks the header of a response when it arrives. Receives the body within time and rate limits,
+//! and decodes it.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::warc::{Recording, Truncated};
 /// Maximum bytes of a response header: names, values and four bytes per field. The limits of
 /// servers and browsers are usually less than a quarter of this size.
 pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum fields of a response header. Pages of large sites have about thirty.
+/// Maximum number of fields in a response header. Pages of large sites have about thirty.
 pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
 /// Minimum average rate of a body in bytes per second, enforced after [`Timeouts::slow_after`]. The
 /// slowest links on which sites are hosted are four times as fast.
@@ -29,9 +29,9 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
 /// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Minimum of the time limit for reading an unwanted body. The time limit is twice the response's
-/// time to first byte. A new handshake takes about as long, so reading for longer would cost more
-/// than a new connection.
+/// The time limit for reading an unwanted body is at least this long. Otherwise it is twice the
+/// response's time to first byte. A new handshake takes about as long as that, so reading for
+/// longer would cost more than a new connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// Memory budget in [`UNIT`]s for the large decoding windows of the whole process. A brotli or zstd
@@ -48,7 +48,7 @@ pub(in crate::crawl) struct CrawlResponse {
     /// Number of body bytes received so far, before decoding.
     received: u64,
     body: Body,
-    /// The permits of [`WINDOWS`] for the decoder's window, if the window is large.
+    /// The permits from [`WINDOWS`] for the decoder's window, if the window is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
     /// The crawl's deadline. If the deadline cuts the body, the stored record says so.
@@ -56,17 +56,17 @@ pub(in crate::crawl) struct CrawlResponse {
 }
 
 enum Body {
-    /// No byte of the body was read yet.
+    /// No byte of the body has been read yet.
     Unread,
     Plain,
     Encoded(Box<Decoder>),
-    /// The body was read to its end, or failed.
+    /// The body has been read to its end, or has failed.
     Over,
 }
 
 impl CrawlResponse {
-    /// Checks the header of the response to the request sent at `asked_at`. `recording` stores the
-    /// response, if it is to be stored, and has the crawl's deadline.
+    /// Checks the header of the response to the request sent at `asked_at`. If the response is to
+    /// be stored, `recording` contains its recording and the crawl's deadline.
     pub(super) fn vet(
         response: reqwest::Response,
         timeouts: Timeouts,
@@ -220,7 +220,7 @@ impl CrawlResponse {
 
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let last = self.asked_at + self.timeouts.total;
-        // The time until which the bytes received so far keep the average above the minimum rate.
+        // If no further bytes arrive, the average falls below the minimum rate after this time.
         let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);
         let slow = self.body_began + earned.max(self.timeouts.slow_after);
         match timeout_at(last.min(slow), self.response.chunk()).await {

@@ -1,5 +1,5 @@
-//! The address to which a crawl sends its requests: one of the site's addresses, for which the
-//! crawl has a permit.
+//! The address to which a crawl sends its requests: one of the site's addresses for which the crawl
+//! has a permit.
 //!
 //! For each address, the scheduler limits the requests of all agents to all sites at the address.
 //! So a crawl requests a permit before it connects to an address, and then stays with that address.
@@ -98,7 +98,7 @@ pub(in crate::crawl) struct SiteAddress {
     resolver: Resolver,
     permits: AddressPermits,
     limit: Duration,
-    /// No code holds this lock across an await.
+    /// This lock is never held across an await.
     at: Mutex<AddressState>,
 }
 

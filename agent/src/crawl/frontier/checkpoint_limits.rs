@@ -16,10 +16,10 @@ pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Maximum number of queued paths in a checkpoint. Without this limit, reading a small checkpoint
 /// could take much memory. Each path takes about 50 bytes of memory. An empty path takes only two
 /// bytes in the checkpoint, and many such paths compress to a thousandth of that size. Real queues
-/// hardly ever reach the limit: a checkpoint with so many paths has room for only one and a half
+/// hardly ever reach the limit: a checkpoint with that many paths has room for only one and a half
 /// bytes per path, and real paths need more.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum number of fingerprints in a checkpoint. So many fingerprints would fill it completely.
+/// Maximum number of fingerprints in a checkpoint. This many fingerprints would fill it completely.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 /// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 pub(super) const MOST_BEYOND_SENT: usize = MAX_BEYOND / 10 * FINGERPRINT;

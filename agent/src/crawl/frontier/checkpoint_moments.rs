@@ -1,11 +1,12 @@
-//! A checkpoint has the state of its crawl at one moment. This module records the possible moments,
-//! and for each the position from which to read the frontier's log. Moments and positions are
-//! updated with every frame (a record in the log), so that making a checkpoint reads little more of
-//! the log than fits into the checkpoint.
+//! A checkpoint contains the state of its crawl at one moment. This module records the possible
+//! moments and, for each of them, the position from which to read the frontier's log. Moments and
+//! positions are updated with every frame (a record in the log), so that making a checkpoint reads
+//! little more of the log than fits into the checkpoint.
 //!
-//! This module is pure. A checkpoint has the state at the newest moment whose queue fits. Whether a
-//! queue fits is known only when the checkpoint is made, because the queue's paths are compressed
-//! then. So the newest moment is recorded for each of several maximum queue sizes (size classes).
+//! This module is pure. A checkpoint contains the state at the newest moment whose queue fits.
+//! Whether a queue fits is known only when the checkpoint is made, because the queue's paths are
+//! compressed only then. So the newest moment is recorded for each of several maximum queue sizes
+//! (size classes).
 
 use super::checkpoint_limits::{MAX_QUEUED, MOST_BEYOND_SENT, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};

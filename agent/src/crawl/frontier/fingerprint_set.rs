@@ -1,4 +1,5 @@
-//! The set of fingerprints of a site's known paths. It is exact and small, and no entry leaves it.
+//! The set of fingerprints of a site's known paths. It is exact and small, and entries are never
+//! removed.
 //!
 //! This module is pure. The set is a hash table with open addressing and linear probing. It is
 //! divided into parts, and a full part grows by a quarter. A slot holds only a fingerprint. In a

@@ -13,9 +13,9 @@ use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
 /// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
-/// Maximum number of links into crawler traps that are stored, so that each is counted only once. A
-/// site can have endlessly many such links. Links above the maximum are counted each time they are
-/// found, and take no memory.
+/// Maximum number of links into crawler traps that are stored. A stored link is counted only once.
+/// A site can have an endless number of such links. Links above the maximum take no memory, but are
+/// counted each time they are found.
 const MAX_TRAPS: u32 = 100_000;
 pub(super) const FINGERPRINT: usize = 16;
 
@@ -63,8 +63,8 @@ impl KnownPaths {
     pub(super) fn apply(&mut self, frame: &LogFrame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
-            // Called only to count the path for the limit on the pages of a calendar (`trap`). The
-            // result does not matter, because the path was allowed when it was found.
+            // Called only so that the path counts towards the limit on a calendar's pages (`trap`).
+            // The result does not matter, because the path was allowed when it was found.
             self.traps.allow(&queued.path);
             self.queued += 1;
         }
@@ -79,8 +79,8 @@ impl KnownPaths {
         self.totals = frame.totals;
     }
 
-    /// Records the name of another site, unless `limit` names are recorded. Returns `false` if the
-    /// name need not be stored.
+    /// Records the name of another site, unless `limit` names are already recorded. Returns `false`
+    /// if the name need not be stored.
     pub(super) fn discover(&mut self, host: &str, limit: usize) -> bool {
         self.hosts.len() < limit && !self.hosts.contains(host) && self.hosts.insert(host.to_owned())
     }
@@ -124,7 +124,7 @@ impl KnownPaths {
         self.mark_seen(path.fingerprint())
     }
 
-    /// Records the visit of the path at the head of the queue.
+    /// Records the visit to the path at the head of the queue.
     pub(super) const fn visit(&mut self) {
         self.visited += 1;
     }
@@ -145,7 +145,7 @@ impl KnownPaths {
         &mut self.totals
     }
 
-    /// Whether there are paths that were found only beyond the depth limit.
+    /// Whether some paths were found only beyond the depth limit.
     pub(super) fn has_beyond(&self) -> bool {
         self.totals.beyond || !self.beyond.is_empty()
     }

@@ -3,8 +3,8 @@
 //!
 //! The file starts with a line that names its owner. After that line, frames are only appended.
 //! Each frame records what one visit found and spent, and has a length and a checksum. If a crash
-//! left an incomplete frame at the end, this frame is cut off. Frames that are not written yet are
-//! read from memory, so reads and writes never wait for each other.
+//! left an incomplete frame at the end, this frame is cut off. Frames that have not been written
+//! yet are read from memory, so reads and writes never wait for each other.
 //!
 //! [`FrontierLog::open`] and the functions of [`LogReader`] block, so call them on a thread for
 //! blocking tasks.
@@ -30,7 +30,7 @@ const MAX_FRAME: usize = 64 << 20;
 
 /// Number of unwritten bytes at which the frames must be written to the file.
 const MAX_UNWRITTEN: usize = 256 << 10;
-/// Maximum time for which newly found paths are only in memory. After a crash the crawl finds these
+/// Maximum time that newly found paths are kept only in memory. After a crash the crawl finds these
 /// paths again.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 /// Number of bytes to read at once, enough for the frames of a few hundred visits. Without reading
@@ -59,13 +59,13 @@ pub(in crate::crawl) struct CrawlTotals {
     pub(in crate::crawl) errors: u32,
     #[prost(uint64, tag = "5")]
     pub(in crate::crawl) millis: u64,
-    /// Pages fetched again although an agent had fetched them before.
+    /// Pages fetched again although an agent had already fetched them.
     #[prost(uint32, tag = "6")]
     pub(in crate::crawl) refetched: u32,
     /// Links that were not followed because they lead into a trap.
     #[prost(uint32, tag = "7")]
     pub(in crate::crawl) trapped: u32,
-    /// Whether a page was cut at the size limit of a page.
+    /// Whether any page was cut at the size limit of a single page.
     #[prost(bool, tag = "8")]
     pub(in crate::crawl) page_cut: bool,
     /// Whether paths were dropped because the queue was full.
@@ -76,7 +76,7 @@ pub(in crate::crawl) struct CrawlTotals {
     pub(in crate::crawl) beyond: bool,
     #[prost(bool, tag = "11")]
     pub(in crate::crawl) sitemaps_read: bool,
-    /// Number of times the site refused a request (429, 503) since this count was last cleared.
+    /// Number of times the site has refused a request (429, 503) since this count was last cleared.
     #[prost(uint32, tag = "12")]
     pub(in crate::crawl) turned_away: u32,
     #[prost(uint32, tag = "13")]
@@ -91,7 +91,7 @@ pub(in crate::crawl) struct CrawlTotals {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LogFrame {
-    /// Whether the frame records the visit of the path at the head of the queue. Otherwise it only
+    /// Whether the frame records the visit to the path at the head of the queue. Otherwise it only
     /// adds paths to the queue, for example those of a sitemap.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,

@@ -1,4 +1,5 @@
-//! The queue of a crawl: the log, the paths that were read ahead from it, and its capacity.
+//! The queue of a crawl: the log, the paths that have been read ahead from the log, and the queue's
+//! capacity.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +16,8 @@ const MAX_WAITING: u64 = 4_000_000;
 #[derive(Debug)]
 pub(super) struct Queue {
     log: FrontierLog,
-    /// The paths that were already read from the log, and the position of the first frame not read
-    /// yet.
+    /// The paths that have already been read from the log, and the position of the first frame not
+    /// read yet.
     front: VecDeque<QueuedPath>,
     unread: LogOffset,
     /// Number of paths still to skip at the front, because they were visited before the queue was

@@ -43,7 +43,7 @@ pub struct CrawlStorage {
     pub recorder: Option<Recorder>,
     pub progress: Option<watch::Sender<CrawlProgress>>,
     /// Cancelled when another agent is to resume the crawl. The crawl then sends no more requests,
-    /// waits for the request interval, and ends.
+    /// waits out the request interval, and ends.
     pub preempted: CancellationToken,
 }
 
@@ -160,7 +160,7 @@ fn open_blocking(
             .ok(),
     };
     // The checkpoint is used if the local frontier is new, or if the checkpoint has more pages. If
-    // both have no page, the local frontier is used, because it may contain a pause that the site
+    // neither has a page, the local frontier is used, because it may contain a pause that the site
     // requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);

@@ -94,7 +94,7 @@ fn endless_traps_take_bounded_memory() {
 /// The links of a site of up to 60 pages, as pairs of page numbers: from, to.
 type Links = Vec<(u32, u32)>;
 
-/// Visits pages until `stop` pages are visited, and returns them in order.
+/// Visits pages until `stop` pages have been visited, and returns them in order.
 async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String> {
     if frontier.is_new() {
         frontier.offer(&path("/0"), 0);

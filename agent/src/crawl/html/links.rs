@@ -1,9 +1,9 @@
-//! Finds the links of an HTML page while the page is received.
+//! Finds the links of an HTML page while the page is being received.
 //!
 //! This module is pure. It returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`)
-//! that stay inside the site, and the names of other sites to which they link. It honours `base`,
-//! `rel=nofollow`, and `nofollow` in `meta name=robots`. If a page needs more memory than the limit,
-//! parsing stops; the links found so far are returned and marked as incomplete.
+//! that stay inside the site, and the names of the other sites to which the page links. It honours
+//! `base`, `rel=nofollow`, and `nofollow` in `meta name=robots`. If a page needs more memory than
+//! the limit, parsing stops; the links found so far are returned and marked as incomplete.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,10 +18,10 @@ use super::site_path::{Fingerprints, Site, SitePath};
 use crate::crawl::politeness::robots::page_directives;
 
 const MAX_LINKS: usize = 10_000;
-/// Maximum number of other sites in a page's links that are returned.
+/// Maximum number of other sites that are returned for one page.
 const MAX_PAGE_HOSTS: usize = 1_000;
-/// Initial capacity for distinct links. Most pages have no more, and the capacity takes only a few
-/// hundred bytes.
+/// Initial capacity for distinct links. Most pages have no more links than this, and the capacity
+/// takes only a few hundred bytes.
 const FEW_LINKS: usize = 28;
 /// Maximum memory of the parser for one page. The parser buffers a tag that continues in the next
 /// piece, and needs 128 bytes per open element. There can be many open elements: on a page that
@@ -30,10 +30,10 @@ const MAX_PARSER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Links {
-    /// Paths inside the site, without duplicates, in the order in which the page has them.
+    /// Paths inside the site, without duplicates, in the order in which they appear on the page.
     pub(in crate::crawl) paths: Vec<SitePath>,
-    /// The names of other sites, without duplicates, in the order in which the page has them; at
-    /// most [`MAX_PAGE_HOSTS`].
+    /// The names of other sites, without duplicates, in the order in which they appear on the page;
+    /// at most [`MAX_PAGE_HOSTS`].
     pub(in crate::crawl) hosts: Vec<String>,
     pub(in crate::crawl) cut: bool,
 }
@@ -92,7 +92,7 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The elements that can have links or directives. The selectors are parsed only once, because
+/// The elements that can contain links or directives. The selectors are parsed only once, because
 /// parsing them takes longer than reading most pages.
 static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
     ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
@@ -241,7 +241,7 @@ pub(in crate::crawl) fn decode_references(text: &str) -> String {
     decoded
 }
 
-/// The character for which the reference at the start of a text stands, and the reference's length
+/// The character that the reference at the start of a text stands for, and the reference's length
 /// in bytes.
 fn reference_at(text: &str) -> Option<(char, usize)> {
     // The longest reference is `&#x10ffff;`.

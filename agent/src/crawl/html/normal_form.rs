@@ -2,7 +2,7 @@
 //!
 //! This module is pure. Unnecessary escapes are decoded, and the other escapes are written with
 //! capital letters (RFC 3986, 6.2.2). Session identifiers and advertising parameters are removed,
-//! because they give the same page a new URL at every visit. The parameters of a query keep their
+//! because they give the same page a new URL on every visit. The parameters of a query keep their
 //! order, which may matter to the site.
 
 use std::borrow::Cow;

@@ -2,7 +2,7 @@
 //!
 //! This module is pure. Equivalent URLs have the same [`SitePath`]. It has no fragment, default
 //! port, credentials, dot segments, empty query, unnecessary escapes or session identifiers. A
-//! `SitePath` is only made from a URL of the site's origin, and its URL always has this origin. So
+//! `SitePath` is made only from a URL of the site's origin, and its URL always has this origin. So
 //! a path never leaves the site.
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ const MAX_HOST_BYTES: usize = 253;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::crawl) struct SitePath {
     text: Box<str>,
-    /// Computed once per path, because every lookup needs it.
+    /// The fingerprint is computed once per path, because every lookup needs it.
     fingerprint: Fingerprint,
 }
 
@@ -125,8 +125,8 @@ impl Site {
 
     /// The normal form of a URL; `None` if the URL is outside the site or too long.
     pub(in crate::crawl) fn path(&self, url: &Url) -> Option<SitePath> {
-        // If the URL has the same text before its path as the site's root, its origin need not be
-        // parsed.
+        // If the text before the URL's path is the same as in the site's root, the URL's origin
+        // need not be parsed.
         let alike = url[..Position::BeforePath] == self.root[..Position::BeforePath];
         if !alike && Origin::of(url).ok()? != self.origin {
             return None;
@@ -135,9 +135,9 @@ impl Site {
         (path.len() <= MAX_PATH_BYTES).then(|| SitePath::new(&path))
     }
 
-    /// The name of another site at a URL, in the canonical spelling of site lists. `None` if the
-    /// URL is inside this site, or neither http nor https. The site's host with the other scheme is
-    /// not another site, because a bare host is the name of both.
+    /// The name of the other site to which a URL leads, in the canonical spelling of site lists.
+    /// `None` if the URL is inside this site, or neither http nor https. The site's host with the
+    /// other scheme is not another site, because both are named by the bare host.
     pub(in crate::crawl) fn other_site(&self, url: &Url) -> Option<String> {
         let origin = Origin::of(url).ok().filter(|origin| origin.host.len() <= MAX_HOST_BYTES)?;
         let name = origin.site_name();

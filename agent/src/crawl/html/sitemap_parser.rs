@@ -1,5 +1,5 @@
-//! Parses a sitemap while it is received. A sitemap lists pages; a sitemap index lists sitemaps
-//! (sitemaps.org, protocol 0.9).
+//! Parses a sitemap while it is being received. A sitemap lists pages; a sitemap index lists
+//! sitemaps (sitemaps.org, protocol 0.9).
 //!
 //! This module is pure. A sitemap is XML, or text with one URL per line; either may be gzipped. An
 //! invalid sitemap has no entries. Only the entries are kept in memory, up to the protocol's limit
@@ -100,7 +100,7 @@ impl SitemapReader {
     }
 }
 
-/// Parses a decoded sitemap in pieces. Writing fails when no further piece is needed.
+/// Parses a decoded sitemap in pieces. Writing a piece fails once no further piece is needed.
 #[derive(Default)]
 struct Parser {
     listed: EntryList,
@@ -110,9 +110,9 @@ struct Parser {
 }
 
 enum Syntax {
-    /// Too few bytes were received to rule out a byte order mark.
+    /// Too few bytes have been received to rule out a byte order mark.
     Unread(Vec<u8>),
-    /// Only white space was received so far.
+    /// Only white space has been received so far.
     Unknown,
     Xml(XmlParser),
     /// One URL per line; the last line may be incomplete.

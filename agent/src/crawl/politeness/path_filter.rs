@@ -1,5 +1,5 @@
-//! Decides which links a crawl may follow, by the policy's path patterns, which have the syntax of
-//! robots.txt.
+//! Decides from the policy's path patterns which links a crawl may follow. The patterns use the
+//! syntax of robots.txt.
 //!
 //! This module is pure. `pattern` defines the meaning of the patterns.
 
@@ -25,13 +25,13 @@ struct Pattern(String);
 impl PathFilter {
     pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
 
-    /// Follows only links that one of these patterns matches; all links if there are no patterns.
+    /// Follows only links that match one of these patterns; all links if there are no patterns.
     pub fn include<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.include = all(patterns)?;
         Ok(())
     }
 
-    /// Follows no links that one of these patterns matches.
+    /// Follows no link that matches one of these patterns.
     pub fn exclude<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.exclude = all(patterns)?;
         Ok(())

@@ -1,12 +1,12 @@
-//! Patterns of paths as in robots.txt (RFC 9309, 2.2.3). A pattern matches a prefix of the path;
-//! `*` matches any text, and a final `$` matches the end of the path.
+//! Path patterns as in robots.txt (RFC 9309, 2.2.3). A pattern matches a prefix of the path; `*`
+//! matches any text, and a final `$` matches the end of the path.
 //!
 //! This module is pure. Pattern and path are first converted to the same spelling, so that they can
 //! be compared literally. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24`
 //! and `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one
-//! after another, each at the first position where it fits. The first position leaves the most text
-//! for the later pieces, so no match is missed. The time is linear in the lengths of path and
-//! pattern.
+//! after another, each at the first position where it matches. The first position leaves the most
+//! text for the later pieces, so no match is missed. Matching takes time linear in the lengths of
+//! the path and the pattern.
 
 use std::borrow::Cow;
 
@@ -41,8 +41,8 @@ pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     if to_end { rest.ends_with(last) } else { rest.contains(last) }
 }
 
-/// Whether a byte is written without an escape. All other bytes are escaped, because these bytes
-/// are escaped in some URLs and unescaped in others.
+/// Whether a byte is written without an escape. All other bytes are escaped, because some URLs
+/// escape them and others do not.
 const fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'/' | b'%' | b'?' | b'&' | b'=' | b'-' | b'.' | b'_' | b'~' | b'+' | b';' | b':')

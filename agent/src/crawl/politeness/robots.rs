@@ -1,10 +1,10 @@
-//! Fetches a site's robots.txt before any page, and decides by its rules which paths may be
+//! Fetches a site's robots.txt before any page, and decides from its rules which paths may be
 //! requested (RFC 9309).
 //!
 //! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
 //! everything, because its rules are unknown. Redirects are followed, even to other hosts. The
 //! guard vets these requests, and `crawl::politeness` decides when they start, as for all requests.
-//! All crawls of the agent use the rules for a day; a longer crawl fetches them again.
+//! All crawls of the agent use the rules for a day; a crawl that lasts longer fetches them again.
 
 use std::sync::Arc;
 use std::time::Duration;

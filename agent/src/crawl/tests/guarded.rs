@@ -1,5 +1,5 @@
-//! Tests that a crawl connects only to public and allowed addresses, whatever the spelling and the
-//! source of a URL. Also tests that a crawl uses no proxy, cookie or file.
+//! Tests that a crawl connects only to public and allowed addresses, however a URL is spelled and
+//! wherever it comes from. Also tests that a crawl uses no proxy, cookie or file.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,8 +12,8 @@ const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0
 const DISGUISED: &str = "[::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::127.0.0.1] [::ffff:0:127.0.0.1] \
     [64:ff9b::127.0.0.1] [2002:7f00:1::] [2001:0:7f00:1::80ff:fffe] [::] 0.0.0.0";
 
-/// Two servers with the same port, at the IPv4 and the IPv6 loopback address. The second is `None`
-/// if this machine has no IPv6.
+/// Two servers with the same port, one on the IPv4 and one on the IPv6 loopback address. The second
+/// is `None` if this machine has no IPv6.
 async fn secrets() -> (TestServer, Option<TestServer>) {
     let secret = TestServer::start(|_| html("secret")).await;
     let sixth = TestServer::start_at((Ipv6Addr::LOCALHOST, secret.port()), |_| html("secret")).await;
@@ -147,8 +147,8 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
         acts
     };
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
-    // The name has an allowed address in the first three answers, and then a private address. The
-    // TTL is zero.
+    // The name resolves to an allowed address in the first three answers, and then to a private
+    // address. The TTL is zero.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
         DnsAnswer::At(vec![[127, 0, 0, host].into()], 0)

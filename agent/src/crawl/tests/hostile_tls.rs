@@ -124,7 +124,7 @@ async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let error = outcome.message.strip_prefix(&format!("{origin}/bad: ")).unwrap_or(&outcome.message).to_owned();
     let (connections, over) = (site.connections.load(Ordering::SeqCst), Instant::now());
     while site.ended.load(Ordering::SeqCst) < connections {
-        // If the server ignores that the connection is closed, the library gives up after 30 s.
+        // If the server does not notice the closed connection, the library gives up after 30 s.
         assert!(over.elapsed() < Duration::from_secs(45), "a connection outlives its crawl: {error}");
         tokio::task::yield_now().await;
     }
@@ -185,7 +185,7 @@ async fn a_server_that_sends_go_away_is_connected_again() {
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused_in_http2_too() {
     let fields: FrameReply = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
-    // A field of 4000 bytes is added to the HPACK table. Then single bytes refer to it many times,
+    // A field of 4000 bytes is added to the HPACK table. Single bytes then refer to it many times,
     // so a small header expands a lot.
     let few: FrameReply =
         |id| (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 20]].concat()), false);

@@ -1,6 +1,6 @@
-//! Property tests of the parsers. On arbitrary input no parser panics, its output is bounded, and
-//! the result does not depend on how the bytes are split into pieces. Other parsers have such tests
-//! in their own files.
+//! Property tests of the parsers. Whatever the input, no parser panics, each parser's output is
+//! bounded, and the result does not depend on how the bytes are split into pieces. Other parsers
+//! have tests of this kind in their own files.
 
 use std::io::Read as _;
 use std::time::UNIX_EPOCH;

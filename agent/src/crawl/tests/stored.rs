@@ -151,7 +151,7 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     assert_eq!((log.totals().pages, log.is_new()), (0, true));
     drop(log);
     stored.close().await;
-    // A later crawl, whose pages can be stored, stores all pages.
+    // A later crawl that can store its pages stores all of them.
     let site_again = TestServer::start(|path| chain(path, 40)).await;
     let stored = Store::open(&config(&pages), "test").unwrap();
     let outcome = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site_again) }.outcome().await;

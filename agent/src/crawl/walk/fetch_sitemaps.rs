@@ -1,5 +1,5 @@
 //! Reads sitemaps before the start page is fetched, so that the pages that a site lists are fetched
-//! before pages found by links.
+//! before pages found through links.
 
 use std::collections::{HashSet, VecDeque};
 

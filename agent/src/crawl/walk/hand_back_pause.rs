@@ -1,5 +1,5 @@
-//! Decides for which pauses a crawl is returned to the scheduler, so that its slot is free
-//! meanwhile.
+//! Decides for which pauses a crawl is returned to the scheduler, so that its slot is free during
+//! the pause.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Walk, WalkEnd};
 
-/// Minimum pause for which a crawl is returned to the scheduler. Shorter pauses are not worth a
+/// Minimum pause for which a crawl is returned to the scheduler. A shorter pause is not worth a
 /// handover, which takes a few seconds.
 pub(in crate::crawl) const MIN_HANDED_BACK_PAUSE: Duration = Duration::from_secs(30);
 

@@ -1,6 +1,6 @@
 //! Reads a received page (extracts and queues its links) while the crawl waits for the response to
-//! its next request. So reading costs the crawl no time. It does not change the times at which
-//! requests are sent.
+//! its next request. Reading therefore costs the crawl no time. It does not change when requests
+//! are sent.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::stopwatch::{Stopwatch, unix_ms};
 
-/// Maximum bytes of a page that are kept in order to read it later. Larger pages, which are few,
-/// are read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of
-/// growing buffers.
+/// Maximum size in bytes of a page that is kept to be read later. Larger pages, which are few, are
+/// read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of growing
+/// buffers.
 const MOST_UNREAD: usize = 64 << 10;
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
 /// the next request. Otherwise the crawl would process the response late, and measure too long a
@@ -25,11 +25,11 @@ const MOST_UNREAD: usize = 64 << 10;
 /// without optimisation every page would exceed it.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
-/// A page that is being received, or is received but not read yet.
+/// A page that is being received, or that has been received but not read yet.
 pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
-    /// Received bytes that are not read yet. They are copied, because even a slice of one byte
-    /// would keep a whole buffer of the HTTP library allocated.
+    /// Received bytes that have not been read yet. They are copied, because even a slice of one
+    /// byte would keep a whole buffer of the HTTP library allocated.
     held: Vec<u8>,
     received: usize,
     /// The depth of the page's links.
@@ -127,7 +127,7 @@ impl Walk<'_> {
         self.end_visit().await;
     }
 
-    /// Ends the visit of a path whose page was read, or that had no page.
+    /// Ends the visit to a path whose page was read, or that had no page.
     pub(super) async fn end_visit(&mut self) {
         let politeness_state = self.fetcher.politeness_state();
         self.step_state().end_visit(politeness_state).await;
@@ -149,8 +149,8 @@ impl Walk<'_> {
             took
         };
         // Run the request and the reading concurrently, because both may wait for room in the queue
-        // of the writer that stores pages. If the request were not polled meanwhile, it could keep
-        // room for which the reading waits.
+        // of the writer that stores pages. If only the reading were polled, it could wait for room
+        // that the request holds.
         let (answered, took) = futures_util::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

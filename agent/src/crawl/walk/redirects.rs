@@ -1,5 +1,5 @@
-//! Decides whether a redirect is followed: inside the site, a limited number of times, and only to
-//! allowed paths that were not fetched yet.
+//! Decides which redirects are followed: only those inside the site, a limited number of times, and
+//! only to allowed paths that have not been fetched yet.
 
 use super::{Walk, WalkEnd};
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
@@ -20,7 +20,7 @@ impl Walk<'_> {
             if let Some(other) = self.site.other_site(target) {
                 self.frontier.discover(other, self.policy.max_hosts);
             }
-            // Other sites have their own crawls. But if the start page redirects to another site,
+            // Other sites are crawled separately. But if the start page redirects to another site,
             // this crawl has nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
             return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };

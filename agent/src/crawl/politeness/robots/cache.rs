@@ -1,4 +1,4 @@
-//! Caches the robots.txt of sites for a day, so that other crawls and resumed crawls of a site need
+//! Caches a site's robots.txt for a day, so that other crawls and resumed crawls of the site need
 //! not fetch it again.
 //!
 //! The total memory for files is limited, even if many sites send files of the maximum size. Small
@@ -15,7 +15,7 @@ use super::parser::RobotsFile;
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Origin;
 
-/// Maximum time for which a robots.txt may be used (RFC 9309, 2.4).
+/// Maximum time that a robots.txt may be used after it was requested (RFC 9309, 2.4).
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
@@ -33,7 +33,7 @@ const UNIT: usize = 1 << 10;
 /// The parsed robots.txt of recently crawled sites. All crawls of an agent share this cache.
 #[derive(Debug)]
 pub struct RobotsCache {
-    /// No code holds this lock across an await.
+    /// This lock is never held across an await.
     kept: Mutex<CacheState>,
     large: Arc<Semaphore>,
 }

@@ -1,5 +1,5 @@
-//! Requests a site's robots.txt, and decides by the response whether the file counts as missing or
-//! as unavailable.
+//! Requests a site's robots.txt, and decides from the response whether the file counts as missing
+//! or as unavailable.
 
 use std::ops::ControlFlow;
 
@@ -7,7 +7,7 @@ use crate::crawl::fetch::failure_cause::Trouble;
 use crate::crawl::fetch::{CrawlResponse, FetchError, Fetcher};
 use crate::crawl::html::site_path::Site;
 
-/// Maximum bytes of a robots.txt to read. Everything after them is ignored (RFC 9309, 2.5).
+/// Maximum bytes of a robots.txt to read. Everything after that is ignored (RFC 9309, 2.5).
 pub(super) const MAX_BYTES: usize = 500 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
@@ -66,7 +66,8 @@ async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
         if text.len() > MAX_BYTES {
-            // Drop the last line, which was cut: it could have another meaning than the whole line.
+            // Drop the last line, which was cut: its meaning could differ from that of the whole
+            // line.
             let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
             text.truncate(end);
             break;

@@ -1,8 +1,8 @@
-//! Parses the directives that a page sets for itself, in the header `X-Robots-Tag` and the element
-//! `meta name=robots`.
+//! Parses the directives that a page sets for itself, in the `X-Robots-Tag` header and in
+//! `meta name=robots` elements.
 //!
 //! This module is pure. Commas separate directives. In the header, a list may start with a
-//! crawler's product token, and is then only for this crawler. Lists for other crawlers are
+//! crawler's product token, and then applies only to that crawler. Lists for other crawlers are
 //! ignored. Directives for the default name, landfall-agent, always count, even if the crawler has
 //! another name. Only `nofollow`, which `none` includes, matters to this crawler.
 
@@ -20,7 +20,7 @@ pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     })
 }
 
-/// Whether a value of `X-Robots-Tag` forbids the crawler with product token `ours` to follow a
+/// Whether a value of `X-Robots-Tag` forbids the crawler with the product token `ours` to follow a
 /// page's links.
 pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
     values.into_iter().any(|value| match value.split_once(':') {

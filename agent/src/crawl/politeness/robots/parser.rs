@@ -1,4 +1,4 @@
-//! A robots.txt. It is parsed once, and can then be used for any product token.
+//! A robots.txt file. It is parsed once, and can then be used for any product token.
 //!
 //! This module is pure. It stores the values of all lines with known keys as one text, plus eight
 //! bytes per line. The text takes at most three times the size of the file, because each byte of a
@@ -115,8 +115,8 @@ impl RobotsFile {
         groups
     }
 
-    /// Whether these groups allow a path. The longest matching pattern decides. Between an allowing
-    /// and a forbidding pattern of the same length, the allowing pattern decides.
+    /// Whether these groups allow a path. The longest matching pattern decides. If an allowing and
+    /// a forbidding pattern have the same length, the allowing pattern decides.
     pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
@@ -138,7 +138,7 @@ impl RobotsFile {
     }
 
     /// The crawl-delay of these groups in seconds. If they have none, a crawl-delay written before
-    /// all groups applies.
+    /// the first group applies.
     pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);

@@ -1,4 +1,4 @@
-//! The tests of Google's robots.txt parser that concern which paths a crawler may fetch. Names,
+//! The tests from Google's robots.txt parser that check which paths a crawler may fetch. Names,
 //! rules and paths are the same as in Google's tests.
 //!
 //! Two of Google's tests are omitted because they contradict RFC 9309. In one, `index.html` in a
