@@ -42,25 +42,25 @@ pub mod twins;
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Number of slots of each agent.
 const CAPACITY: u32 = 5;
-/// Expected time from one crawl's end to the next crawl's end in the whole fleet under faults. A
+/// Expected time between the ends of two successive crawls in the whole fleet, under faults. A
 /// crawl takes 1.5 s, and 10 agents with 5 slots run 50 crawls at once, so a crawl ends every 30
-/// ms. Another 15 ms are added for crawls that faults interrupt and that are repeated.
+/// ms. Another 15 ms allow for crawls that faults interrupt and that must be repeated.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between the beginnings of two faults. With a shorter time, so many faults
-/// would be active at the same time that no agent could crawl.
+/// Minimum of the mean time between the starts of two successive faults. With a shorter mean time,
+/// so many faults would be active at the same time that no agent could crawl.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Time limit for measuring the first half of the sites.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of machines that serve the sites. Sites on one machine are measured one after another, so
-/// with fewer machines the measurements take longer than the faults. Sites on one machine share
-/// measurements, so with more machines agents need more measurements, and crawl too little.
+/// with fewer machines the measurements would outlast the faults. Sites on one machine share
+/// measurements, so with more machines agents would measure more and crawl too little.
 const MACHINES: usize = 250;
 /// After the faults, the run fails if no task ends within this time plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval between checks whether all tasks have ended. The interval is long, because each check
-/// reads ten thousand tasks.
+/// How often to check whether all tasks have ended. The interval is long, because each check reads
+/// ten thousand tasks.
 const REST: Duration = Duration::from_secs(1);
 /// Number of site lists that the client submits during the faults.
 const LISTS: usize = 50;
@@ -137,9 +137,9 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. The limits on crashes, and on sessions that a newer session
-    /// of the same agent replaces, are higher than their defaults. The reason is that ten agents
-    /// suffer more faults in this run than a fleet in a year.
+    /// The schedulers' configuration. The limits on crashes, and on sessions replaced by newer
+    /// sessions of the same agent, are higher than the defaults. Ten agents suffer more faults in
+    /// this run than a whole fleet does in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
         // A term lasts at most a third of a session's life, so that the roles of a killed leader

@@ -35,8 +35,8 @@ pub mod with_postgres;
 /// The contact URL in the user agent of all agents.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for a process to end after SIGTERM. It is longer than the time that an agent may take to
-/// return its leases.
+/// Time limit for a process to end after SIGTERM. It is longer than an agent may take to return its
+/// leases.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Number of agents that are enrolled concurrently.
 const ENROLLED_AT_ONCE: usize = 6;
@@ -80,9 +80,9 @@ pub struct Cluster {
     /// Connections for the lab's own queries.
     pub pool: PgPool,
     pub schedulers: Vec<SchedulerNode>,
-    /// The Postgres that the lab started for the schedulers, if it did.
+    /// The Postgres that the lab started for the schedulers, if it started one.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
-    /// The database on a server that already ran, if the schedulers use one.
+    /// The database on a server that was already running, if the schedulers use one.
     database: Option<ServerDatabase>,
     agents: Vec<Process>,
     /// Extra environment variables of agents. The key is the agent's index.
@@ -190,7 +190,7 @@ impl Cluster {
         self.start_agents_to(self.world.scenario().agents.len()).await
     }
 
-    /// Starts further agents until `count` run, and waits until all are connected.
+    /// Starts further agents until `count` are running, and waits until all are connected.
     pub(crate) async fn start_agents_to(&mut self, count: usize) -> anyhow::Result<()> {
         for index in self.agents.len()..count {
             let agent = self.spawn_agent(index)?;
@@ -234,8 +234,8 @@ impl Cluster {
         self.await_count(&format!("{pairs} measurements between agents"), query, pairs, patience).await
     }
 
-    /// Waits until a query returns at least `wanted`. Fails after `patience`, or if a process has
-    /// ended.
+    /// Waits until a query returns at least `wanted`. Fails after `patience`, or as soon as a
+    /// process has ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -295,7 +295,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts another process of an agent, with the files in `folder`. `suffix` is appended to the
+    /// Starts another process for an agent, with the files in `folder`. `suffix` is appended to the
     /// name of the process's log.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
@@ -328,7 +328,7 @@ impl Cluster {
     }
 
     /// Stops the agents, the schedulers and the emulated network, in this order. Fails if a process
-    /// did not end in time and was killed.
+    /// did not end in time and had to be killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }

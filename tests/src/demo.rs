@@ -34,8 +34,8 @@ mod targets;
 const BATCH: &str = "demo";
 /// Number of slots of each agent.
 const CAPACITY: u32 = 32;
-/// The scheduler's configuration. The interval between measurements of agents is longer than by
-/// default, because all agents share one machine. The dashboard can be read without signing in.
+/// The scheduler's configuration. Agents measure each other less often than by default, because
+/// they all share one machine. The dashboard can be read without signing in.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n[dashboard]\npublic = true\n";
 /// Time between two requests of a crawl to a site. Such a short interval is acceptable only because
 /// the lab owns the sites.
@@ -44,7 +44,8 @@ const REQUEST_INTERVAL: &str = "250ms";
 const MAX_DEPTH: u32 = 8;
 /// Minimum time between two probes of a site, which is the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum number of agents for landmarks. In a smaller fleet, the demo elects no landmarks.
+/// Minimum number of agents for electing landmarks. In a smaller fleet, the demo elects no
+/// landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
 /// Number of printed rows of the assignment report.
@@ -342,7 +343,7 @@ fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
     );
 }
 
-/// The empty folder `target/demo` for the demo's results.
+/// Creates or empties the folder `target/demo` for the demo's results, and returns its path.
 fn output_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;

@@ -154,14 +154,14 @@ impl World {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
-    /// The minimum time between two probes in the sites' logs, if agents pause for `left` between
-    /// probes. In the rootless grade the minimum is `left`. In the tun grade it is zero, because a
+    /// The shortest permitted time between two probes in the sites' logs, if agents wait `left`
+    /// between probes. In the rootless grade it is `left`. In the tun grade it is zero, because a
     /// retransmitted probe may arrive just before the next probe.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Forwards `port` of each agent's loopback to the same port of the host's loopback, where a
+    /// Forwards `port` on each agent's loopback to the same port on the host's loopback, where a
     /// scheduler listens. The forwarding survives restarts of the scheduler. In the rootless grade,
     /// agents need no forwarding.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
@@ -214,7 +214,7 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
-/// Raises the limit of open files to the hard limit, because a thousand listeners and their
+/// Raises the limit on open files to the hard limit, because a thousand listeners and their
 /// connections exceed the default.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;

@@ -1,5 +1,5 @@
-//! The client in a run of `lab chaos`. It submits each list of sites until a scheduler acknowledges
-//! the list, and records the sites of acknowledged lists.
+//! The client in a run of `lab chaos`. It submits each list of sites repeatedly until a scheduler
+//! acknowledges the list, and records the sites of acknowledged lists.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -99,7 +99,7 @@ impl Client {
         self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Submits all lists except the first, one for each signal of `next`.
+    /// Submits all lists except the first, one for each signal from `next`.
     pub async fn submit_rest(self, next: Arc<Notify>) {
         for list in 1..self.lists.len() {
             next.notified().await;

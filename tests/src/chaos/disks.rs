@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Size of the disk of an outbox, in bytes. The disk has room for thousands of outcomes.
+/// Size of an outbox's disk, in bytes. The disk has room for thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
 /// The agents' setting `min_free_bytes`. If less space is free, an agent accepts no lease.
 pub const MIN_FREE_BYTES: usize = 512 << 10;

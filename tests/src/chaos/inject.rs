@@ -21,13 +21,13 @@ use crate::cluster::Cluster;
 use crate::cluster::database::DatabaseAction;
 use crate::world::tun::CutDirection;
 
-/// Number of times that a stream breaks during one fault of kind `Flap`.
+/// How many times a stream breaks during one fault of kind `Flap`.
 const FLAPS: u32 = 4;
 /// Time between two attempts of an operator's command.
 const REST: Duration = Duration::from_millis(200);
 /// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// The shift of an agent's wall clock by libfaketime. It is longer than any lease.
+/// How far libfaketime shifts an agent's wall clock. The shift is longer than any lease.
 const SHIFTED: &str = "-3600s";
 const TRUE: &str = "+0";
 
@@ -57,9 +57,9 @@ struct WireFaults {
 pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
-    /// Active faults. The key is the end of the fault and the fault's number.
+    /// Active faults. The key is the time when the fault ends, and the fault's number.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
-    /// Ended faults, in the order of their ends.
+    /// Ended faults, in the order in which they ended.
     pub done: Vec<InjectedFault>,
     tools: FaultTools,
     wires: Vec<WireFaults>,
@@ -71,7 +71,8 @@ pub struct Injector {
     commands: CommandQueue,
 }
 
-/// The target of a command. Commands for one target run in the order in which they were queued.
+/// The target of a command. Commands for the same target run in the order in which they were
+/// queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandTarget {
     Database,
@@ -97,8 +98,8 @@ impl CommandQueue {
         let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
-                // The result is always an error, because the earlier command ends by dropping its
-                // sender.
+                // The result is always an error, because the earlier command sends nothing and
+                // drops its sender when it ends.
                 let _ = earlier.await;
             }
             let _ended = ended;
@@ -351,7 +352,7 @@ impl Injector {
     }
 
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // An action on the database holds the lock of `cluster.postgres` until the action ends.
+        // An action on the database holds the lock on `cluster.postgres` until the action ends.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }

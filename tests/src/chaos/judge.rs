@@ -33,7 +33,7 @@ pub enum Rule {
     SessionFirst,
     /// After a term has started, earlier terms of the same role write no event.
     Terms,
-    /// The database has every outcome that a scheduler acknowledged.
+    /// The database contains every outcome that a scheduler acknowledged.
     Acknowledged,
     /// After the faults, every task that had lost its lease was granted again within three session
     /// lifetimes.
@@ -94,7 +94,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// All violations of safety rules, also of a run that has not ended yet.
+/// All violations of safety rules. The run need not have ended.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -191,7 +191,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// Checks that the tokens of tasks and outcomes in the database match the tokens of events.
+/// Checks that the tokens of tasks and outcomes in the database match the tokens in the events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();

@@ -33,13 +33,13 @@ pub struct FaultTools {
     pub disks: Option<SmallDisks>,
     /// The file that shifts the wall clock of each agent; `None` if the clock cannot be shifted.
     pub clocks: Vec<Option<PathBuf>>,
-    /// The binary of an older build; `None` without `--old-agent`.
+    /// The binary of an older build; `None` if `--old-agent` is not given.
     pub old_agent: Option<PathBuf>,
     pub twins: AgentCopies,
 }
 
-/// Restarts this program in a private mount namespace, if that is permitted. Then the kernel
-/// removes the mounts of the program when it ends, even after a crash.
+/// Restarts this program in a private mount namespace, if that is permitted. The kernel then
+/// removes the program's mounts when the program ends, even after a crash.
 pub fn have_private_mounts() {
     if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
         return;
@@ -104,8 +104,8 @@ pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Makes the wall clock of an agent shiftable. This applies to every agent if `everybody` is true,
-/// and otherwise to every third agent. Returns the file with the shift.
+/// Makes the wall clock of an agent shiftable, and returns the file with the shift. If `everybody`
+/// is false, this is done only for every third agent.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -132,7 +132,7 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The requested grade. By default, it is the tun grade if this machine supports it.
+    /// The requested grade. The default is the tun grade if this machine supports it.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {
@@ -147,7 +147,7 @@ impl ChaosArgs {
     }
 
     /// The requested kinds of faults that this machine supports. For each other requested kind, the
-    /// function prints why this machine does not support the kind, unless `quiet` is true.
+    /// function prints why this machine does not support it, unless `quiet` is true.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

@@ -2,7 +2,7 @@
 //! messages, and break streams. It also records grants and acknowledgements.
 //!
 //! The proxy forwards whole messages. Held messages are delivered when the hold ends, even if the
-//! agent opened a new stream long before.
+//! agent has long since opened a new stream.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -26,7 +26,8 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of messages in transit per direction. At the maximum, the sender waits.
+/// Maximum number of messages in transit per direction. When the maximum is reached, the sender
+/// waits.
 const UNDER_WAY: usize = 4096;
 /// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -65,7 +66,7 @@ pub struct StreamProxy {
 #[derive(Debug)]
 struct ProxyState {
     rules: watch::Sender<ProxyRules>,
-    /// Number of calls of `break_streams`.
+    /// Number of calls to `break_streams`.
     broken: watch::Sender<u64>,
     upstream: Channel,
     /// No code holds the lock across an await.
@@ -149,7 +150,7 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Forwarding starts before the call of `client.session`, because the scheduler answers this
+        // Forwarding starts before `client.session` is called, because the scheduler answers this
         // call only after the agent's first message.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));

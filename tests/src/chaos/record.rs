@@ -23,7 +23,7 @@ pub struct Recorder {
     /// The record so far.
     pub history: History,
     start: Instant,
-    /// The time of `start` by the clock of the database.
+    /// The time of `start` by the database's clock.
     start_db: DateTime<Utc>,
     /// The database ids of the agents, in the order of the scenario.
     agents: Vec<i64>,
@@ -92,7 +92,7 @@ impl Recorder {
         })
     }
 
-    /// Reads new data. Data that a failed read missed are read by the next call.
+    /// Reads new data. If a read fails, the next call reads the data that it missed.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,

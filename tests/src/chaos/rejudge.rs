@@ -54,7 +54,7 @@ fn shrunk(history: &History, violations: &[Violation]) -> History {
         kept.extend(of_rule.filter_map(|violation| violation.task).take(KEPT_OFFENDING));
     }
     let violating: BTreeSet<i64> = violations.iter().filter_map(|violation| violation.task).collect();
-    // Tasks without a violation are taken first if they lost a lease.
+    // Of the tasks without a violation, those that lost a lease are taken first.
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
     let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !violating.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());

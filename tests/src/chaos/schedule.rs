@@ -25,7 +25,7 @@ pub enum FaultKind {
     DiskFull,
     /// An agent's wall clock is an hour behind.
     ClockShift,
-    /// All packets from and to an agent are lost. In the rootless grade, messages between the agent
+    /// All packets to and from an agent are lost. In the rootless grade, messages between the agent
     /// and the schedulers are held.
     CutBoth,
     /// Like `CutBoth`, but only packets from an agent are lost.
@@ -34,9 +34,9 @@ pub enum FaultKind {
     CutDown,
     /// The streams between an agent and the schedulers break several times.
     Flap,
-    /// Messages from and to an agent are delayed.
+    /// Messages to and from an agent are delayed.
     Delay,
-    /// Messages from and to an agent are duplicated.
+    /// Messages to and from an agent are duplicated.
     Duplicate,
     /// Messages from an agent are held. They are delivered when the fault ends, even if the agent
     /// has reconnected or restarted in the meantime.

@@ -1,5 +1,5 @@
 //! The databases of schedulers: a Postgres that several schedulers share, which the lab can stop,
-//! kill and restart, or a database on a server that already runs.
+//! kill and restart, or a database on a server that is already running.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,15 +90,15 @@ impl SharedPostgres {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
-            // Only the main process must accept the signal, because a backend may have ended since
-            // it was listed.
+            // Only the signal to the main process must succeed, because a backend may have ended
+            // since it was listed.
             let signalled = kill(process, signal);
             ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
         }
         Ok(())
     }
 
-    /// Fails if the server did not stop in time and was killed.
+    /// Fails if the server did not stop in time and had to be killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -115,7 +115,7 @@ impl SharedPostgres {
     }
 }
 
-/// A database on a server that already runs. It begins as a copy of the server's template.
+/// A database on a server that is already running. It begins as a copy of the server's template.
 #[derive(Debug)]
 pub struct ServerDatabase {
     server: PgConnectOptions,
@@ -139,7 +139,7 @@ impl ServerDatabase {
         url(&self.options())
     }
 
-    /// Removes the database. Connections of processes that were killed are closed.
+    /// Removes the database, even if killed processes left connections open.
     pub async fn remove(self) -> anyhow::Result<()> {
         self.execute(format!("drop database {} with (force)", self.name)).await
     }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Time between two polls of an awaited condition.
 const POLL: Duration = Duration::from_millis(50);
-/// Number of a log's last lines that an error message contains.
+/// Number of lines from the end of a log that an error message contains.
 const TAIL_LINES: usize = 15;
 
 /// A child process. Dropping it kills the process.

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use super::CONTACT_URL;
 use crate::cluster::process::{Process, until};
 
-/// Time limit for a scheduler to start. The start may include initialising a database.
+/// Time limit for a scheduler to start. Starting may include initialising a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// The name of the file with the operator's token in a data directory.
 const TOKEN_FILE: &str = "operator-token";
@@ -90,7 +90,7 @@ impl SchedulerNode {
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
         // The scheduler writes client.toml when it is ready for requests, and `await_started` waits
-        // for this file. So the file of the previous run is removed.
+        // for this file. So the previous run's file is removed first.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -101,8 +101,8 @@ impl SchedulerNode {
         self.await_started().await
     }
 
-    /// Copies the operator's token to another scheduler's data directory. This must precede the
-    /// first start of the other scheduler.
+    /// Copies the operator's token to another scheduler's data directory. The token must be copied
+    /// before the other scheduler first starts.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires that only its user can enter the directory.

@@ -2,7 +2,7 @@
 //! map and measurements.
 //!
 //! The frozen state consists of files: the schedulers' data directories, which contain their
-//! databases, and the agents' folders. State that processes have only in memory (robots.txt,
+//! databases, and the agents' folders. State that processes keep only in memory (robots.txt,
 //! resolved names) is lost.
 
 use std::path::PathBuf;

@@ -31,7 +31,7 @@ pub struct ReportInput<'a> {
     pub figures: &'a Figures,
     pub targets: &'a [Target],
     pub checks: &'a [Check],
-    /// Names as submitted, by site index.
+    /// The sites' names as submitted, by site index.
     pub sites: &'a [String],
     pub strategy: Strategy,
     pub took: Duration,

@@ -1,5 +1,5 @@
-//! The targets of the demo: limits of round trips, of the errors of predictions and measurements,
-//! and of memory.
+//! The targets of the demo: limits on round trips, on the errors of predictions and measurements,
+//! and on memory.
 
 use crate::cluster::Cluster;
 use crate::evidence::figures::Figures;

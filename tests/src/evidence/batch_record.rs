@@ -1,4 +1,4 @@
-//! Reads the state of a finished batch from the database with SQL of the lab. The scheduler's
+//! Reads the state of a finished batch from the database with the lab's own SQL. The scheduler's
 //! queries are not used, because an error in them would also mislead the check.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct BatchRecord {
     /// Tasks in the order of the site names.
     pub tasks: Vec<TaskRecord>,
     pub active_leases: i64,
-    /// Names, in the order of election.
+    /// The landmarks' names, in the order of election.
     pub landmarks: Vec<String>,
     pub site_measurements: Vec<Measurement>,
     /// Measured round trips between agents.
@@ -24,7 +24,7 @@ pub struct BatchRecord {
     /// The newest embedding; `None` if there is none.
     pub embedding: Option<EmbeddingRecord>,
     pub trust: TrustRecord,
-    /// One text for each batch whose stored progress differs from a count of its tasks.
+    /// One message for each batch whose stored progress differs from a count of its tasks.
     pub wrong_progress: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
     Duration::try_from_secs_f64(seconds).context("a batch began in the future")
 }
 
-/// Names in the order of agent ids.
+/// The agents' names, in the order of their ids.
 pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
     sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
 }

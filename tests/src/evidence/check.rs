@@ -13,7 +13,7 @@ use crate::world::web::{DISALLOWED, SiteWeb};
 /// Maximum number of violations printed per check.
 const TOLD: usize = 5;
 /// Minimum ratio of the measured to the required gap between two probes of a site. The ratio is
-/// below 1, because the gap is required between the times of sending, but the log has arrival
+/// below 1, because the gap is required between the times of sending, but the log contains arrival
 /// times, and transit times vary.
 const GAP_TOLERANCE: f64 = 0.95;
 
@@ -33,9 +33,9 @@ pub enum RunKind {
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub record: &'a BatchRecord,
-    /// Names as submitted, by site index.
+    /// The sites' names as submitted, by site index.
     pub sites: &'a [String],
-    /// Names, by agent index.
+    /// The agents' names, by index.
     pub agents: &'a [String],
     pub webs: &'a [SiteWeb],
     pub log: &'a [Access],
@@ -47,7 +47,7 @@ pub struct Evidence<'a> {
 #[derive(Debug, Clone)]
 pub struct Check {
     pub rule: String,
-    /// Sentences that say what is wrong; empty if the check holds.
+    /// Sentences that describe what is wrong; empty if the check passes.
     pub violations: Vec<String>,
 }
 
@@ -244,7 +244,7 @@ pub(crate) mod tests {
         Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at }
     }
 
-    /// The rules that are violated after `change` was applied to the record and log of one
+    /// The rules that are violated after `change` has been applied to the record and log of one
     /// correctly crawled site.
     fn broken(change: impl Fn(&mut BatchRecord, &mut Vec<Access>)) -> Vec<String> {
         let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];

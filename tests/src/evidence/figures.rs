@@ -47,7 +47,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// `sites` has the names as submitted, in the order of the scenario.
+    /// `sites` contains the names as submitted, in the order of the scenario.
     pub fn of(record: &BatchRecord, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
@@ -70,8 +70,8 @@ impl Figures {
         }
     }
 
-    /// Sentences that say what is wrong with the measurements; empty if `void` gives a reason why
-    /// the timing is void. Fails in any case if the mesh or the sites have fewer than `fewest`
+    /// Sentences that describe what is wrong with the measurements; empty if `void` gives a reason
+    /// why the timing is void. Always fails if the mesh or the sites have fewer than `fewest`
     /// measurements.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
@@ -104,8 +104,9 @@ impl Figures {
     }
 }
 
-/// The predictions of the refined map, by which the scheduler chose agents. The map is fitted again
-/// to the recorded measurements. If the fit fails, the recorded placements give the predictions.
+/// The predictions of the refined map, with which the scheduler chose agents. The map is fitted
+/// again to the recorded measurements. If the fit fails, the recorded placements give the
+/// predictions.
 fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
     let Some(map) = &record.embedding else { return Vec::new() };
     let names: Vec<&String> = map.agents.keys().collect();

@@ -14,7 +14,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// The current values; `None` if /proc does not have them.
+    /// The current values; `None` if /proc does not provide them.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -50,8 +50,8 @@ pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The main process of the Postgres with the data directory `cluster`; `None` if Postgres does not
-/// run.
+/// The main process of the Postgres with the data directory `cluster`; `None` if Postgres is not
+/// running.
 pub fn postmaster(cluster: &Path) -> Option<Pid> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     Some(Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?))

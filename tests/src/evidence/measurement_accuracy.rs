@@ -13,8 +13,8 @@ const RIGHT_MS: f64 = 2.0;
 const MAX_PROCESSING_MS: f64 = 2.0;
 /// Minimum fraction of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Maximum number of runs. The measurements of one of these runs must be accurate. If other
-/// processes briefly occupy the processors, samples can be late by more than 2 ms, which the
+/// Maximum number of runs. At least one of these runs must have accurate measurements. If other
+/// processes briefly occupy the processors, samples can be late by more than 2 ms, a delay that the
 /// emulated network cannot detect. An error in Landfall would occur in every run.
 const RUNS: usize = 3;
 
@@ -25,12 +25,12 @@ pub struct Accuracy {
     pub right: usize,
     pub unanswered: usize,
     /// The processing time that every measurement includes. It is estimated as the median error,
-    /// limited to 0 to 2 ms.
+    /// clamped to the range from 0 to 2 ms.
     pub processing_ms: f64,
 }
 
 impl Accuracy {
-    /// Compares measurements with true round trips. An item is `None` if the measurement has no
+    /// Compares measurements with true round trips. An item is `None` if the measurement got no
     /// answer, or the scenario has no true round trip for it.
     pub fn of(measured_and_true_ms: impl IntoIterator<Item = Option<(f64, f64)>>) -> Self {
         let all: Vec<_> = measured_and_true_ms.into_iter().collect();

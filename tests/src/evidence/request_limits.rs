@@ -1,4 +1,5 @@
-//! Checks in the servers' logs whether requests kept the rate limits. This module does no I/O.
+//! Checks in the servers' logs whether requests kept within the rate limits. This module does no
+//! I/O.
 //!
 //! At most one crawl of a host runs at a time, and a crawl sends one request per interval. At most
 //! `crawls` crawls run at an address at the same time. So a window from one request to a later
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant};
 pub struct RequestLimit {
     /// Minimum time between the starts of two consecutive requests of a crawl.
     pub interval: Duration,
-    /// Maximum difference between the transit times of two requests. The limit applies to sending,
-    /// but logs contain arrival times.
+    /// Maximum difference between the transit times of two requests. The rate limit applies to the
+    /// times of sending, but logs contain arrival times.
     pub slack: Duration,
 }
 
-/// The window in which the requests are the largest fraction of the permitted number.
+/// The window in which the number of requests is the largest fraction of the permitted number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullestWindow {
     /// Number of requests, including the first and the last.

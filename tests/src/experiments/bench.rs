@@ -58,7 +58,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line whose target, if any, is the maximum of the figure.
+    /// A line whose target, if any, is a maximum for the figure.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -69,7 +69,7 @@ impl Line {
         }
     }
 
-    /// A line whose target, if any, is the minimum of the figure.
+    /// A line whose target, if any, is a minimum for the figure.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -99,8 +99,8 @@ fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
     Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }
 
-/// The median; NaN without values. For an even number of values, it is the greater of the two
-/// middle values.
+/// The median; NaN if there are no values. For an even number of values, it is the greater of the
+/// two middle values.
 fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }

@@ -44,7 +44,7 @@ pub mod targets;
 
 /// The folder with matrices of measured round trips. It is outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// The name of the method that crawls the sites a second time by `earliest-finish`, with the
+/// The name of the method that crawls the sites a second time with `earliest-finish` and the
 /// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
 /// The name of the method [`Method::List`]: a list scheduler that knows every round trip, link rate
@@ -128,7 +128,7 @@ struct SimulatedResult {
     preempted: usize,
 }
 
-/// The common data of all simulated cells of a layout and a seed.
+/// The data that all simulated cells of a layout and a seed share.
 pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
@@ -244,7 +244,7 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls `work` for every item, in `threads` threads. Ends at the first error.
+/// Calls `work` for every item, in `threads` threads. Stops at the first error.
 pub fn in_threads<T: Sync>(
     threads: u16,
     items: &[T],
@@ -291,9 +291,9 @@ fn simulate_field(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    /// A first crawl of the sites by a strategy.
+    /// A first crawl of the sites with a strategy.
     First(Strategy),
-    /// A second crawl of the sites by `earliest-finish`.
+    /// A second crawl of the sites with `earliest-finish`.
     Again,
     List,
 }

@@ -42,8 +42,7 @@ impl Lane {
         (number < LANES).then_some(Self { first: LOOPBACK, number })
     }
 
-    /// Whether this is the lane of the tun grade, in which packets are delayed instead of
-    /// responses.
+    /// Whether this is the lane of the tun grade, which delays packets instead of responses.
     pub fn is_tun(self) -> bool {
         self == Self::TUN
     }

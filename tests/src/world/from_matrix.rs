@@ -11,8 +11,8 @@ use landfall_scheduler::simulate::Matrix;
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode};
 use crate::world::web::WebRules;
 
-/// Packet loss on all paths of a matrix. Matrices have no loss data, so the value is that of the
-/// paper's layout inside one carrier.
+/// Packet loss on all paths of a matrix. Matrices have no loss data, so the value is the loss
+/// within one carrier in the paper's layout.
 const MATRIX_LOSS: f64 = 0.001;
 /// Rate of access links in scenarios from a matrix. Matrices have no rates, so the value is the 20
 /// Mbit/s of the paper's layout.

@@ -59,7 +59,7 @@ pub struct PathRules {
     /// Maximum random delay of a response, in milliseconds. The delay is uniform from zero to the
     /// maximum.
     pub jitter_ms: f64,
-    /// Probability that a body packet inside one carrier is lost, 0 to 1.
+    /// Probability that a body packet within one carrier is lost, 0 to 1.
     pub loss_inside: f64,
     /// Probability that a body packet between two carriers is lost, 0 to 1.
     pub loss_between: f64,

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces of 256 bytes from a [`Oddity::TarPit`]. Agents abort a body slower than
-/// 1,024 bytes per second after ten seconds. At 2,560 bytes per second, agents abort only after
-/// thirty seconds, their time limit for a response.
+/// Time between two pieces of 256 bytes from an [`Oddity::TarPit`]. After ten seconds, agents abort
+/// a body that arrives at less than 1,024 bytes per second. At 2,560 bytes per second, they abort
+/// it only after thirty seconds, their time limit for a response.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
-/// Number of links at the beginning of each page of a [`Oddity::TarPit`]. When an agent aborts a
+/// Number of links at the beginning of each page of an [`Oddity::TarPit`]. When an agent aborts a
 /// page, its crawl continues with another page, so the crawl takes ten minutes.
 const PIT_PAGES: usize = 20;
 
@@ -56,7 +56,7 @@ struct OddSiteState {
 }
 
 impl OddSite {
-    /// Starts a site on `address`, at a free port.
+    /// Starts a site at `address`, on a free port.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;

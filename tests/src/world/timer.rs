@@ -27,7 +27,7 @@ pub struct Timer {
 
 #[derive(Debug)]
 struct Shared {
-    /// The thread waits on `changed` for changes of the queue.
+    /// The thread waits on `changed` for changes to the queue.
     queue: Mutex<Queue>,
     changed: Condvar,
     lateness: Lateness,

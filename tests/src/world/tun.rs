@@ -1,5 +1,5 @@
-//! The tun grade of the emulated WAN. Real packets pass between network namespaces, and a router of
-//! the lab delays, queues and drops them.
+//! The tun grade of the emulated WAN. Real packets pass between network namespaces, and the lab's
+//! router delays, queues and drops them.
 //!
 //! Every agent has its own namespace and address. All sites and the lab's servers share one
 //! namespace. The kernel runs TCP and answers ICMP. The grade needs root and `/dev/net/tun`.
@@ -40,7 +40,7 @@ pub const BEACON_PORT: u16 = 7180;
 
 const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
 
-/// Why this machine does not support the tun grade; `None` if it supports the grade.
+/// Why this machine does not support the tun grade; `None` if it does.
 pub fn missing() -> Option<String> {
     let tried = || {
         let namespace = NetNamespace::inside(NamespaceThread::start("wan-trial")?);
@@ -67,7 +67,7 @@ impl Network {
     /// second. Fails if this machine does not support the tun grade.
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
-        // The namespaces are created in parallel, because the time is mostly spent waiting for the
+        // The namespaces are created in parallel, because most of the time is spent waiting for the
         // kernel.
         let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
@@ -115,7 +115,7 @@ impl Network {
         &self.traffic
     }
 
-    /// Forwards `port` of each agent's loopback to the same port of the host's loopback, where a
+    /// Forwards `port` on each agent's loopback to the same port on the host's loopback, where a
     /// scheduler listens. The forwarding survives restarts of the scheduler. Forwarding a port
     /// again has no effect.
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {

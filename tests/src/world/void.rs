@@ -1,5 +1,5 @@
-//! When the timing of a run is void: the emulated network was late or dropped packets for lack of
-//! room, or the machine was too busy.
+//! Decides whether the timing of a run is void. It is void if the emulated network was late or
+//! dropped packets for lack of room, or if the machine was too busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::World;
 use crate::evidence::machine::CpuTime;
 
-/// A lateness of the emulated network up to this limit never makes a run void.
+/// Lateness of the emulated network up to this limit never makes a run void.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
 /// Minimum fraction of processor time that must be idle for reliable times.
 pub const LEAST_IDLE: f64 = 0.20;

@@ -37,7 +37,7 @@ struct WanState {
     scenario: Scenario,
     lane: Lane,
     timer: Timer,
-    /// The times when the access links of agents are free again.
+    /// The times when the agents' access links become free again.
     links: Vec<Mutex<Instant>>,
     connections: AtomicU64,
 }

@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 
 pub const DISALLOWED: &str = "/private/";
-/// On a site with a robots.txt, on average one in `PRIVATE_ONE_IN` pages is in the disallowed
+/// On a site with a robots.txt, one in `PRIVATE_ONE_IN` pages on average is in the disallowed
 /// folder.
 const PRIVATE_ONE_IN: usize = 10;
 /// A page's parent is one of the `PARENT_WINDOW` pages before it. A smaller window makes the tree

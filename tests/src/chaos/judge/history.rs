@@ -112,8 +112,8 @@ pub struct FaultRecord {
 }
 
 impl History {
-    /// The part of the record that concerns the tasks for which `keep` is true, and all data that
-    /// do not concern tasks.
+    /// The part of the record about tasks for which `keep` is true, and all data that are not about
+    /// tasks.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();

@@ -1,7 +1,7 @@
-//! The recovery times of a run. After the kill of an agent, each of its tasks has a recovery time,
-//! which ends at the next grant of the task. After the kill of a scheduler, there is one recovery
-//! time, which ends at the next grant of any task. Also finds tasks that were granted again too
-//! late.
+//! The recovery times of a run. After an agent is killed, each of its tasks has a recovery time,
+//! which ends when the task is granted again. After a scheduler is killed, there is one recovery
+//! time, which ends when any task is granted. This module also finds tasks that were granted again
+//! too late.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,16 +14,16 @@ use super::{EventLog, Rule, Violation};
 pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// The 99th percentiles of the recovery times, in seconds; `None` without recovery times.
+/// The 99th percentiles of the recovery times, in seconds; `None` if there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
-    /// Time from the kill of an agent to the next grant of each of its tasks.
+    /// Time from the killing of an agent until each of its tasks is granted again.
     pub agent_p99: Option<f64>,
     /// Number of recovery times in `agent_p99`, one per task.
     #[serde(skip)]
     pub agent_tasks: usize,
-    /// Time from the kill of a scheduler to the next grant, if tasks were waiting. The time in
-    /// which all schedulers were down is subtracted.
+    /// Time from the killing of a scheduler to the next grant, if tasks were waiting. The time
+    /// during which all schedulers were down is subtracted.
     pub scheduler_p99: Option<f64>,
     /// Number of recovery times in `scheduler_p99`, one per kill.
     #[serde(skip)]
@@ -57,7 +57,7 @@ pub fn recovery(history: &History) -> Recovery {
     }
 }
 
-/// Total time between `from_us` and `to_us` in which all schedulers were down, in microseconds.
+/// Total time between `from_us` and `to_us` during which all schedulers were down, in microseconds.
 fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     let kills = || history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
     let mut moments: Vec<i64> = kills().flat_map(|kill| [kill.from_us, kill.to_us]).collect();
@@ -69,7 +69,8 @@ fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     spans.map(|span| span[1] - span[0]).sum()
 }
 
-/// The periods in which assigned tasks waited for their leases, one period per grant of a lease.
+/// The periods during which assigned tasks waited for their leases, one period per grant of a
+/// lease.
 fn waits(history: &History) -> Vec<Range<i64>> {
     let mut events: Vec<&Event> = history.events.iter().collect();
     events.sort_by_key(|event| event.id);
@@ -85,7 +86,7 @@ fn waits(history: &History) -> Vec<Range<i64>> {
     waits
 }
 
-/// The times in microseconds from the kill of an agent to the next grant of each of its tasks.
+/// The times in microseconds from the killing of an agent until each of its tasks is granted again.
 fn regrants(history: &History, leases: &BTreeMap<i64, Vec<&Event>>) -> Vec<i64> {
     let mut waits = Vec::new();
     for events in leases.values() {

@@ -1,4 +1,5 @@
-//! Tests of the judge. A change of a valid history violates a rule, and the judge must find it.
+//! Tests of the judge. A test changes a valid history so that it violates a rule, and the judge
+//! must find the violation.
 
 use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};
@@ -113,7 +114,7 @@ fn a_schedulers_recovery_counts_only_while_tasks_wait() {
     };
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
-    // Time in which both schedulers are down does not count, because no scheduler can grant a
+    // Time during which both schedulers are down does not count, because no scheduler can grant a
     // lease.
     let lasting = |from: i64, to: i64| FaultRecord { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
     let run = History { schedulers: 2, faults: vec![lasting(3, 9), lasting(5, 6)], ..run };

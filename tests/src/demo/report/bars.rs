@@ -15,7 +15,8 @@ const LEFT: f64 = 190.0;
 const RIGHT: f64 = 150.0;
 const ROW: f64 = 20.0;
 const TOP: f64 = 26.0;
-/// Maximum number of carriers by which bars are split. With more carriers, bars are not split.
+/// Maximum number of carriers by which bars are split. If there are more carriers, bars are not
+/// split.
 const MAX_CARRIERS: usize = 8;
 
 struct Bar<'a> {

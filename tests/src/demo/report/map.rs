@@ -1,4 +1,4 @@
-//! Draws the embedding: agents, landmarks and sites, projected on the two directions of largest
+//! Draws the embedding: agents, landmarks and sites, projected onto the two directions of largest
 //! variance.
 
 use landfall_scheduler::gnp::projection::project;

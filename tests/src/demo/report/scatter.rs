@@ -1,5 +1,5 @@
-//! The chart of the embedding's accuracy: predicted round trips over true round trips, on
-//! logarithmic scales.
+//! The chart of the embedding's accuracy: predicted round trips plotted against true round trips,
+//! on logarithmic scales.
 
 use std::fmt::Write as _;
 

@@ -94,7 +94,7 @@ fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
         .collect()
 }
 
-/// The megabytes per minute and the mean number of concurrent crawls of each slice.
+/// The megabytes per minute and the mean number of concurrent crawls in each slice.
 fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
     (0..SLICES)
         .map(|slice| {

@@ -13,7 +13,7 @@ use landfall_scheduler::simulate::{Report, Settings, run as simulate};
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
 /// The targets for a matrix and a number of landmarks. In a pair, the first value is the target,
-/// and the second is a stricter goal, which the output calls `reach`.
+/// and the second a stricter goal, which the output calls `reach`.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,

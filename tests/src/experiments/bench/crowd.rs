@@ -42,7 +42,8 @@ const LATE_MS: u64 = 20;
 /// sites.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;
-/// Time from the start to the measurement, in which all crawls connect and fetch robots.txt.
+/// Time between the start and the measurement, during which all crawls connect and fetch
+/// robots.txt.
 const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;

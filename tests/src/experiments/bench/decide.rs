@@ -1,9 +1,9 @@
-//! Measures the time in which each strategy chooses one of a thousand available agents for a site.
+//! Measures how long each strategy takes to choose one of a thousand available agents for a site.
 //!
 //! The inputs of all strategies are computed before the measurement, because reading candidates and
 //! predicting round trips are not part of the choice. The strategies alternate in five runs, and
 //! medians are printed. In this comparison, `earliest-finish` decides for one site at a time. Its
-//! planning of many sites together is measured separately, as time per site.
+//! planning of many sites together is measured separately, as the time per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -65,8 +65,9 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time per crawl to find stragglers: crawls that another agent would finish sooner. Each crawl
-/// is compared with every agent. All crawls run at the nearest agent, so none of them is moved.
+/// The time per crawl that it takes to find stragglers: crawls that another agent would finish
+/// sooner. Each crawl is compared with every agent. All crawls run at the nearest agent, so none of
+/// them is moved.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -79,8 +80,8 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site in which the scheduler learns from past crawls. The number of past crawls is
-/// the maximum that the scheduler reads for this number of agents. The scheduler learns when it
+/// The time per site that the scheduler takes to learn from past crawls. The number of past crawls
+/// is the maximum that the scheduler reads for this number of agents. The scheduler learns when it
 /// reads the candidates, before the choice.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
@@ -105,7 +106,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// The time per site in which `earliest-finish` plans all sites together.
+/// The time per site that `earliest-finish` takes to plan all sites together.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

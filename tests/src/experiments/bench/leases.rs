@@ -43,8 +43,8 @@ const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
 /// Duration of each measurement that is not limited by a number of tasks.
 const SPELL: Duration = Duration::from_secs(10);
-/// Numbers of slots that all agents together free per second, while the wait for a lease is
-/// measured. The wait has a target only for the larger number.
+/// Total numbers of slots that the agents free per second while the wait for a lease is measured.
+/// The wait has a target only for the larger number.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The scheduler's configuration. Sessions live longer than the benchmark, because agents send no
@@ -85,8 +85,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // Each agent has [`CAPACITY`] leases. With one slot, it gets no new lease before the outcomes
-    // of all these leases are recorded. So this phase measures completions alone.
+    // Each agent has [`CAPACITY`] leases. With one slot, it gets no new lease until the outcomes of
+    // all these leases are recorded. So this phase measures completions alone.
     seed::slots(&bench.pool, 1).await?;
     // Wait until all sessions have read the new number of slots. Sessions read the number every
     // second.
@@ -124,8 +124,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // The agents' counts are read before the stored counts. Until the latter are read, the
-    // scheduler may store more, so the stored counts may be larger, but must not be smaller.
+    // The agents' counts are read before the stored counts. The scheduler may store more in the
+    // meantime, so the stored counts may be larger, but must not be smaller.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");

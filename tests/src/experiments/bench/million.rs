@@ -27,8 +27,8 @@ const EVERY: u64 = 100_000;
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
-/// Maximum variation of the process's memory without its set of seen URLs, in MiB. The sizes of
-/// buffers vary, and the allocator keeps free memory that it cannot return to the system.
+/// Maximum variation of the process's memory, not counting its set of seen URLs, in MiB. The sizes
+/// of buffers vary, and the allocator keeps free memory that it cannot return to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 

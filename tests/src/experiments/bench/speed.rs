@@ -62,7 +62,7 @@ fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     Ok((median(seconds), map.context("there is a round")?))
 }
 
-/// Measures the hosts that each solver places per second.
+/// Measures how many hosts each solver places per second.
 fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Line>> {
     let locator = map.locator()?;
     let by = |solver: Solver, host: &HostMeasurements| -> anyhow::Result<f64> {
@@ -97,7 +97,7 @@ fn rate(
     Ok(f64::from(u32::try_from(hosts.len() * passes)?) / spent(began)?)
 }
 
-/// Measures the time in which two threads find the nearest agents of a million sites.
+/// Measures how long two threads take to find the nearest agents of a million sites.
 fn nearest() -> anyhow::Result<Vec<Line>> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut drawn = || (0..=DIMENSIONS).map(|_| rng.random_range(0.0..100.0)).collect::<Vec<f64>>();

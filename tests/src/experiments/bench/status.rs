@@ -1,7 +1,7 @@
-//! Measures the response times of `landfall status`, of the pages of the dashboard and of the
-//! metrics, and the cost of browsers that watch pages. There are a million unfinished sites and a
-//! thousand connected agents. Status is requested through gRPC, and pages through HTTP. The real
-//! `landfall` binary runs with its own Postgres on this machine.
+//! Measures the response times of `landfall status`, of the dashboard's pages and of the metrics,
+//! and the cost of browsers that watch pages. There are a million unfinished sites and a thousand
+//! connected agents. Status is requested through gRPC, and pages through HTTP. The real `landfall`
+//! binary runs with its own Postgres on this machine.
 
 use std::time::{Duration, Instant};
 

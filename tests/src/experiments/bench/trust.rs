@@ -1,5 +1,5 @@
-//! Measures the damage that lying landmarks cause, and the fraction of honest agents that are taken
-//! for liars.
+//! Measures the damage that lying landmarks cause, and the fraction of honest agents that are
+//! mistaken for liars.
 //!
 //! Of thirty agents, twelve are landmarks. The measurement without liars is repeated with nine and
 //! with fifteen landmarks. Landmarks are elected while all agents are honest. A liar falsifies all
@@ -29,7 +29,8 @@ const SEEDS: std::ops::Range<u64> = 0..10;
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 12;
 /// Number of sites per seed on which maps are scored. The sites are evenly spaced in the list of a
-/// seed's sites, and not drawn, so that the same sites are scored with and without liars.
+/// seed's sites instead of drawn at random, so that the same sites are scored with and without
+/// liars.
 const SITES: usize = 60;
 /// Every third of these sites is also used to judge whether landmarks lie.
 const JUDGED_BY: usize = 3;
@@ -39,7 +40,7 @@ const JUDGED_BY: usize = 3;
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// Growth of a drifting liar's reports per step, as a fraction.
 const DRIFT: f64 = 0.02;
-/// Maximum fraction of honest agents that are taken for liars. The maximum is not zero, because
+/// Maximum fraction of honest agents that are mistaken for liars. The maximum is not zero, because
 /// excluding an honest agent harms the map little, but including a liar harms the map much.
 const MOST_MISJUDGED: f64 = 0.02;
 /// Number of samples per measured pair.
@@ -52,7 +53,7 @@ struct MapQuality {
     /// Relative errors of predictions of the plain and the refined tier.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums over the sites of true round trips, in milliseconds: to the first choice of the refined
+    /// Sums of the sites' true round trips, in milliseconds: to the first choice of the refined
     /// tier, and to an average agent.
     first: f64,
     random: f64,

@@ -1,8 +1,8 @@
 //! Measures the cost of storing pages: processor time, bytes and memory.
 //!
 //! One recorder stores pages of words, numbers and links, together with their requests. Figures are
-//! medians of five interleaved runs. The time is the processor time of the whole process, including
-//! system calls, for digests, compression and writing.
+//! medians of five interleaved runs. The time is the processor time that the whole process,
+//! including system calls, spends on digests, compression and writing.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

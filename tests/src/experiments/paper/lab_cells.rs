@@ -26,8 +26,8 @@ use crate::world::void::too_busy;
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Time between probes of a site. It is short, because the sites belong to the lab, but long
-/// enough that probes of 203 sites do not occupy the machine.
+/// Time between probes of a site. It is short, because the sites belong to the lab, but long enough
+/// that probes of 203 sites do not keep the machine busy.
 pub const SITE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;

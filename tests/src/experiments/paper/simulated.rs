@@ -86,7 +86,8 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        // Without an epoch, there was an alarm, in which the scheduler chose agents at random.
+        // If there is no epoch, there was an alarm, during which the scheduler chose agents at
+        // random.
         let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
         let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;

@@ -50,7 +50,7 @@ pub(super) struct AccuracyRow {
     pub(super) layout: String,
     pub(super) tier: Tier,
     /// Number of dimensions of the map; `None` for the refined tier, which averages over maps with
-    /// several numbers of dimensions.
+    /// different numbers of dimensions.
     pub(super) dims: Option<usize>,
     pub(super) landmarks: usize,
     /// Accuracy without the worst 30 % of predictions; null if there are no predictions.
@@ -161,7 +161,7 @@ impl Tables {
         text
     }
 
-    /// Sentences about how much the accuracy increases with more dimensions and with more
+    /// Sentences that state how much the accuracy increases with more dimensions and with more
     /// landmarks. They compare each increase with the increase in the paper.
     fn laws(&self) -> Vec<String> {
         let rise = |rows: &[AccuracyRow], of: &AccuracyRow, to: (usize, usize)| {
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        // There are fewer agents, sites and dimensions than in the paper, because tests are compiled
-        // without optimisation, and are slow.
+        // There are fewer agents, sites and dimensions than in the paper, because tests are
+        // compiled without optimisation and so are slow.
         let settings = Settings { agents: 15, sites: 30, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let source = MatrixSource::of(&settings, &layouts[0], 1).unwrap();

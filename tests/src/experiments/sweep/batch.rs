@@ -23,7 +23,7 @@ pub struct Batch<'a> {
     pub slots: u32,
     /// Minimum time between two requests to a site.
     pub interval: Duration,
-    /// The history of an earlier crawl of the same sites; `None` without an earlier crawl.
+    /// The history of an earlier crawl of the same sites; `None` if there was no earlier crawl.
     pub before: Option<&'a CrawlHistory>,
     /// The task number of the first site. Random choices depend on the task numbers.
     pub first_task: u64,
@@ -37,7 +37,7 @@ pub struct BatchResult {
     /// Time from the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
-    /// The bytes of each site, and its total crawl time at all agents.
+    /// The bytes of each site, and its total crawl time over all agents.
     pub sites: Vec<(usize, Duration)>,
     pub preempted: usize,
     /// Number of sites per agent, in descending order.

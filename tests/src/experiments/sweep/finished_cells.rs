@@ -88,8 +88,8 @@ pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// The path of a file in the folder `folder`, which is next to the folder with the executable of
-/// the lab.
+/// The path of a file in the folder `folder`, which is next to the folder with the lab's
+/// executable.
 pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;

@@ -59,7 +59,7 @@ impl Group {
     }
 }
 
-/// The median; `None` without values.
+/// The median; `None` if there are no values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -101,7 +101,7 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
 /// median to `random`'s median.
 pub fn table(groups: &[Group], strategies: &[String]) -> String {
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
-    // The list scheduler has only a makespan, no growth.
+    // The list scheduler has a makespan but no growth.
     let growing: Vec<&String> = strategies.iter().filter(|name| *name != LIST).collect();
     let growth = growing.iter().map(|name| format!("{name}, MB/min"));
     let makespan = strategies.iter().map(|name| format!("{name}, makespan s"));

@@ -27,7 +27,7 @@ pub struct Growth {
 
 impl Growth {
     /// Computes the growth until the fraction `share` of all bytes has arrived. The growth is zero
-    /// without bodies.
+    /// if there are no bodies.
     pub fn of(mut arrived: Vec<BodyArrival>, share: f64) -> Self {
         arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
@@ -37,7 +37,7 @@ impl Growth {
         let mut reached = false;
         let mut next = 1;
         for body in &arrived {
-            // A point of the curve includes the bodies that arrived until the point's time.
+            // A point of the curve includes the bodies that arrived up to the point's time.
             while next <= POINTS && body.at_s > point_s(next, last_s) {
                 curve.push((point_s(next, last_s), so_far / 1e6));
                 next += 1;

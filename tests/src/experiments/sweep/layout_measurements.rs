@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::evidence::batch_record;
 use crate::world::scenario::{AgentNode, Scenario};
 
-/// The seed of the landmarks' election. The first map has this number as its epoch.
+/// The seed of the election of landmarks. The first map has this number as its epoch.
 const SEED: u64 = 1;
 
 /// Round trips in milliseconds, by prober. An agent's number is the rank of its id among the agent

@@ -62,8 +62,9 @@ mod tests {
         // takes one. So the sites take 5, 3 and 3 round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
-        // At the near agent, the first two sites take 500 and 300 ms, and the third site would end
-        // at 1,100 ms. So the third site is crawled by the far agent, where it takes 900 ms.
+        // At the near agent, the first two sites take 500 and 300 ms, and the crawl of the third
+        // site would end at 1,100 ms. So the third site is crawled by the far agent, where it takes
+        // 900 ms.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

@@ -1,5 +1,5 @@
-//! The settings of the paper's experiments, and the cells that they define. This module does no
-//! I/O, except that it reads matrices.
+//! The settings of the paper's experiments, and the cells that they define. This module does no I/O
+//! other than reading matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -144,7 +144,7 @@ pub struct Factors {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// In cells without a limit of requests per second.
+    /// In cells without a limit on requests per second.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }
@@ -350,8 +350,8 @@ impl Point {
     }
 }
 
-/// Replaces the sites of a scenario by `sites` copies of them. Each copy has its own machine, and
-/// the round trips of the original site.
+/// Replaces the sites of a scenario with `sites` copies of them. Each copy has its own machine, but
+/// the same round trips as the original site.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();

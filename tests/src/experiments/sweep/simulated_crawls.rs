@@ -24,7 +24,7 @@ use crate::world::reno;
 use crate::world::scenario::Scenario;
 
 /// Time from a grant to the first request. It includes the transmission of the grant, the creation
-/// of the file of the crawl, and the wait for permission to crawl the address.
+/// of the crawl's file, and the wait for permission to crawl the address.
 const LEASE: Duration = Duration::from_millis(15);
 /// Time from the last response to the recorded outcome. It includes writing, sending and storing
 /// the outcome.
@@ -68,11 +68,11 @@ struct Crawl {
     began: Duration,
     sent: Duration,
     took: Duration,
-    /// The time for which earlier agents crawled the site.
+    /// How long earlier agents crawled the site.
     before: Duration,
     preempted: bool,
-    /// The number of fetched pages and the crawl time at the last checkpoint; `None` without a
-    /// checkpoint.
+    /// The number of fetched pages and the crawl time at the last checkpoint; `None` if there was
+    /// no checkpoint.
     checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
@@ -115,7 +115,7 @@ struct Run<'a> {
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     planned: u64,
     crawls: Vec<Crawl>,
-    /// The time when the access link of each agent is free again.
+    /// The time when each agent's access link becomes free again.
     links: Vec<Duration>,
     arrived: Vec<BodyArrival>,
     sent: usize,
@@ -177,8 +177,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history })
 }
 
-/// The time for which a crawl of a site occupies a slot of an agent, if no other crawl uses the
-/// access link.
+/// How long a crawl of a site occupies a slot of an agent, if no other crawl uses the access link.
 pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
     let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
     let mut rested = now;
@@ -348,7 +347,7 @@ pub(super) mod tests {
     use crate::world::web::{SiteRequest, WebRules};
 
     /// A scenario whose agents have access links of 2 MB/s. `rtt_ms[agent]` is the agent's round
-    /// trip to every site.
+    /// trip, the same for every site.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
@@ -403,7 +402,7 @@ pub(super) mod tests {
     fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
         // robots.txt takes two round trips, one of them for the handshake. 14,600 bytes take one
-        // round trip, because they fit TCP's first window. 50,000 bytes take three round trips
+        // round trip, because they fit into TCP's first window. 50,000 bytes take three round trips
         // (14,600, 29,200 and 6,200 bytes).
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);

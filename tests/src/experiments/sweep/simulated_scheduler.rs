@@ -21,7 +21,7 @@ use stragglers::PartialCrawl;
 mod stragglers;
 
 /// Constants of the scheduler. An agent's pace is estimated from its newest `CRAWLS_PACED` crawls
-/// and from the fleet's mean duration, which counts like `PRIOR_CRAWLS` further crawls.
+/// and from the fleet's mean duration, which counts as much as `PRIOR_CRAWLS` further crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
 /// Number of an agent's newest crawls from which the scheduler estimates the agent's speed.
@@ -34,7 +34,7 @@ const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
 
-/// The data of the scheduler about an agent.
+/// The scheduler's data about an agent.
 #[derive(Debug, Clone, Default)]
 struct AgentState {
     /// Assigned sites without a lease. Leases are granted in ascending order of the sites.
@@ -66,12 +66,12 @@ pub struct Fleet<'a> {
     /// The planned duration of the crawl of each site.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
-    /// The history of an earlier crawl of the same sites; `None` without an earlier crawl.
+    /// The history of an earlier crawl of the same sites; `None` if there was no earlier crawl.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
     /// The agent that crawled each site, and the statistics of the crawl.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
-    /// The agent that shall continue the crawl of each preempted site.
+    /// The agent that is to continue the crawl of each preempted site.
     preempted: BTreeMap<usize, usize>,
     partial: BTreeMap<usize, PartialCrawl>,
 }
@@ -264,8 +264,8 @@ impl<'a> Fleet<'a> {
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
-    /// Grants leases of the waiting sites of an agent while the agent has free slots, and returns
-    /// these sites.
+    /// Grants leases for an agent's waiting sites while the agent has free slots, and returns these
+    /// sites.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
         let state = &mut self.agents[agent];
         let mut granted = Vec::new();

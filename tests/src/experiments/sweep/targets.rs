@@ -17,7 +17,7 @@ const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy that is tested.
 const OURS: &str = "earliest-finish";
 /// Targets of the tested strategy. `GROWTH` is the minimum ratio of its growth to Top-3's growth.
-/// `AGAIN_MAKESPAN` and `LIST_MAKESPAN` are for its second crawl of the sites, for which sizes are
+/// `AGAIN_MAKESPAN` and `LIST_MAKESPAN` apply to its second crawl of the sites, when the sizes are
 /// known. They are the maximum ratios of the second crawl's makespan to Top-3's makespan and to the
 /// list scheduler's makespan.
 const GROWTH: f64 = 1.15;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutDirection {
-    /// All packets from and to the agent are lost.
+    /// All packets to and from the agent are lost.
     Both,
     /// Packets to the agent are lost.
     Towards,
@@ -33,7 +33,7 @@ pub struct LinkCuts {
 }
 
 impl LinkCuts {
-    /// One link without a cut per agent.
+    /// One link for each agent; no link is cut.
     pub(super) fn none(agents: usize) -> Self {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }

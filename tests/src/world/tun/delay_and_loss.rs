@@ -19,8 +19,9 @@ use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
 /// Maximum time for which a packet waits for an agent's access link, in each direction. With a
-/// longer queue, packets would wait longer than they travel, so distance would hardly affect
-/// throughput. With a shorter queue, a single connection would not use the full rate of the link.
+/// longer queue, packets would spend more time waiting than in transit, so distance would hardly
+/// affect throughput. With a shorter queue, a single connection would not use the full rate of the
+/// link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
 /// Maximum number of packets in transit (150 MB). The limit is far above the number of packets that
 /// the router carries in one round trip.
@@ -52,7 +53,7 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// The time when the link of each agent is free again, for packets from the agent. `down` has
+    /// The time when each agent's link becomes free again for packets from the agent. `down` has
     /// the times for packets to the agent.
     up: Vec<Instant>,
     down: Vec<Instant>,

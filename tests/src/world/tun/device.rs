@@ -32,7 +32,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv4/tcp_no_metrics_save", "1"),
     // Processes may send ICMP echo requests without root.
     ("ipv4/ping_group_range", "0 2147483647"),
-    // In the agents' namespaces, the lab listens on the schedulers' ports, which are from the
+    // In the agents' namespaces, the lab listens on the schedulers' ports, which come from the
     // host's range of client ports (by default 32768 to 60999). So the client ports of a namespace
     // must be lower.
     ("ipv4/ip_local_port_range", "1024 32767"),

@@ -18,8 +18,8 @@ use crate::world::sites::listen;
 
 /// Time limit for a connection through the network. The time limit of agents is shorter.
 const CONNECT: Duration = Duration::from_secs(30);
-/// Delay after a failed accept. Probably no file descriptor is free; one may become free in this
-/// time.
+/// Delay after a failed accept. Probably no file descriptor is free; one may become free during the
+/// delay.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The next stage of a forwarded connection.
@@ -34,7 +34,7 @@ struct NextHop {
     host: bool,
 }
 
-/// Forwards a port of every agent's loopback to the same port of the host's loopback, until
+/// Forwards a port on every agent's loopback to the same port on the host's loopback, until
 /// `shutdown` is cancelled. Fails if the port is in use in a namespace.
 pub(super) fn forward(
     port: u16,

@@ -2,9 +2,9 @@
 //! they are due, and records its lateness.
 //!
 //! The router runs at normal priority. In single runs with 50 concurrent handshakes, real-time
-//! priority reduced its lateness at p95 from 1.8 ms to 0.3 ms. But with 800 concurrent handshakes,
-//! real-time priority increased the lateness of the endpoints from 6 ms to 32 ms. The recorded
-//! lateness does not include that of the endpoints.
+//! priority reduced the 95th percentile of its lateness from 1.8 ms to 0.3 ms. But with 800
+//! concurrent handshakes, real-time priority increased the lateness of the endpoints from 6 ms to
+//! 32 ms. The recorded lateness does not include that of the endpoints.
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::Ordering;

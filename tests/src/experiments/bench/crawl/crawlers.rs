@@ -56,13 +56,13 @@ impl CrawlerPaths {
         ]
     }
 
-    /// The command line of Landfall's crawler. The crawl does all that a crawl for a scheduler
-    /// does, but has no interval between requests.
+    /// The command line of Landfall's crawler. The crawl does everything that a crawl for a
+    /// scheduler does, but has no interval between requests.
     fn ours(&self, url: &str) -> Vec<String> {
         let agent = self.agent.display().to_string();
         let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];
         let rest = ["--request-interval", "0s", "--allow-net", "127.0.0.0/8"];
-        // These arguments replace the configuration of an agent that may be installed on this
+        // These arguments override the configuration of any agent that is installed on this
         // machine.
         let identity = ["--contact-url", "https://lab.test/crawler", "--dir", "."];
         let args = ["--log", "warn", "crawl", url].into_iter().chain(budgets).chain(rest).chain(identity);

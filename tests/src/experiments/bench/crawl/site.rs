@@ -2,7 +2,7 @@
 //!
 //! Every page is generated from its number, so all runs get the same bytes. Page `n` links to its
 //! children `fan * n + 1 ..`, so every page is reachable. The page also links to pages whose
-//! numbers are a hash of `n`. The server counts the requests, because the count of a crawler may be
+//! numbers are a hash of `n`. The server counts the requests, because a crawler's own count may be
 //! wrong.
 //!
 //! The server can serve many identical sites, each at its own address. It can delay its responses
@@ -33,8 +33,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// The address of the first site. No site of a scenario uses this address.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// Words that are drawn at random for pages. Like ordinary pages, pages of these words can be
-/// compressed to about a third of their size.
+/// Words from which the text of pages is drawn at random. Like ordinary pages, pages of these words
+/// can be compressed to about a third of their size.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",
@@ -75,7 +75,7 @@ impl SitePlan {
         (page > 0 && page < self.pages && section.parse() == Ok(page % 50)).then_some(page)
     }
 
-    /// The links of a page, in the order of their appearance.
+    /// The links of a page, in the order in which they appear.
     pub fn links(&self, page: u64) -> impl Iterator<Item = u64> {
         let Self { pages, fan, others, .. } = *self;
         let children = (1..=fan).map(move |child| page * fan + child).filter(move |child| *child < pages);

@@ -50,7 +50,7 @@ struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
-    /// The times when the free slots became free.
+    /// For each free slot, the time when it became free.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
     counts: Arc<Counts>,

@@ -20,8 +20,8 @@ use crate::cluster::Binaries;
 
 /// Number of sites in a measured submission.
 const SITES: usize = 100_000;
-/// Number of small batches that are submitted before a measured submission, and number of sites per
-/// batch.
+/// Number of small batches that are submitted before a measured submission, and number of sites in
+/// each.
 const SMALL: (usize, usize) = (12, 21);
 /// Number of large batches that are submitted before a measured submission.
 const LARGE: usize = 10;
@@ -113,7 +113,7 @@ impl SubmitSetup {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // In this submission, Postgres plans its queries by the new statistics.
+        // For this submission, Postgres plans its queries with the new statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }

@@ -12,7 +12,7 @@ use sqlx::{Executor as _, PgPool};
 
 use crate::evidence::machine::{family_processor_s, processor_s};
 
-/// Interval of most background tasks. Read rows are counted per interval.
+/// Interval of most background tasks. Rows read are counted per interval.
 const PASS: Duration = Duration::from_secs(2);
 /// Maximum number of printed characters of a statement.
 const SHOWN: usize = 90;

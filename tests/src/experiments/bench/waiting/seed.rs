@@ -1,8 +1,8 @@
 //! Creates databases with tasks that have waited for hours. The rows are written in bulk without
 //! triggers and constraints, because writing them is not measured.
 //!
-//! For each state in which a task has been, the event log has the event that a trigger would have
-//! written.
+//! For each state that a task has passed through, the event log contains the event that a trigger
+//! would have written.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -56,7 +56,7 @@ impl WaitingCase {
         !matches!(self, Self::Done)
     }
 
-    /// Number of sites of `tasks` tasks.
+    /// Number of sites to which `tasks` tasks belong.
     pub(super) const fn sites(self, tasks: u32) -> u32 {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
