@@ -247,8 +247,8 @@ struct RunArgs {
     scheduler: SchedulerArgs,
     #[command(flatten)]
     telemetry: TelemetryArgs,
-    /// Replace the secrets of a shared database by those of this data directory, if the former ones
-    /// are lost
+    /// Replace the secrets of a shared database with those of this data directory, because the
+    /// shared database's own secrets are lost
     #[arg(long)]
     replace_secrets: bool,
 }

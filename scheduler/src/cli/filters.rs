@@ -28,11 +28,11 @@ impl PlaceArgs {
 /// A range of time: when a site entered its state, a batch was first submitted, a circuit opened.
 #[derive(Debug, Args)]
 pub(super) struct TimeArgs {
-    /// Only what happened since then: a duration ago (2h, '30min ago'), a day (2026-11-24, today,
-    /// yesterday) or a time (2026-11-24T10:00Z; without Z in this machine's time zone)
+    /// Only what happened since this time: how long ago (2h, '30min ago'), a day (2026-11-24, today,
+    /// yesterday) or a time (2026-11-24T10:00Z; without Z, in this machine's time zone)
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) since: Option<DateTime<Utc>>,
-    /// Only what happened before then; as --since
+    /// Only what happened before this time; as --since
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) until: Option<DateTime<Utc>>,
 }

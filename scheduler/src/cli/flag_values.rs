@@ -25,7 +25,7 @@ pub(super) fn timestamp(time: DateTime<Utc>) -> Timestamp {
 /// Parses a time given on the command line.
 pub(super) fn time(text: &str) -> Result<DateTime<Utc>, String> {
     parse(text, &view::now().with_timezone(&Local)).ok_or_else(|| {
-        "not a time: give a duration ago (2h, 30min), a day (2026-11-24, yesterday) or a time (2026-11-24T10:00Z)"
+        "not a time: give how long ago (2h, 30min), a day (2026-11-24, yesterday) or a time (2026-11-24T10:00Z)"
             .to_owned()
     })
 }

@@ -43,8 +43,8 @@ pub(in crate::cli) struct EventsArgs {
     kind: Vec<String>,
     #[command(flatten)]
     places: PlaceArgs,
-    /// All events since then, oldest first: a duration ago (2h, '30min ago'), a day (2026-11-24,
-    /// today, yesterday) or a time (2026-11-24T10:00Z; without Z in this machine's time zone)
+    /// All events since this time, oldest first: how long ago (2h, '30min ago'), a day (2026-11-24,
+    /// today, yesterday) or a time (2026-11-24T10:00Z; without Z, in this machine's time zone)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "newest")]
     since: Option<DateTime<Utc>>,
     /// Only events before then; as --since

@@ -23,8 +23,8 @@ const NAMED_AT_MOST: usize = 10;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PlanArgs {
     /// An agent to add: city=CITY,carrier=CARRIER,near=HOST and optionally slots=N,name=NAME. HOST
-    /// is a located site or an agent at the new agent's place on the network. May be repeated, up
-    /// to 100 times
+    /// is a located site or an agent with about the round trips that the new agent will have. May be
+    /// repeated, up to 100 times
     #[arg(long, value_name = "city=CITY,carrier=CARRIER,near=HOST")]
     add: Vec<Addition>,
     /// An agent to remove; may be repeated

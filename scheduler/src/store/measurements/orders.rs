@@ -341,7 +341,7 @@ pub async fn order_sites(
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
         left join resolved_addresses seen using (site_id, prober_id)
-        -- Concurrent passes insert orders in the same order, so that they do not dead-lock.
+        -- Concurrent passes insert orders in the same order, so that they do not deadlock.
         order by locked, site_id
         on conflict do nothing
         returning prober_id

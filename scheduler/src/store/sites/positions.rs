@@ -49,7 +49,7 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
                 cross join lateral (select coalesce(alias_of, id) as id from sites where name = l.name limit 1) n
                 order by n.id, l.place
             ), held as (
-                -- Locks the sites in one order, so that concurrent lists do not dead-lock.
+                -- Locks the sites in one order, so that concurrent lists do not deadlock.
                 select s.id, said.latitude, said.longitude from sites s join said on said.id = s.id
                 where (s.latitude, s.longitude, s.position_source) is distinct from (said.latitude, said.longitude, 'list')
                 order by s.id
