@@ -155,7 +155,7 @@ pub mod session_response {
 /// Opens a session. Set by the agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Register {
-    /// The agent's name; must be the name to which the credential was issued.
+    /// The agent's name; must be the name for which the credential was issued.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The agent's city.
@@ -292,17 +292,17 @@ pub struct MeasureOrder {
     /// well enough. Absent: the agent takes all samples.
     #[prost(uint32, optional, tag = "8")]
     pub least_samples: ::core::option::Option<u32>,
-    /// The agent may report its measurement of another site at the same address, port and scheme
-    /// instead, up to this age. Absent: the agent must measure.
+    /// Instead of measuring, the agent may report its measurement of another site at the same address,
+    /// port and scheme, if that measurement is at most this old. Absent: the agent must measure.
     #[prost(message, optional, tag = "9")]
     pub share_max_age: ::core::option::Option<::prost_types::Duration>,
-    /// Only resolve the site's name: the agent answers `postponed` with the address and sends no
+    /// Only resolve the site's name: the agent reports `postponed` with the address and sends no
     /// request. Set while the scheduler does not know the address and so cannot lock it. Agents older
     /// than this field measure instead.
     #[prost(bool, tag = "10")]
     pub resolve_only: bool,
     /// The address that this order has locked. If the name resolves to it, the agent connects there
-    /// first. Otherwise the agent sends no request and answers `postponed` with the address to which
+    /// first. Otherwise the agent sends no request and reports `postponed` with the address to which
     /// the name resolves. Empty for beacons and with `resolve_only`. If it is empty in any other
     /// order, the agent may use any address.
     #[prost(string, tag = "11")]
@@ -403,7 +403,7 @@ pub mod measurement_report {
 /// report without an address counts as a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Postponed {}
-/// The samples of one host from one prober, in summary.
+/// A summary of one prober's samples of one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Measurement {
     /// The statistical weighted mean of the samples.
@@ -468,7 +468,7 @@ pub mod measurement_failure {
         Connect = 2,
         /// The TLS handshake failed.
         Tls = 3,
-        /// No answer in time.
+        /// No answer came in time.
         Timeout = 4,
         /// The answer was not HTTP, or the connection broke.
         Protocol = 5,
@@ -483,8 +483,8 @@ pub mod measurement_failure {
         /// The connection was refused: no server listens there. Agents older than this value report
         /// REASON_CONNECT.
         Refused = 10,
-        /// No connection in time: packets are lost or dropped. Agents older than this value report
-        /// REASON_CONNECT.
+        /// No connection was established in time: packets are lost or dropped. Agents older than this
+        /// value report REASON_CONNECT.
         ConnectTimeout = 11,
         /// The prober did not report in time. Set by the scheduler, never sent by agents.
         NoReport = 12,
@@ -550,7 +550,7 @@ pub struct CrawlPolicy {
     /// Maximum number of fetched body bytes, 1 or more.
     #[prost(uint64, optional, tag = "2")]
     pub max_bytes: ::core::option::Option<u64>,
-    /// Maximum number of links from the start page; 0 is the start page alone.
+    /// Maximum depth, in links from the start page; 0 is the start page alone.
     #[prost(uint32, optional, tag = "3")]
     pub max_depth: ::core::option::Option<u32>,
     /// Maximum duration of the crawl.
@@ -631,7 +631,7 @@ pub struct CrawlCheckpoint {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// Pages fetched so far, by all agents that had the task.
+    /// Pages fetched so far, by all agents that have had the task.
     #[prost(uint32, tag = "3")]
     pub pages: u32,
     /// The state, in a format that only agents read; at most 1 MiB.
@@ -644,7 +644,7 @@ pub struct CrawlCheckpoint {
 /// Why a crawl under way is slow or pauses. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlRateState {
-    /// The present minimum time between the starts of two requests.
+    /// The current minimum time between the starts of two requests.
     #[prost(message, optional, tag = "1")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
     /// Remaining time in which the agent sends the site no request; absent if the crawl does not
@@ -667,10 +667,10 @@ pub struct CrawlRateState {
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
 }
-/// Asks whether a crawl may send requests to an address. All sites at one address share a limit of
-/// crawls, over all agents. The agent sends this message before its first request, and again if the
-/// site's name resolves to another address. A repeat is recognised by the lease and the address. The
-/// agent sends the site no request until it has the answer. Set by the agent.
+/// Asks whether a crawl may send requests to an address. All sites at one address share a limit on
+/// concurrent crawls, over all agents. The agent sends this message before its first request, and
+/// again if the site's name resolves to another address. A repeat is recognised by the lease and the
+/// address. The agent sends the site no request until it has the answer. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitRequest {
     /// The task.
@@ -717,9 +717,9 @@ pub struct CancelOrder {
 /// Asks the agent to return a lease before its crawl has ended, because another agent would end the
 /// crawl sooner. The agent sends the site no further request. It sends a `CrawlCheckpoint` and,
 /// after one request interval, the `LeaseRelease`. Until then it holds the lease. If the crawl has
-/// ended meanwhile, the agent reports its outcome, which counts. The order is repeated on a new
-/// session, and ignored for a lease that the agent does not hold. Agents older than this message
-/// continue the crawl. Set by the scheduler.
+/// ended meanwhile, the agent reports its outcome, and this outcome counts. The order is repeated on
+/// a new session, and ignored for a lease that the agent does not hold. Agents older than this
+/// message continue the crawl. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PreemptOrder {
     /// The task.
@@ -792,12 +792,12 @@ pub struct OutcomeReport {
     #[prost(enumeration = "Trouble", tag = "16")]
     pub trouble: i32,
 }
-/// Announces that the agent stops: it accepts no new lease, returns the leases that it holds, and
-/// then ends the stream. The session then closes at once instead of expiring. A stream that ends
+/// Announces that the agent is stopping: it accepts no new lease, returns the leases that it holds,
+/// and then ends the stream. The session then closes at once instead of expiring. A stream that ends
 /// without this message counts as a broken connection. Set by the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
-/// Returns a lease whose crawl has not ended or not begun. Set by the agent.
+/// Returns a lease whose crawl has not begun or not ended. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseRelease {
     /// The task.
@@ -806,8 +806,8 @@ pub struct LeaseRelease {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// The message of a crash of the crawl, one sentence for people; empty if it did not crash. A task
-    /// that crashes too often is given up.
+    /// The message of the crawl's crash, one sentence for people; empty if the crawl did not crash. A
+    /// task that crashes too often is given up.
     #[prost(string, tag = "3")]
     pub crash: ::prost::alloc::string::String,
     /// Remaining time of a pause that the site asked for. Until the pause ends, no agent crawls the
@@ -1600,7 +1600,7 @@ pub struct ShowEmbeddingResponse {
     #[prost(message, optional, tag = "1")]
     #[serde(flatten)]
     pub epoch: ::core::option::Option<Epoch>,
-    /// Median of |ln(predicted / measured)| over the present mesh; absent if nothing is measured.
+    /// Median of |ln(predicted / measured)| over the current mesh; absent if nothing is measured.
     #[prost(double, optional, tag = "6")]
     pub mesh_error_now: ::core::option::Option<f64>,
     /// The names of the embedding's landmarks, in the order in which they were chosen.
@@ -1684,7 +1684,7 @@ pub struct ListEpochsResponse {
 /// Asks for the coordinates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExportEmbeddingRequest {}
-/// Every placed agent. The predicted round trip of two hosts x and y in milliseconds is
+/// Every placed agent. The predicted round trip between two hosts x and y in milliseconds is
 /// sqrt(sum of (x_d - y_d)^2 over the dimensions) + height of x + height of y.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportEmbeddingResponse {
@@ -2375,9 +2375,9 @@ pub mod event_service_client {
     use tonic::codegen::http::Uri;
     /// Reads the log of transitions.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct EventServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2514,9 +2514,9 @@ pub mod event_service_server {
     }
     /// Reads the log of transitions.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct EventServiceServer<T> {
         inner: Arc<T>,
@@ -2718,8 +2718,8 @@ pub struct CreateEnrolmentRequest {
     /// '-'. An agent that is enrolled again keeps its tags if this is empty.
     #[prost(string, repeated, tag = "8")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Permits the token although an agent of this name is in use. When the token is used, the name
-    /// belongs to the new machine: the former credential becomes invalid and its session ends. Without
+    /// Permits the token even if an agent of this name is in use. When the token is used, the name
+    /// passes to the new machine: the former credential becomes invalid and its session ends. Without
     /// this field a name in use is an error (FAILED_PRECONDITION), both here and when the token is
     /// used.
     #[prost(bool, tag = "9")]
@@ -2813,7 +2813,7 @@ pub struct ReplaceOperatorTokenResponse {
 /// Asks for one-time tokens.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEnrolmentsRequest {
-    /// Include tokens that were used, revoked or have expired, until they are deleted.
+    /// Include tokens that were used or revoked, or have expired, until they are deleted.
     #[prost(bool, tag = "1")]
     pub all: bool,
     /// Only tokens for agents in one of these cities; empty: all. Case is ignored here, in `carriers`
@@ -3028,7 +3028,7 @@ pub struct Agent {
     #[prost(string, repeated, tag = "25")]
     #[serde(serialize_with = "crate::json::joined")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// When a second process with its credential was last refused; absent if that is more than two
+    /// When a second process with its credential was last refused; absent if that was more than two
     /// minutes ago or never happened.
     #[prost(message, optional, tag = "27")]
     #[serde(serialize_with = "crate::json::time")]
@@ -3073,8 +3073,8 @@ pub struct ShowReachRequest {
 /// Which agents reach each other.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowReachResponse {
-    /// The directions from the agent and to it, failures first, then sorted by name. For two agents:
-    /// from `agent` to `other`, and back.
+    /// The directions from and to the agent, failures first, then sorted by name. For two agents: from
+    /// `agent` to `other`, and back.
     #[prost(message, repeated, tag = "1")]
     pub ways: ::prost::alloc::vec::Vec<Way>,
 }
@@ -3279,7 +3279,7 @@ pub struct SetLandmarksRequest {
 /// Asks for an election.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ElectLandmarksRequest {
-    /// How many landmarks, 3 or more.
+    /// Number of landmarks, 3 or more.
     #[prost(uint32, tag = "1")]
     pub count: u32,
     /// Dimensions of the embedding, 1 to count − 1; 0: min(8, count − 1).
@@ -3382,7 +3382,7 @@ pub struct Diversity {
     /// Cities or carriers with a landmark.
     #[prost(string, repeated, tag = "1")]
     pub with: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Cities or carriers of the connected fleet without a landmark.
+    /// Connected agents' cities or carriers that have no landmark.
     #[prost(string, repeated, tag = "2")]
     pub without: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -3535,7 +3535,7 @@ pub enum ServiceState {
     Removed = 6,
     /// It accepts work, but its measurements are not used; `Agent.quarantined` says why.
     Quarantined = 7,
-    /// It is enrolled, and has never connected.
+    /// It is enrolled, but has never connected.
     NeverConnected = 8,
 }
 impl ServiceState {
@@ -3635,9 +3635,9 @@ pub mod fleet_service_client {
     use tonic::codegen::http::Uri;
     /// Enrols, shows and changes agents and landmarks.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct FleetServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3743,7 +3743,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "CreateEnrolment"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a one-time token for each of several agents. If one token cannot be made, makes none and
+        /// Makes a one-time token for each of several agents. If any token cannot be made, makes none and
         /// reports all reasons.
         pub async fn create_enrolments(
             &mut self,
@@ -3794,8 +3794,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ListEnrolments"));
             self.inner.unary(req, path, codec).await
         }
-        /// Revokes an open token; its name is free again. May be repeated. NOT_FOUND if there is no such
-        /// token, FAILED_PRECONDITION if it was used or has expired.
+        /// Revokes an open token; its name becomes free again. May be repeated. NOT_FOUND if there is no
+        /// such token, FAILED_PRECONDITION if it was used or has expired.
         pub async fn revoke_enrolment(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeEnrolmentRequest>,
@@ -4024,7 +4024,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "SetLandmarks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Elects the landmarks by the measured mesh; replaces the former ones.
+        /// Elects the landmarks from the measured mesh; replaces the former ones.
         pub async fn elect_landmarks(
             &mut self,
             request: impl tonic::IntoRequest<super::ElectLandmarksRequest>,
@@ -4099,9 +4099,9 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "TrustAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Replaces the operator's token of this call by a new one, for every scheduler of the database at
-        /// once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one in
-        /// its grace period.
+        /// Replaces the operator's token of this call with a new one, for every scheduler of the database
+        /// at once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one
+        /// in its grace period.
         pub async fn replace_operator_token(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplaceOperatorTokenRequest>,
@@ -4226,7 +4226,7 @@ pub mod fleet_service_server {
             tonic::Response<super::CreateEnrolmentResponse>,
             tonic::Status,
         >;
-        /// Makes a one-time token for each of several agents. If one token cannot be made, makes none and
+        /// Makes a one-time token for each of several agents. If any token cannot be made, makes none and
         /// reports all reasons.
         async fn create_enrolments(
             &self,
@@ -4243,8 +4243,8 @@ pub mod fleet_service_server {
             tonic::Response<super::ListEnrolmentsResponse>,
             tonic::Status,
         >;
-        /// Revokes an open token; its name is free again. May be repeated. NOT_FOUND if there is no such
-        /// token, FAILED_PRECONDITION if it was used or has expired.
+        /// Revokes an open token; its name becomes free again. May be repeated. NOT_FOUND if there is no
+        /// such token, FAILED_PRECONDITION if it was used or has expired.
         async fn revoke_enrolment(
             &self,
             request: tonic::Request<super::RevokeEnrolmentRequest>,
@@ -4320,7 +4320,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ListLandmarksResponse>,
             tonic::Status,
         >;
-        /// Elects the landmarks by the measured mesh; replaces the former ones.
+        /// Elects the landmarks from the measured mesh; replaces the former ones.
         async fn elect_landmarks(
             &self,
             request: tonic::Request<super::ElectLandmarksRequest>,
@@ -4344,9 +4344,9 @@ pub mod fleet_service_server {
             tonic::Response<super::TrustAgentResponse>,
             tonic::Status,
         >;
-        /// Replaces the operator's token of this call by a new one, for every scheduler of the database at
-        /// once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one in
-        /// its grace period.
+        /// Replaces the operator's token of this call with a new one, for every scheduler of the database
+        /// at once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one
+        /// in its grace period.
         async fn replace_operator_token(
             &self,
             request: tonic::Request<super::ReplaceOperatorTokenRequest>,
@@ -4381,9 +4381,9 @@ pub mod fleet_service_server {
     }
     /// Enrols, shows and changes agents and landmarks.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct FleetServiceServer<T> {
         inner: Arc<T>,
@@ -5408,7 +5408,7 @@ pub struct SubmitHeader {
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
     /// The strategy's name, such as `random` or `gnp-top1`. Empty: `gnp-top3` for a new batch, the
-    /// present strategy for an existing one. An existing batch keeps its strategy: another name is an
+    /// current strategy for an existing one. An existing batch keeps its strategy: another name is an
     /// error.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
@@ -5417,12 +5417,12 @@ pub struct SubmitHeader {
     #[prost(string, tag = "3")]
     pub idempotency_key: ::prost::alloc::string::String,
     /// The limits of each crawl. An absent policy or field means the scheduler's default for a new
-    /// batch, and the present value for an existing one. An existing batch keeps its policy: another
+    /// batch, and the current value for an existing one. An existing batch keeps its policy: another
     /// value is an error.
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<CrawlPolicy>,
     /// Which agents may crawl for the batch. Empty or absent means no constraint for a new batch, and
-    /// the present constraints for an existing one. An existing batch keeps its constraints: another
+    /// the current constraints for an existing one. An existing batch keeps its constraints: another
     /// value is an error.
     #[prost(message, optional, tag = "5")]
     pub constraints: ::core::option::Option<Constraints>,
@@ -5579,29 +5579,29 @@ pub struct WatchBatchRequest {
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
 }
-/// Progress of a batch: the number of tasks in each state, each task in its newest round.
+/// Progress of a batch: the number of tasks in each state, counting only each site's newest round.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchProgress {
     /// Tasks that wait to be measured.
     #[prost(uint64, tag = "1")]
     pub submitted: u64,
-    /// Tasks whose site the landmarks measure.
+    /// Tasks whose site the landmarks are measuring.
     #[prost(uint64, tag = "2")]
     pub measuring: u64,
     /// Tasks with known distances that wait for the choice of an agent.
     #[prost(uint64, tag = "3")]
     pub located: u64,
-    /// Tasks that wait at an agent.
+    /// Tasks that are assigned to an agent and wait for a slot.
     #[prost(uint64, tag = "4")]
     pub assigned: u64,
-    /// Tasks whose site an agent crawls.
+    /// Tasks whose site an agent is crawling.
     #[prost(uint64, tag = "5")]
     pub leased: u64,
     /// Tasks whose crawl fetched everything.
     #[prost(uint64, tag = "6")]
     pub complete: u64,
-    /// Tasks whose crawl a budget ended.
+    /// Tasks whose crawl was ended by a budget.
     #[prost(uint64, tag = "7")]
     pub truncated: u64,
     /// Tasks that failed.
@@ -5610,10 +5610,10 @@ pub struct BatchProgress {
     /// Cancelled tasks, including sites that proved to be another site of the batch.
     #[prost(uint64, tag = "9")]
     pub cancelled: u64,
-    /// Number of pages that ended crawls fetched.
+    /// Number of pages fetched by crawls that have ended.
     #[prost(uint64, tag = "10")]
     pub pages: u64,
-    /// Number of bytes that ended crawls fetched.
+    /// Number of bytes fetched by crawls that have ended.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
     /// Why tasks wait, one sentence for people; empty if no task waits.
@@ -5847,7 +5847,7 @@ pub struct ShowSiteResponse {
     /// Its place in the newest embedding that contains it; absent if there is none.
     #[prost(message, optional, tag = "6")]
     pub placement: ::core::option::Option<SitePlacement>,
-    /// Whether it stands in one place; absent until it was judged.
+    /// Whether it stands in one place; absent until it is judged.
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<SiteVerdict>,
     /// The measurements of each prober.
@@ -5895,7 +5895,7 @@ pub struct ResolvedAddress {
     /// Number of consecutive orders that locked an address other than this one.
     #[prost(uint32, tag = "3")]
     pub postponed: u32,
-    /// Number of requests that the prober sent and that its measurement does not include yet.
+    /// Number of the prober's requests that its measurement does not include yet.
     #[prost(uint64, tag = "4")]
     pub requests: u64,
 }
@@ -5959,7 +5959,7 @@ pub struct SiteMeasurement {
     #[prost(message, optional, tag = "10")]
     #[serde(serialize_with = "crate::json::time")]
     pub measured_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it was ordered to confirm the site's distance, in addition to the landmarks'
+    /// Whether it belongs to a confirmation of the site's distance, in addition to the landmarks'
     /// measurements.
     #[prost(bool, tag = "13")]
     pub confirming: bool,
@@ -6095,7 +6095,7 @@ pub struct SiteTask {
     #[prost(message, optional, tag = "16")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// Why it has its agent; absent before an agent was chosen.
+    /// Why it has its agent; absent until an agent is chosen.
     #[prost(message, optional, tag = "17")]
     pub why: ::core::option::Option<Why>,
     /// The candidates, best first.
@@ -6391,7 +6391,7 @@ pub enum TaskState {
     Measuring = 2,
     /// The task waits for the choice of an agent.
     Located = 3,
-    /// The task waits at an agent.
+    /// The task is assigned to an agent and waits for a slot.
     Assigned = 4,
     /// An agent crawls its site.
     Leased = 5,
@@ -6450,7 +6450,7 @@ pub enum ReasonKind {
     Robots = 3,
     /// Too many requests to the site failed in a row.
     Breaker = 4,
-    /// The crawl is forbidden; the agent does not report by what.
+    /// The crawl is forbidden; the agent does not report what forbids it.
     Blocked = 5,
     /// The site's name resolves to no address.
     NameNotFound = 6,
@@ -6784,7 +6784,7 @@ pub enum Parting {
     Reconnected = 3,
     /// The agent was enrolled again on another machine.
     Replaced = 4,
-    /// The agent announced that it leaves, but did not return the lease.
+    /// The agent announced that it was leaving, but did not return the lease.
     Left = 5,
     /// The operator removed the agent during the crawl.
     Removed = 6,
@@ -6909,9 +6909,9 @@ pub mod site_service_client {
     use tonic::codegen::http::Uri;
     /// Submits and shows sites and batches.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct SiteServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -6992,8 +6992,9 @@ pub mod site_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Submits a site list to a batch. The whole list becomes durable at the stream's end, or none of
-        /// it. Submitting sites that the batch already has changes nothing, and the response counts them.
+        /// Submits a site list to a batch. Either the whole list becomes durable at the stream's end, or
+        /// none of it does. Submitting sites that the batch already has changes nothing; the response
+        /// counts these sites.
         pub async fn submit(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SubmitRequest>,
@@ -7015,8 +7016,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "Submit"));
             self.inner.client_streaming(req, path, codec).await
         }
-        /// Sends the progress of a batch at once and then every second, until every task has ended its
-        /// newest round. It does not wait for recrawls.
+        /// Sends the progress of a batch at once and then every second, until the newest round of every
+        /// site has ended. It does not wait for recrawls.
         pub async fn watch_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchBatchRequest>,
@@ -7068,9 +7069,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "CancelTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND if
-        /// the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is done;
-        /// then nothing changes.
+        /// Starts a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND
+        /// if the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is
+        /// done; then nothing changes.
         pub async fn retry_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::RetryTasksRequest>,
@@ -7291,8 +7292,9 @@ pub mod site_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with SiteServiceServer.
     #[async_trait]
     pub trait SiteService: std::marker::Send + std::marker::Sync + 'static {
-        /// Submits a site list to a batch. The whole list becomes durable at the stream's end, or none of
-        /// it. Submitting sites that the batch already has changes nothing, and the response counts them.
+        /// Submits a site list to a batch. Either the whole list becomes durable at the stream's end, or
+        /// none of it does. Submitting sites that the batch already has changes nothing; the response
+        /// counts these sites.
         async fn submit(
             &self,
             request: tonic::Request<tonic::Streaming<super::SubmitRequest>>,
@@ -7303,8 +7305,8 @@ pub mod site_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Sends the progress of a batch at once and then every second, until every task has ended its
-        /// newest round. It does not wait for recrawls.
+        /// Sends the progress of a batch at once and then every second, until the newest round of every
+        /// site has ended. It does not wait for recrawls.
         async fn watch_batch(
             &self,
             request: tonic::Request<super::WatchBatchRequest>,
@@ -7319,9 +7321,9 @@ pub mod site_service_server {
             tonic::Response<super::CancelTasksResponse>,
             tonic::Status,
         >;
-        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND if
-        /// the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is done;
-        /// then nothing changes.
+        /// Starts a new round of failed tasks. May be repeated: tasks under way do not change. NOT_FOUND
+        /// if the batch is unknown, FAILED_PRECONDITION if it lacks one of the sites or one of them is
+        /// done; then nothing changes.
         async fn retry_tasks(
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
@@ -7397,9 +7399,9 @@ pub mod site_service_server {
     }
     /// Submits and shows sites and batches.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct SiteServiceServer<T> {
         inner: Arc<T>,
@@ -8138,13 +8140,14 @@ pub struct AssignmentRow {
     /// When the task entered its state.
     #[prost(message, optional, tag = "27")]
     pub state_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// In the last row of a response cut by `limit`: number of rows beyond it. 0 in all other rows.
+    /// In the last row of a response that `limit` cut short: number of rows beyond the limit. 0 in all
+    /// other rows.
     #[prost(uint64, tag = "28")]
     pub more: u64,
     /// Why it waits; absent if it has an agent or has ended.
     #[prost(message, optional, tag = "29")]
     pub wait: ::core::option::Option<Wait>,
-    /// Why it has its agent; absent before an agent was chosen.
+    /// Why it has its agent; absent until an agent is chosen.
     #[prost(message, optional, tag = "30")]
     pub why: ::core::option::Option<Why>,
 }
@@ -8226,7 +8229,7 @@ pub struct AgentRow {
     #[prost(message, optional, tag = "12")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// Its present load level over all batches, negative while it has free slots; absent while it is
+    /// Its current load level over all batches, negative while it has free slots; absent while it is
     /// away.
     #[prost(int64, optional, tag = "13")]
     pub load_level: ::core::option::Option<i64>,
@@ -8468,7 +8471,7 @@ pub struct AccuracyRow {
     #[prost(uint64, tag = "5")]
     pub crawls: u64,
     /// The median relative error of the predictions, compared with these crawls' round trips; absent
-    /// without such crawls.
+    /// if there are no such crawls.
     #[prost(double, optional, tag = "6")]
     pub median_error: ::core::option::Option<f64>,
     /// The 90th percentile of these errors.
@@ -8477,11 +8480,11 @@ pub struct AccuracyRow {
     /// The median of crawled / predicted round trip: above 1, predictions are too short.
     #[prost(double, optional, tag = "8")]
     pub median_ratio: ::core::option::Option<f64>,
-    /// Number of crawls whose agent had also measured the site before it was chosen.
+    /// Number of crawls whose agent had also measured the site before this agent was chosen.
     #[prost(uint64, tag = "9")]
     pub probed: u64,
-    /// The median relative error of the predictions, compared with these measurements; absent without
-    /// any.
+    /// The median relative error of the predictions, compared with these measurements; absent if there
+    /// are none.
     #[prost(double, optional, tag = "10")]
     pub probed_median_error: ::core::option::Option<f64>,
     /// The 90th percentile of these errors.
@@ -8497,7 +8500,7 @@ pub struct FailuresRequest {
     /// The sites; absent: all.
     #[prost(message, optional, tag = "1")]
     pub sites: ::core::option::Option<CrawlFilter>,
-    /// Only sites that failed for one of these reasons; empty: for any.
+    /// Only sites that failed for one of these reasons; empty: all.
     #[prost(enumeration = "ReasonKind", repeated, tag = "2")]
     pub reasons: ::prost::alloc::vec::Vec<i32>,
     /// One row for each combination of these properties; empty: one row for all failed sites.
@@ -8597,7 +8600,8 @@ pub struct HostRow {
     /// Whether it is a site already, in any batch.
     #[prost(bool, tag = "5")]
     pub listed: bool,
-    /// In the last row of a response cut by `limit`: number of rows beyond it. 0 in all other rows.
+    /// In the last row of a response that `limit` cut short: number of rows beyond the limit. 0 in all
+    /// other rows.
     #[prost(uint64, tag = "6")]
     #[serde(skip)]
     pub more: u64,
@@ -8666,7 +8670,7 @@ pub struct PlanResponse {
     /// Assumed number of bytes of the other sites: the mean of the known ones.
     #[prost(uint64, tag = "8")]
     pub usual_bytes: u64,
-    /// The prediction for the present fleet.
+    /// The prediction for the current fleet.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub before: ::core::option::Option<PlannedOutlook>,
@@ -8851,9 +8855,9 @@ pub mod report_service_client {
     use tonic::codegen::http::Uri;
     /// Reports on tasks, agents, crawls and discovered hosts.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug, Clone)]
     pub struct ReportServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -9190,9 +9194,9 @@ pub mod report_service_server {
     }
     /// Reports on tasks, agents, crawls and discovered hosts.
     ///
-    /// In calls that read, a name may be shortened to a prefix that no other name has; if several names
-    /// have the prefix, FAILED_PRECONDITION lists them. Calls that change something need full names. The
-    /// message of NOT_FOUND suggests the nearest known names.
+    /// Read-only calls accept a prefix of a name if no other name has this prefix; if several names have
+    /// it, the error FAILED_PRECONDITION lists them. Calls that change something need full names. The
+    /// message of the error NOT_FOUND suggests the nearest known names.
     #[derive(Debug)]
     pub struct ReportServiceServer<T> {
         inner: Arc<T>,
@@ -9683,10 +9687,10 @@ pub struct SchedulerStatus {
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub started_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it runs: it has renewed its entry in time.
+    /// Whether it is running, that is, whether it has renewed its entry in time.
     #[prost(bool, tag = "4")]
     pub running: bool,
-    /// The roles that only it has now: reap, fit, plan.
+    /// The roles that it has now: reap, fit, plan. Only one scheduler has a role at a time.
     #[prost(string, repeated, tag = "5")]
     pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// The file system of its data directory; absent when unknown.
@@ -9819,8 +9823,8 @@ pub struct BatchStatus {
     /// The remaining time; absent while it is computed for the first time.
     #[prost(message, optional, tag = "10")]
     pub estimate: ::core::option::Option<Estimate>,
-    /// Time since the last end of one of its crawls; before any crawl has ended, time since the batch
-    /// was submitted.
+    /// Time since one of its crawls last ended; before any crawl has ended, time since the batch was
+    /// submitted.
     #[prost(message, optional, tag = "11")]
     #[serde(rename = "idle_ms", serialize_with = "crate::json::millis")]
     pub idle: ::core::option::Option<::prost_types::Duration>,
@@ -9833,7 +9837,7 @@ pub struct Attention {
     #[prost(enumeration = "AttentionKind", tag = "1")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::AttentionKind, _>")]
     pub kind: i32,
-    /// Whether work stands still or is about to.
+    /// Whether work has stopped or is about to stop.
     #[prost(bool, tag = "2")]
     pub urgent: bool,
     /// Number of agents, sites etc. that it is about.
@@ -9874,7 +9878,7 @@ pub enum AttentionKind {
     AgentVersions = 10,
     /// Disks of agents are nearly full.
     AgentDisks = 11,
-    /// A second process has an agent's credential.
+    /// A second process uses an agent's credential.
     AgentTwins = 12,
     /// No other agent reaches the beacons of some agents.
     BeaconsUnreached = 13,
