@@ -50,23 +50,23 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the agent: measure and crawl for the scheduler at which it is enrolled.
+    /// Run the agent: measure and crawl for the scheduler with which it is enrolled.
     Run(run::RunArgs),
     /// Exchange a one-time token for a credential.
     Enrol(enrol::EnrolArgs),
-    /// Check all that the agent needs: scheduler, credential, clock, beacon, name server, disks.
-    /// The exit code is 1 if a check fails.
+    /// Check everything that the agent needs: scheduler, credential, clock, beacon, name server,
+    /// disks. The exit code is 1 if a check fails.
     Doctor(run::RunArgs),
     /// Measure the round trip to a URL, and print a line for each sample.
     Probe(probe::ProbeArgs),
     /// Crawl one site, and print the outcome.
     Crawl(crawl::CrawlArgs),
-    /// Print the completions of a shell. The Debian package installs those of bash, zsh and fish.
+    /// Print completions for a shell. The Debian package installs those for bash, zsh and fish.
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// Write a page of the manual for each command into a folder.
+    /// Write a manual page for each command into a folder.
     #[command(hide = true)]
     Man {
         /// The folder.

@@ -63,11 +63,11 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   landfall up                                              runs a scheduler with a private database on this machine
-  landfall status                                          shows how everything stands, and what needs attention
-  landfall doctor                                          says what does not work yet, and what to do
+  landfall status                                          shows the state of everything, and what needs attention
+  landfall doctor                                          finds what does not work yet, and says what to do
   landfall agents enrol --city Harbin --carrier CERNET     prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
-  landfall explain www.example.cn                          says why this agent was chosen
+  landfall explain www.example.cn                          says why its agent was chosen
   landfall report assignments --batch autumn --format csv";
 
 #[derive(Debug, Subcommand)]
@@ -79,25 +79,26 @@ Examples:
   landfall up --listen 0.0.0.0:7171 --advertise s.example.org:7171 --contact-url https://example.org/crawler
 
 On loopback the scheduler uses plaintext. On any other address it uses TLS with a private certificate authority, which it
-makes at the first start; it prints the authority's fingerprint.")]
+creates at the first start, and prints the authority's fingerprint.")]
     Up(RunArgs),
-    /// Run a scheduler against a Postgres server of your own
+    /// Run a scheduler with a Postgres server of your own
     #[command(after_help = "\
 Examples:
   landfall serve --database-url postgres://u@db/landfall --data-dir one
   landfall serve --database-url postgres://u@db/landfall --data-dir two --listen 127.0.0.1:7172
 
-Several schedulers may use one database, on one machine or several: each serves every agent and operator. Copy the first one's
-secrets before the second starts: cp -r one/operator-token one/tls two/ (tls exists only if the first listens off loopback).")]
+Several schedulers may use one database, on one machine or several: each serves every agent and operator. Before the
+second one starts, copy the first one's secrets: cp -r one/operator-token one/tls two/ (without tls if the first one listens
+only on loopback).")]
     Serve(RunArgs),
-    /// Write a scheduler's database and secrets into one file, while it runs
+    /// Write the database and secrets of a scheduler to one file; the scheduler can keep running
     #[command(after_help = "\
 Examples:
   landfall backup /backups/landfall-monday.tar
   landfall backup --database-url postgres://u@db/landfall --data-dir one monday.tar
 
-The backup is a snapshot of one moment: sites, batches, agents, measurements and the log, but no pages, which agents store.
-It is a tar file: manifest.json describes it, and SHA256SUMS verifies it.")]
+The backup is a snapshot of one moment: sites, batches, agents, measurements and the log, but not the pages,
+which agents store. The file is a tar archive: manifest.json describes it, and SHA256SUMS verifies it.")]
     Backup(backup::BackupArgs),
     /// Restore a backup into an empty data directory or an empty database
     #[command(after_help = "\
@@ -105,10 +106,10 @@ Examples:
   landfall restore monday.tar --data-dir /var/lib/landfall
   landfall restore monday.tar --database-url postgres://u@db/empty --data-dir one
 
-Stop the former scheduler first. Agents reconnect by themselves if the restored one has the former address. Everything that
-happened after the backup is lost; at its end the command prints what that means.")]
+Stop the old scheduler first. Agents reconnect by themselves if the restored scheduler has the old one's address. Everything
+that happened after the backup is lost; the command ends by printing what that means.")]
     Restore(backup::RestoreArgs),
-    /// Show how everything stands: schedulers, database, agents, map, batches, and what needs
+    /// Show the state of everything: schedulers, database, agents, map, batches, and what needs
     /// attention
     #[command(after_help = "\
 Examples:
@@ -116,10 +117,10 @@ Examples:
   landfall status --check > /dev/null || mail -s 'landfall needs attention' operator@example.org < /dev/null
   landfall status -o json | jq '.attention[].command'
 
-Each finding below `attention` is followed by the command that helps. A finding with `!` is urgent: work stands still, or is
+Each finding below `attention` is followed by the command that helps. A finding with `!` is urgent: work has stopped, or is
 about to.")]
     Status(status::StatusArgs),
-    /// Enrol, list and show agents, take them out of service and back
+    /// Enrol, list and show agents; take them out of service, and put them back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
     /// Choose and list the landmarks: the agents that sites are measured from
@@ -140,14 +141,14 @@ about to.")]
     /// List, show and cancel batches
     #[command(subcommand)]
     Batches(batches::BatchesCommand),
-    /// Read the log of every transition of sites, leases and sessions
+    /// Print the log of all transitions of sites, leases, sessions, agents and terms
     #[command(after_help = "\
 Examples:
   landfall events --follow
   landfall events --site www.example.cn --batch autumn
   landfall events --agent harbin-cernet --newest 1000 --format json")]
     Events(reports::events::EventsArgs),
-    /// Explain why a site has its agent, or none: every choice with its inputs
+    /// Explain why a site has its agent, or no agent: every choice with its inputs
     #[command(after_help = "\
 Examples:
   landfall explain www.example.cn
@@ -164,10 +165,10 @@ Examples:
 
 It changes nothing. Distances come from the map; each located site counts as crawled once.")]
     Plan(reports::plan::PlanArgs),
-    /// Report what was done
+    /// Report on assignments, agents, throughput, accuracy, failures and linked hosts
     #[command(subcommand)]
     Report(reports::ReportCommand),
-    /// Judge the map and the strategies on measured round trips; needs no scheduler
+    /// Evaluate the map and the strategies on measured round trips; needs no scheduler
     #[command(after_help = "\
 Examples:
   landfall simulate --matrix rtt.csv.gz                                    thirty agents, nine of them landmarks
@@ -178,8 +179,8 @@ Examples:
     /// certificates, clock, agents. The exit code is 1 if a check fails
     #[command(after_help = "\
 Examples:
-  landfall doctor                                          before the first start, or beside a running scheduler
-  landfall doctor --config landfall.toml --data-dir data   give it the options that `up` or `serve` has
+  landfall doctor                                          before the first start, or while a scheduler runs
+  landfall doctor --config landfall.toml --data-dir data   with the same options as `up` or `serve`
   landfall doctor --scheduler https://203.0.113.5:7171 --ca ca.pem --token-file token -o json
 
 It changes nothing, and ends within 15 s. Without --config it reads /etc/landfall/landfall.toml if the data directory is
@@ -189,16 +190,17 @@ It changes nothing, and ends within 15 s. Without --config it reads /etc/landfal
     /// Print the version of this program, and of the scheduler if one answers
     #[command(after_help = "Example:\n  landfall version --format json")]
     Version(output::ShowFormatArgs),
-    /// Print the completions of a shell, which know the names of batches and agents
+    /// Print completions for a shell; they also complete the names of batches and agents
     #[command(after_help = "\
 Examples:
   source <(landfall completions bash)                          in ~/.bashrc
   landfall completions zsh > ~/.zfunc/_landfall                with ~/.zfunc in fpath
   landfall completions fish | source                           in ~/.config/fish/config.fish
 
-The Debian package installs them. Names come from the scheduler; if it does not answer within a second, there are none.")]
+The Debian package installs them. Names come from the scheduler; if it does not answer within a second, none
+are offered.")]
     Completions(complete::CompletionsArgs),
-    /// Write a page of the manual for each command into a folder
+    /// Write a manual page for each command into a folder
     #[command(hide = true)]
     Man {
         /// The folder
@@ -209,25 +211,26 @@ The Debian package installs them. Names come from the scheduler; if it does not 
 /// The flags that `up`, `serve` and `doctor` have in common.
 #[derive(Debug, Args)]
 struct SchedulerArgs {
-    /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
+    /// The address to listen on [default: listen in the configuration, else 127.0.0.1:7171]
     #[arg(long, env = "LANDFALL_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// Sent in the user agent of every request: an http or https URL, or mailto:
+    /// The URL at which site owners can contact you; http:, https: or mailto:. Every request
+    /// carries it
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<ContactUrl>,
-    /// A city database in the format MaxMind DB: gives the positions of sites, by address, that no
+    /// A city database in MaxMind DB format: supplies, by address, the positions of sites that no
     /// site list gives
     #[arg(long, env = "LANDFALL_GEOIP", value_name = "FILE.mmdb")]
     geoip: Option<PathBuf>,
-    /// The address at which agents reach this scheduler, if it is not the one it listens on
+    /// The address at which agents reach this scheduler, if it differs from the one it listens on
     #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<AdvertisedAddress>,
-    /// The configuration, TOML
+    /// The configuration file (TOML)
     #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The Postgres server to use [default: database_url of the configuration; without one `up`
-    /// starts a private Postgres]. Every user of the machine can read command lines: put a password
-    /// into LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass instead
+    /// The Postgres server to use [default: database_url in the configuration; without one, `up`
+    /// starts a private Postgres]. Every user of the machine can read command lines, so put a
+    /// password in LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass instead
     #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
 }

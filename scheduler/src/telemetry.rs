@@ -35,8 +35,8 @@ pub struct TelemetryArgs {
     /// The format of log lines on standard error: for people, or one JSON object per line
     #[arg(long, env = "LANDFALL_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
-    /// Send traces to the OTLP collector at this URL, such as http://127.0.0.1:4318 [default: the
-    /// configuration's]
+    /// Send traces to the OTLP collector at this URL, such as http://127.0.0.1:4318 [default: otlp
+    /// in the configuration]
     #[arg(long, env = "LANDFALL_OTLP", value_name = "URL")]
     pub otlp: Option<Collector>,
 }

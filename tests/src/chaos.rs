@@ -75,44 +75,45 @@ pub enum Format {
 
 #[derive(Debug, Clone, Args)]
 pub struct ChaosArgs {
-    /// Sites to crawl
+    /// Number of sites to crawl
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     sites: u32,
-    /// Faults to inject
+    /// Number of faults to inject
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     faults: u32,
-    /// Draws the faults
+    /// The seed of the faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Mean time between the beginnings of two faults [default: such that the sites last as long as
-    /// the faults]
+    /// Mean time between the starts of two successive faults [default: chosen so that the sites
+    /// last as long as the faults]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
-    /// The emulated network: real packets (root), or none [default: what this machine can have]
+    /// How the network is emulated: rootless, or tun, which needs root [default: tun if this
+    /// machine supports it]
     #[arg(long, value_enum)]
     grade: Option<Grade>,
-    /// How long a fault lasts at most, in hundredths of a session's lifetime
+    /// Maximum duration of a fault, in hundredths of a session's lifetime
     #[arg(long, value_name = "N", default_value_t = 140, value_parser = clap::value_parser!(u16).range(20..=2000))]
     longest: u16,
-    /// Schedulers on one Postgres
+    /// Number of schedulers, all on one Postgres
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     schedulers: u8,
-    /// Inject only these kinds of fault, as in by_fault
+    /// Inject only these kinds of fault, named as in by_fault of the JSON output
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     only: Vec<String>,
     /// Use the lease times of a real deployment
     #[arg(long)]
     real_times: bool,
-    /// An older build of landfall-agent. Some of the faults restart an agent with this build
+    /// An older build of landfall-agent, with which some of the faults restart an agent
     #[arg(long, value_name = "FILE")]
     old_agent: Option<PathBuf>,
-    /// Write the whole record here
+    /// Write the whole record to this file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Time between two requests of a crawl to one site
     #[arg(long, value_name = "TIME", default_value = "250ms")]
     request_interval: String,
-    /// How to print what was found
+    /// The output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }

@@ -22,7 +22,7 @@ struct Lab {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Crawl an emulated web with real agents, measure it and check it
+    /// Crawl an emulated web with real agents, and measure and check the crawl
     Demo(DemoArgs),
     #[cfg(feature = "experiments")]
     #[command(flatten)]

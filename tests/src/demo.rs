@@ -60,34 +60,35 @@ pub struct DemoArgs {
     /// milliseconds)
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     matrix: Option<PathBuf>,
-    /// Another layout than the paper's, TOML
+    /// A layout other than the paper's (TOML)
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// What carries the packets: rootless, or tun, which takes root
+    /// How the network is emulated: rootless, or tun, which needs root
     #[arg(long, value_enum, default_value_t = Grade::Rootless)]
     grade: Grade,
-    /// Draws the nodes of a matrix, or the sites of a layout [default: 1, or the layout's]
+    /// The seed of the nodes drawn from a matrix, or of the sites of a layout [default: 1, or the
+    /// layout's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Agents [default: 30, or the layout's]
+    /// Number of agents [default: 30, or the layout's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
     agents: Option<u16>,
-    /// Sites [default: 203, or the layout's]
+    /// Number of sites [default: 203, or the layout's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2000))]
     sites: Option<u16>,
     /// How agents are chosen: random, gnp-top1, gnp-top3 or gnp-confirmed
     #[arg(long, default_value = "gnp-top3")]
     strategy: landfall_scheduler::model::Strategy,
-    /// Landmarks to elect
+    /// Number of landmarks to elect
     #[arg(long, value_name = "N", default_value_t = 9)]
     landmarks: u16,
     /// Dimensions of the map [default: min(8, landmarks - 1)]
     #[arg(long, value_name = "N")]
     dims: Option<u16>,
-    /// Print the operator's own reports, every check and every target too
+    /// Also print the operator's own reports, every check and every target
     #[arg(long)]
     verbose: bool,
-    /// Keep everything running at the end, to look at the dashboard, until Ctrl-C
+    /// At the end, keep everything running until Ctrl-C, so that you can look at the dashboard
     #[arg(long)]
     keep: bool,
     /// Fail when a target is missed, or when this computer is too busy for its times to be trusted

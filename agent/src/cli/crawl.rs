@@ -52,10 +52,10 @@ pub(super) struct CrawlArgs {
     /// same command again.
     #[arg(long, value_name = "DIR")]
     warc: Option<PathBuf>,
-    /// Maximum pages to fetch [default: 100]
+    /// Maximum number of pages to fetch [default: 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_pages: Option<u32>,
-    /// Maximum body bytes to fetch [default: 52428800]
+    /// Maximum number of body bytes to fetch [default: 52428800]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     max_bytes: Option<u64>,
     /// Maximum number of links from the start page to a page [default: 5]

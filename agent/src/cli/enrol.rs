@@ -19,13 +19,13 @@ const MOST_TOKEN: u64 = 4096;
 #[derive(Debug, Args)]
 pub(super) struct EnrolArgs {
     /// The scheduler's URL: https://host:port, or http:// on loopback. Separate the URLs of several
-    /// schedulers by commas, or repeat the flag.
+    /// schedulers with commas, or repeat the flag.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     scheduler: Vec<String>,
     #[command(flatten)]
     token: TokenArgs,
-    /// SHA-256 of the scheduler's authority, as `landfall agents enrol` prints it; required for
-    /// https.
+    /// SHA-256 of the scheduler's certificate authority, as `landfall agents enrol` prints it;
+    /// required for https.
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
     /// The agent's folder [default: /var/lib/landfall-agent for root and for the folder's owner,

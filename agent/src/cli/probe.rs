@@ -22,8 +22,7 @@ pub(super) struct ProbeArgs {
     /// Number of samples; the first request of a connection is not a sample.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Stop early, but not before this many samples, when the weighted mean is exact to 2 % or 0.25
-    /// ms.
+    /// After this many samples, stop as soon as the weighted mean is accurate to 2 % or 0.25 ms.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     least: Option<u32>,
     /// What to measure.

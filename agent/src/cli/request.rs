@@ -29,7 +29,7 @@ pub(super) struct RequestArgs {
     /// The name server [default: dns in agent.toml, or the system's]
     #[arg(long, value_name = "ADDR", value_parser = parse_name_server)]
     dns: Option<SocketAddr>,
-    /// Certificate authorities (PEM) to trust beside the public web's.
+    /// Certificate authorities (PEM) to trust in addition to the public web's.
     #[arg(long, value_name = "FILE")]
     extra_ca: Option<PathBuf>,
     /// The agent's folder; its agent.toml supplies the settings that are not given here.

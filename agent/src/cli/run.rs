@@ -30,7 +30,7 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The configuration file [default: agent.toml in the agent's folder]. Relative paths in it
-    /// start at --dir, or at the file's own folder without --dir.
+    /// start at --dir or, without --dir, at the file's own folder.
     #[arg(long, env = "LANDFALL_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// A network that may be probed and crawled although it is not public; may be repeated.

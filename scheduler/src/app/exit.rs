@@ -28,10 +28,10 @@ pub enum Code {
 
 pub const CODES: [(Code, &str); 7] = [
     (Code::Done, "everything requested was done"),
-    (Code::NotDone, "the command failed, or a check of doctor did; standard error says why"),
-    (Code::Usage, "the command is invalid as typed; it never succeeds"),
+    (Code::NotDone, "the command failed, or doctor found a fault; standard error gives the reason"),
+    (Code::Usage, "the command is invalid as typed, and cannot succeed"),
     (Code::SitesFailed, "the command succeeded, but sites failed (sites watch, sites submit --watch, batches wait)"),
-    (Code::TimedOut, "the time limit of --timeout passed first"),
+    (Code::TimedOut, "the time limit (--timeout) passed before the command was done"),
     (Code::Attention, "something needs attention (status --check)"),
     (Code::Interrupted, "interrupted by Ctrl-C"),
 ];

@@ -31,22 +31,22 @@ use crate::app::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
-    /// Make a one-time token; prints the command to run on the remote machine
+    /// Make a one-time token, and print the command to run on the remote machine
     #[command(
         visible_alias = "enroll",
         after_help = "\
 Examples:
   landfall agents enrol --city Harbin --carrier CERNET --country CN --latitude 45.8 --longitude 126.5
-  landfall agents enrol --city 北京 --carrier 电信                       called beijing-dianxin
+  landfall agents enrol --city 北京 --carrier 电信                       named beijing-dianxin
   landfall agents enrol --city Harbin --carrier CERNET --name harbin-cernet --replace    moves it to another machine
-  landfall agents enrol --from agents.csv --format json                a token for each line; none if a line is wrong
+  landfall agents enrol --from agents.csv --format json                a token for each line; none if any line is invalid
 
 The first line of a list names its columns: city and carrier, and optionally country, latitude, longitude, name and tags."
     )]
     Enrol(EnrolArgs),
-    /// List one-time tokens: the open ones, or all that are kept
+    /// List the open one-time tokens, or all that are still kept
     Tokens(TokensArgs),
-    /// Revoke an open token; its name becomes free
+    /// Revoke an open token; its agent's name becomes free again
     #[command(after_help = "Example:\n  landfall agents revoke harbin-cernet")]
     Revoke {
         /// The agent the token was made for, or the token's id
@@ -59,7 +59,7 @@ Examples:
   landfall agents list --carrier CERNET --state ready
   landfall agents list --city Harbin --city Changchun --tag fast -o csv")]
     List(ListArgs),
-    /// Show one agent: its session, what it crawls, what it was refused, and its last events
+    /// Show one agent: its session, its crawls, its refused messages, and its latest events
     Show {
         /// The agent
         #[arg(value_name = "NAME")]
@@ -88,7 +88,7 @@ Examples:
 Example:
   landfall agents drain harbin-cernet --wait && ssh harbin systemctl stop landfall-agent")]
     Drain(DrainArgs),
-    /// Take a draining agent back into service
+    /// Return a draining agent to service
     Resume {
         /// The agent
         #[arg(value_name = "NAME")]
@@ -97,7 +97,7 @@ Example:
     /// Add or remove an agent's tags, which batches may require
     #[command(after_help = "Example:\n  landfall agents tag harbin-cernet --add fast --add rack-2 --remove spare")]
     Tag(TagArgs),
-    /// Remove an agent permanently: its credential is refused, its history stays
+    /// Remove an agent permanently: its credential is refused, but its history is kept
     Remove(RemoveArgs),
 }
 
@@ -126,13 +126,13 @@ pub(super) struct ListArgs {
     removed: bool,
     #[command(flatten)]
     places: PlaceArgs,
-    /// Only agents with this tag; may be repeated: agents with all the tags
+    /// Only agents with this tag; if repeated, agents with all of these tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Only agents in this service state; may be repeated
     #[arg(long, value_name = "STATE", value_parser = service_parser())]
     state: Vec<ServiceState>,
-    /// Maximum number of agents, by name; 0: all
+    /// Maximum number of agents, in order of name; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: u64,
     #[command(flatten)]

@@ -13,10 +13,10 @@ use crate::config::Config;
 /// The database, named as by the scheduler's own flags.
 #[derive(Debug, Args)]
 struct DatabaseArgs {
-    /// The scheduler's configuration, TOML, for its database_url
+    /// The scheduler's configuration file (TOML), from which database_url is taken
     #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The Postgres database [default: database_url of the configuration, else the data directory's
+    /// The Postgres database [default: database_url in the configuration, else the data directory's
     /// private Postgres]
     #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,

@@ -96,7 +96,7 @@ impl BatchesCommand {
 /// Which batches are listed: those that meet every flag.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only batches in this state: open if a site has not ended, else ended
+    /// Only batches in this state: open until every site has ended, then ended
     #[arg(long, value_name = "STATE", value_parser = one_of([BatchState::Open, BatchState::Ended], BatchState::word))]
     state: Option<BatchState>,
     #[command(flatten)]

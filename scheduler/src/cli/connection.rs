@@ -43,8 +43,8 @@ pub(super) const CONNECTION: &str = "Connection";
 /// How a command finds its scheduler.
 #[derive(Debug, Clone, Default, Args)]
 pub(in crate::cli) struct ConnectionArgs {
-    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else
-    /// ~/.local/share/landfall]
+    /// The scheduler's data directory [default: /var/lib/landfall for root and for the directory's
+    /// owner, else ~/.local/share/landfall]
     #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
     pub(super) data_dir: Option<PathBuf>,
     /// The scheduler to use, or several separated by commas: the first that answers is used
@@ -58,7 +58,7 @@ pub(in crate::cli) struct ConnectionArgs {
         help_heading = CONNECTION
     )]
     pub(super) scheduler: Vec<String>,
-    /// The certificate of the scheduler's authority, PEM
+    /// The certificate of the scheduler's certificate authority (PEM)
     #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = CONNECTION)]
     pub(super) ca: Option<PathBuf>,
     /// A file that holds the operator's token

@@ -8,13 +8,13 @@ use super::flag_values::time;
 /// The places of agents.
 #[derive(Debug, Args)]
 pub(super) struct PlaceArgs {
-    /// Only agents in this city, or what they did; may be repeated
+    /// Consider only agents in this city; may be repeated
     #[arg(long, value_name = "CITY")]
     pub(super) city: Vec<String>,
-    /// Only agents on this carrier, or what they did; may be repeated
+    /// Consider only agents on this carrier; may be repeated
     #[arg(long, value_name = "CARRIER")]
     pub(super) carrier: Vec<String>,
-    /// Only agents in this country, or what they did; may be repeated
+    /// Consider only agents in this country; may be repeated
     #[arg(long, value_name = "CC")]
     pub(super) country: Vec<String>,
 }
@@ -32,7 +32,7 @@ pub(super) struct TimeArgs {
     /// yesterday) or a time (2026-11-24T10:00Z; without Z, in this machine's time zone)
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) since: Option<DateTime<Utc>>,
-    /// Only what happened before this time; as --since
+    /// Only what happened before this time, written as for --since
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(super) until: Option<DateTime<Utc>>,
 }

@@ -26,7 +26,7 @@ const FEWEST: usize = 3;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LandmarksCommand {
-    /// Set the landmarks by hand; replaces the former ones
+    /// Set the landmarks by hand, replacing the current ones
     #[command(after_help = "Example:\n  landfall landmarks set beijing-telecom shanghai-unicom harbin-cernet")]
     Set {
         /// Agents, by name
@@ -38,7 +38,7 @@ pub(super) enum LandmarksCommand {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
     },
-    /// Remove all landmarks: every agent of a fleet of up to nine then measures each site
+    /// Remove all landmarks; in a fleet of up to nine agents, every agent then measures each site
     Clear {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
@@ -57,10 +57,10 @@ pub(super) enum LandmarksCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Elect the landmarks by the round trips between agents; replaces the former ones
+    /// Elect the landmarks by the round trips between agents, replacing the current ones
     #[command(after_help = "Example:\n  landfall landmarks elect --count 9")]
     Elect {
-        /// How many, 3 or more
+        /// Number of landmarks, 3 or more
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..))]
         count: u32,
         /// Dimensions of the map, at most count - 1 [default: min(8, count - 1)]

@@ -20,22 +20,22 @@ const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
-    /// Make a new operator's token while schedulers run; agents stay connected, and the former
-    /// token becomes invalid
+    /// Replace the operator's token while schedulers run; agents stay connected, and the old token
+    /// becomes invalid
     #[command(after_help = "\
 Examples:
   landfall operator rotate
-  landfall operator rotate --grace 1h                    for scripts elsewhere that have the former one
+  landfall operator rotate --grace 1h                    for scripts elsewhere that use the old token
 
-All schedulers of the database take the new token at once. It is written where the former one was read: to operator-token and
-client.toml of the data directory, or to the file that --token-file names. Copy operator-token to the data directories of the
-other schedulers; their client.toml follows within ten seconds.")]
+All schedulers of the database accept the new token at once. It is written where the old one was read from: to operator-token
+and client.toml in the data directory, or to the file that --token-file names. Copy operator-token to the data directories of
+the other schedulers; their client.toml is updated within ten seconds.")]
     Rotate(RotateArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct RotateArgs {
-    /// How long the former token stays valid, at most 7d [default: not at all]
+    /// How long the old token stays valid, at most 7d [default: not at all]
     #[arg(long, value_name = "TIME", value_parser = grace)]
     grace: Option<Duration>,
 }

@@ -68,7 +68,7 @@ pub(crate) struct FormatArgs<R: Row> {
 /// row type of the main table. The help of `--wide` names the additional columns of this table.
 #[derive(Debug, Args)]
 pub(crate) struct ShowFormatArgs<R: Row = TextLines> {
-    /// Output format: text for people, or JSON (one object; of a log, one per line) [env:
+    /// Output format: text for people, or JSON (one object; for a log, one per line) [env:
     /// LANDFALL_FORMAT]
     #[arg(short = 'o', long, value_enum, default_value_t = ShowFormat::Table)]
     format: ShowFormat,

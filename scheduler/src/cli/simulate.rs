@@ -30,13 +30,13 @@ pub(super) struct SimulateArgs {
     /// without a header; rows are sources, columns are destinations, nan means not measured
     #[arg(long, value_name = "FILE")]
     matrix: PathBuf,
-    /// Nodes that are agents, drawn by the seed; every other node is a site
+    /// Number of nodes that are agents, drawn with the seed; every other node is a site
     #[arg(long, default_value_t = 30)]
     agents: usize,
-    /// Agents that are landmarks, elected by the round trips between agents
+    /// Number of agents that are landmarks, elected by the round trips between agents
     #[arg(long, default_value_t = 9)]
     landmarks: usize,
-    /// Dimensions of the maps gnp and plain [default: 8, or one less than the landmarks]
+    /// Dimensions of the maps gnp and plain [default: min(8, landmarks - 1)]
     #[arg(long)]
     dims: Option<usize>,
     /// Number of seeds; agents are drawn anew for each
@@ -45,31 +45,31 @@ pub(super) struct SimulateArgs {
     /// The first seed; the others follow it
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     first_seed: u64,
-    /// Sites of each seed, drawn among all [default: all]
+    /// Number of sites for each seed, drawn from all sites [default: all]
     #[arg(long, value_name = "N")]
     sites: Option<usize>,
-    /// Strategies to compare; of all, domain, geographic and prefix are left out unless --nodes
-    /// gives what they need
+    /// Strategies to compare; all leaves out domain, geographic and prefix unless --nodes gives the
+    /// data that they need
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
-    /// The map that predicts
+    /// The map that predicts round trips
     #[arg(long, default_value = Tier::Refined.name(), value_parser = one_of(Tier::ALL.iter().copied(), Tier::name))]
     tier: Tier,
-    /// Leave ingredients out of the map, to see the effect of each: of the plain one mesh, height, log,
-    /// robust or prior, of the refined one the others, height or robust
+    /// Leave ingredients out of the map to see the effect of each. The plain map has mesh, height,
+    /// log, robust and prior; the refined map has height, robust and all the others
     #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(ingredients(), |name| name))]
     without: Vec<&'static str>,
     /// How landmarks are chosen
     #[arg(long, default_value = Election::Improved.name(), value_parser = one_of(Election::ALL.iter().copied(), Election::name))]
     election: Election,
-    /// Agents that gnp-confirmed asks to measure a site once
+    /// Number of agents that gnp-confirmed asks to measure a site once
     #[arg(long, default_value_t = 3, value_name = "K")]
     confirm: usize,
-    /// Number of crawls of each site; each uses what the earlier ones taught
+    /// Number of crawls of each site; each crawl uses what was learnt from the earlier ones
     #[arg(long, default_value_t = 1, value_name = "N")]
     crawls: usize,
-    /// Further data of the nodes: CSV with a header of name, latitude, longitude, country and
-    /// address, or some of them; one line per node, in the order of the matrix
+    /// More data about the nodes: CSV whose header names some or all of name, latitude, longitude,
+    /// country and address; one line per node, in the order of the matrix
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
     /// Write a page with the table and plots to this file
@@ -77,7 +77,8 @@ pub(super) struct SimulateArgs {
     html: Option<PathBuf>,
     #[command(flatten)]
     format: ShowFormatArgs<ContenderScore>,
-    /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
+    /// Write every evaluated pair to this file:
+    /// seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
 }

@@ -31,7 +31,7 @@ Examples:
   landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'
   landfall sites submit list.txt --batch inland --country CN --tag fast --bytes-per-day 2000000000")]
     Submit(Box<SubmitArgs>),
-    /// List the sites of a batch in the order of submission; those of one list by name
+    /// List the sites of a batch in order of submission, and by name within each list
     #[command(after_help = "\
 Examples:
   landfall sites list --batch autumn --state failed

@@ -22,7 +22,7 @@ pub(super) struct StatusArgs {
     /// Maximum number of batches to show, the newest first
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// End with exit code 5 if something needs attention
+    /// Exit with code 5 if something needs attention
     #[arg(long, conflicts_with = "watch")]
     check: bool,
     #[command(flatten)]

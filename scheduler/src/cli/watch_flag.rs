@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The flag of commands whose answer changes.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct WatchFlag {
-    /// Repeat every SECONDS (0.1 to 86400; without a number 2) until Ctrl-C; on a pipe, print only
-    /// what changed
+    /// Repeat every SECONDS (0.1 to 86400; 2 if no number is given) until Ctrl-C; on a pipe, print
+    /// only what changed
     #[arg(
         long,
         value_name = "SECONDS",

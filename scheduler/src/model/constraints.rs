@@ -59,15 +59,15 @@ pub struct Constraints {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstraintsRequest {
-    /// Only agents in this country, two letters (ISO 3166-1); repeated: any of these
+    /// Only agents in this country, two letters (ISO 3166-1); if repeated, in any of these
     #[arg(long = "country", value_name = "CC")]
     #[serde(rename = "country", deserialize_with = "one_or_many")]
     pub countries: Vec<String>,
-    /// Only agents of this carrier (ISP); repeated: any of these
+    /// Only agents on this carrier (ISP); if repeated, on any of these
     #[arg(long = "carrier", value_name = "CARRIER")]
     #[serde(rename = "carrier", deserialize_with = "one_or_many")]
     pub carriers: Vec<String>,
-    /// Only agents with this tag; repeated: all of these
+    /// Only agents with this tag; if repeated, with all of these
     #[arg(long = "tag", value_name = "TAG")]
     #[serde(rename = "tag", deserialize_with = "one_or_many")]
     pub tags: Vec<String>,

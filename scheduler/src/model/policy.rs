@@ -120,8 +120,8 @@ policy! {
     /// Maximum number of links from the start page; 0 means only the start page
     #[arg(long, value_name = "N")]
     max_depth: u32 = 8;
-    /// Maximum number of other sites, to which a site's pages link, that are stored for `landfall
-    /// report hosts`; 0 to 1000
+    /// Maximum number of other sites, linked from a site's pages, to store for `landfall report
+    /// hosts`; 0 to 1000
     #[arg(long, value_name = "N")]
     max_hosts: u32 = 50;
     /// Maximum duration, such as 15m
@@ -134,7 +134,7 @@ policy! {
     #[asked(deserialize_with = "duration::optional")]
     #[stored(rename = "request_interval_ms", with = "millis")]
     request_interval: Duration = Duration::from_secs(1);
-    /// The same for a site of 100,000 pages or more; for sizes between, interpolated by the
+    /// The same for a site of 100,000 pages or more; from 100 pages on, interpolated by the
     /// logarithm of the size
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(deserialize_with = "duration::optional")]
@@ -146,17 +146,18 @@ policy! {
     /// Whether agents that store pages store those of this batch
     #[arg(long, value_name = "true|false")]
     store: bool = true;
-    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be repeated
+    /// Follow only links whose path matches this pattern, written as in robots.txt: /news/ or
+    /// /*.html$; may be repeated
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String> = Vec::new();
-    /// Follow no links whose path matches; may be repeated
+    /// Do not follow links whose path matches this pattern; may be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String> = Vec::new();
     or nothing
-    /// How the owners of these sites can reach you, instead of the fleet's contact URL
+    /// The URL at which owners of these sites can contact you, instead of the fleet's contact URL
     #[arg(long, value_name = "URL")]
     contact_url: String;
-    /// The name of these crawls in the user agent and in robots.txt [default: landfall-agent]
+    /// The crawler's name in the User-Agent header and in robots.txt [default: landfall-agent]
     #[arg(long, value_name = "NAME[/VERSION]")]
     user_agent: String;
     /// Crawl each site again this long after its crawl ended, such as 7d; 1h to 365d [default:

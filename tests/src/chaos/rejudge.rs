@@ -21,7 +21,7 @@ const KEPT_OTHERS: usize = 3;
 pub struct JudgeArgs {
     /// The record, as `lab chaos --record` writes it
     record: PathBuf,
-    /// Write the part that tells what is wrong here
+    /// Write the part of the record that shows the violations to this file
     #[arg(long, value_name = "FILE")]
     shrink: Option<PathBuf>,
 }

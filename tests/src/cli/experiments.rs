@@ -18,16 +18,16 @@ use crate::experiments::sweep::{SweepArgs, sweep};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Experiment {
-    /// Inject faults of every kind while a batch is crawled, and judge what was lost or done twice
+    /// Inject faults of every kind while a batch is crawled, and report what was lost or done twice
     Chaos(ChaosArgs),
     /// Judge a recorded run again
     Judge(JudgeArgs),
     /// Compare the weighted mean with other estimators of distance
     Trials {
-        /// Draws the samples
+        /// The seed of the samples
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// How many trials
+        /// Number of trials
         #[arg(long, default_value_t = 10_000)]
         count: u32,
     },
@@ -36,15 +36,15 @@ pub(super) enum Experiment {
     /// Repeat the paper's experiments with real agents, and print and plot the results beside the
     /// paper's
     Paper(PaperArgs),
-    /// Simulate the paper's experiment over the full product of its factors
+    /// Simulate the paper's experiment with every combination of its factors
     Sweep(SweepArgs),
-    /// Serve the benchmarks' sites until the standard input ends
+    /// Serve the benchmarks' sites until standard input ends
     #[command(hide = true)]
     BenchSite(ServedSites),
-    /// Crawl those sites at once, until killed
+    /// Crawl those sites concurrently, until killed
     #[command(hide = true)]
     BenchCrowd(CrowdArgs),
-    /// Run a command, and print what it cost as JSON
+    /// Run a command, and print its cost as JSON
     #[command(hide = true)]
     Measured {
         /// The command

@@ -47,7 +47,8 @@ pub struct PaperArgs {
     matrices: MatrixArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// One seed, and only the base cells of the paper's layout (or of --layout); two seeds for the tables
+    /// Run only one seed, and only the base cells of the paper's layout (or of --layout); two seeds
+    /// for the tables
     #[arg(long)]
     quick: bool,
     /// Run the published system, with random, gnp-top1 and gnp-top3 only: map = "gnp", draws = "static",

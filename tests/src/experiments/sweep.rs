@@ -63,7 +63,7 @@ pub enum Format {
 /// The folder with matrices.
 #[derive(Debug, Clone, Args)]
 pub struct MatrixArgs {
-    /// Where the measured round trips are
+    /// The folder with the measured round trips
     #[arg(long, value_name = "DIR", default_value = DATA)]
     pub data: PathBuf,
 }
@@ -75,7 +75,7 @@ pub struct RunArgs {
     /// folder beside the build]
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// Ignore finished cells
+    /// Delete the finished cells, and run all cells again
     #[arg(long)]
     pub fresh: bool,
     /// The output format
@@ -107,13 +107,13 @@ pub struct SweepArgs {
     matrices: MatrixArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// One seed, and only one factor changed at a time
+    /// Run only one seed, and change only one factor at a time
     #[arg(long)]
     quick: bool,
-    /// Slots of every agent instead of the settings' value
+    /// Number of slots of every agent, instead of the value in the settings
     #[arg(long, value_name = "N")]
     slots: Option<NonZeroU32>,
-    /// Cells simulated at once
+    /// Number of cells to simulate at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
 }

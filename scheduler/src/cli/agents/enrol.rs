@@ -44,18 +44,18 @@ pub(in crate::cli) struct EnrolArgs {
     /// Its country, two letters (ISO 3166-1)
     #[arg(long, value_name = "CC")]
     country: Option<String>,
-    /// Its latitude in degrees, -90 to 90, together with --longitude. A position allows detecting
-    /// round trips that are shorter than light in fibre needs
+    /// Its latitude in degrees, -90 to 90; requires --longitude. A position makes it possible to
+    /// detect round trips that are too short for light in fibre
     #[arg(long, value_name = "DEGREES", requires = "longitude", allow_negative_numbers = true)]
     latitude: Option<f64>,
-    /// Its longitude in degrees, -180 to 180
+    /// Its longitude in degrees, -180 to 180; requires --latitude
     #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
     longitude: Option<f64>,
     /// A tag that batches may require: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be
     /// repeated, up to 16 times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Enrol every agent of this list, CSV; - for standard input
+    /// Enrol every agent in this CSV list; - for standard input
     #[arg(
         long,
         value_name = "FILE",
@@ -65,7 +65,7 @@ pub(in crate::cli) struct EnrolArgs {
     /// How long a token is valid, 10m to 30d [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// If an agent of this name exists, move it to another machine when the token is used
+    /// If an agent with this name exists, move it to another machine when the token is used
     #[arg(long)]
     replace: bool,
     #[command(flatten)]

@@ -16,7 +16,7 @@ const TOKEN_STATES: [EnrolmentState; 4] =
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TokensArgs {
-    /// Include used, revoked and expired tokens, as long as they are kept (`keep.enrolments`)
+    /// Include the used, revoked and expired tokens that are still kept (`keep.enrolments`)
     #[arg(long)]
     all: bool,
     /// Only tokens in this state; may be repeated

@@ -16,8 +16,8 @@ use crate::model::{OutOfBounds, PolicyRequest};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "How far each site is crawled")]
 pub(in crate::cli) struct PolicyArgs {
-    /// These settings as TOML, named like the flags (max_pages = 100); flags take precedence over
-    /// the file
+    /// A TOML file with these settings, named like the flags (max_pages = 100); flags override the
+    /// file
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub(in crate::cli) enum EmbeddingCommand {
     },
     /// Fit a new embedding now, and wait for it
     Fit {
-        /// How long to wait, seconds
+        /// How long to wait, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=300))]
         wait: u32,
         #[command(flatten)]
@@ -47,7 +47,7 @@ pub(in crate::cli) enum EmbeddingCommand {
     },
     /// Print every agent's coordinate, from which other programs can predict distances
     #[command(after_help = "\
-The predicted round trip of two hosts x and y, milliseconds, over all dimensions d:
+The predicted round trip between two hosts x and y, in milliseconds, over all dimensions d:
   sqrt(sum of (x_d - y_d)^2) + height of x + height of y
 Never compare coordinates of different epochs.")]
     Export {

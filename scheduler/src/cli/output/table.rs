@@ -94,7 +94,7 @@ fn wide_help<R: Row>() -> String {
     let more: Vec<&str> =
         R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
     let more = if more.is_empty() { String::new() } else { format!("; adds {}", more.join(", ")) };
-    format!("Cut nothing and print times in full{more} [env: LANDFALL_WIDE]")
+    format!("Truncate nothing, and print times in full{more} [env: LANDFALL_WIDE]")
 }
 
 /// The row type of answers without a table.

@@ -20,12 +20,13 @@ Examples:
   landfall report accuracy --since 7d
   landfall report accuracy --by day --batch autumn --format csv > accuracy.csv
 
-An error is |predicted - measured| / measured, for the agent that crawled. The measured round trip is that of the crawl, and in
-the columns `probed` that of the agent's own measurement before it was chosen. A ratio is measured / predicted.")]
+An error is |predicted - measured| / measured, for the agent that crawled. The measured round trip is the crawl's; in the
+columns `probed`, it is the agent's own measurement from before it was chosen. A ratio is measured / predicted.")]
 pub(in crate::cli) struct AccuracyArgs {
     #[command(flatten)]
     crawls: CrawlArgs,
-    /// One row for each value of this, or for each combination; may be repeated [default: city,carrier]
+    /// One row for each value of this property; if repeated, one for each combination [default:
+    /// city,carrier]
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = one_of(GROUPS, ReportGroup::name))]
     by: Vec<ReportGroup>,
     /// Maximum number of rows; 0: all
@@ -72,7 +73,7 @@ impl Row for v1::AccuracyRow {
         (">90 %", |row, _| error_cell(row.probed_p90_error)),
         ("+>ratio", |row, _| float_cell(row.probed_median_ratio, 2)),
     ];
-    const NAMES: &'static str = "what the rows are about";
+    const NAMES: &'static str = "the groups";
 
     fn name(&self, _: &View) -> String {
         let groups: [&str; 4] = [&self.city, &self.carrier, &self.agent, &self.day];

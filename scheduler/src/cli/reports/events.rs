@@ -38,7 +38,8 @@ pub(in crate::cli) struct EventsArgs {
     /// Only events of this agent
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// Only events of this kind: a noun, or what happened to it; may be repeated
+    /// Only events of this kind: all events of one thing (task), or one of them (task-done); may be
+    /// repeated
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
     kind: Vec<String>,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(in crate::cli) struct EventsArgs {
     /// today, yesterday) or a time (2026-11-24T10:00Z; without Z, in this machine's time zone)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "newest")]
     since: Option<DateTime<Utc>>,
-    /// Only events before then; as --since
+    /// Only events before this time, written as for --since
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "follow")]
     until: Option<DateTime<Utc>>,
     /// Number of newest events to print, at most 10000

@@ -20,14 +20,15 @@ Examples:
   landfall report failures --since 24h --by agent --reason timed-out
   landfall report failures --by reason,city --format csv > failures.csv
 
-Each site counts in its newest round. Its agent is the one that was chosen last.")]
+Only the newest round of each site counts. The site's agent is the one that was chosen last.")]
 pub(in crate::cli) struct FailuresArgs {
     /// Only sites that failed for this reason; may be repeated
     #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
     reason: Vec<ReasonKind>,
     #[command(flatten)]
     sites: CrawlArgs,
-    /// One row for each value of this, or for each combination; may be repeated [default: reason]
+    /// One row for each value of this property; if repeated, one for each combination [default:
+    /// reason]
     #[arg(
         long,
         value_name = "WHAT",
@@ -74,7 +75,7 @@ impl Row for v1::FailureRow {
         ("last", |row, view| view.when(row.last_failed_at)),
         ("example", |row, _| row.example.clone()),
     ];
-    const NAMES: &'static str = "what the rows are about";
+    const NAMES: &'static str = "the groups";
 
     fn name(&self, _: &View) -> String {
         let groups: [&str; 6] =

@@ -17,7 +17,7 @@ Examples:
   landfall report hosts --batch autumn --unlisted --quiet | landfall sites submit - --batch winter
   landfall report hosts --batch autumn --format csv > hosts.csv
 
-Hosts are in order of name. --since and --until select links by the time of the outcome that named them first.")]
+Hosts are listed by name. --since and --until select links by the time of the outcome that first named them.")]
 pub(in crate::cli) struct HostsArgs {
     /// The batch
     #[arg(long, value_name = "NAME")]
@@ -25,7 +25,7 @@ pub(in crate::cli) struct HostsArgs {
     /// Only hosts to which at least this many sites link
     #[arg(long, value_name = "N", default_value_t = 1)]
     min_sites: u32,
-    /// Only hosts that are no site yet, by name or origin
+    /// Only hosts that are not yet sites, by name or origin
     #[arg(long)]
     unlisted: bool,
     #[command(flatten)]

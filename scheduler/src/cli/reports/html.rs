@@ -32,7 +32,7 @@ Examples:
   landfall report html --batch autumn --output autumn.html
   landfall report html --since 7d --output week.html
 
-The page is one file without scripts, which any browser shows without a connection. --since and --until select the failures
+The page is one file without scripts, which any browser can show offline. --since and --until select the failures
 and the crawls whose accuracy is shown.")]
 pub(in crate::cli) struct HtmlArgs {
     /// Only this batch, with its progress and throughput

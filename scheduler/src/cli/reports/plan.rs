@@ -33,7 +33,7 @@ pub(in crate::cli) struct PlanArgs {
     /// Suggest this many places, 1 to 20, where further agents would help most after these changes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20))]
     suggest: Option<u32>,
-    /// How sites are given to agents: random, gnp-top1 or gnp-top3 [default: gnp-top3]
+    /// How sites are assigned to agents: random, gnp-top1 or gnp-top3 [default: gnp-top3]
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<Strategy>,
     #[command(flatten)]

@@ -27,7 +27,7 @@ pub(in crate::cli) struct ThroughputArgs {
     /// The batch
     #[arg(long, value_name = "NAME")]
     batch: String,
-    /// Only this round of the batch, from 1 [default: each site's newest]
+    /// Only this round of the batch, counted from 1 [default: each site's newest]
     #[arg(long, value_name = "N")]
     round: Option<u32>,
     /// Number of equal slices into which the time is divided, 1 to 500 [default: 20]

@@ -19,7 +19,7 @@ pub(in crate::cli) struct CircuitsArgs {
     /// Only sites of this batch
     #[arg(long, value_name = "NAME")]
     batch: Option<String>,
-    /// Only sites whose circuit a crawl of this agent opened
+    /// Only sites whose circuit was opened by one of this agent's crawls
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     #[command(flatten)]

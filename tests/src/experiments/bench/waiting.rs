@@ -34,15 +34,16 @@ pub(super) struct WaitingArgs {
     /// Only these states of waiting tasks [default: all]
     #[arg(long = "standing", value_enum, value_name = "NAME", value_delimiter = ',')]
     state_counts: Vec<WaitingCase>,
-    /// Tasks in each database, a database each
+    /// Numbers of waiting tasks to measure, each in a database of its own
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     tasks: Vec<u32>,
-    /// Seconds before that: after 8 every pass has run; after 120 every connection has cached its
-    /// plans, which costs a third less
+    /// Seconds to wait before the measurement: after 8, every pass has run; after 120, every
+    /// connection has cached its plans, which lowers the cost by a third
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     settle: u64,
-    /// Seconds of the measurement; work done once a minute counts from 60 on
+    /// Duration of the measurement in seconds; from 60 on, it includes work that is done once a
+    /// minute
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
 }

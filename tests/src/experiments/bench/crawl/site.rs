@@ -47,16 +47,16 @@ const PARAGRAPH: usize = 600;
 /// The parameters of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct SitePlan {
-    /// Pages, the start page among them
+    /// Number of pages, including the start page
     #[arg(long)]
     pub pages: u64,
-    /// Child pages of a page
+    /// Number of child pages of a page
     #[arg(long)]
     pub fan: u64,
-    /// Other links of a page
+    /// Number of other links on a page
     #[arg(long)]
     pub others: u64,
-    /// Minimum bytes of a page
+    /// Minimum size of a page in bytes
     #[arg(long)]
     pub bytes: usize,
 }
@@ -131,7 +131,7 @@ impl SitePlan {
 pub struct ServedSites {
     #[command(flatten)]
     plan: SitePlan,
-    /// Sites, 1 to 250, each at its own address
+    /// Number of sites, 1 to 250, each at its own address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=250))]
     sites: u8,
     /// Delay of an answer in milliseconds

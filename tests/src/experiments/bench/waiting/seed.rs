@@ -26,7 +26,8 @@ const ROUNDS: u32 = 10;
 pub(super) enum WaitingCase {
     /// Submitted; no agent is connected
     Submitted,
-    /// The maximum is measured, by agents with all their orders; the others are submitted
+    /// The maximum number is being measured, by agents that each have all their orders; the others
+    /// are submitted
     Measuring,
     /// Located, in a `random` batch; every connected agent has paused (this strategy fills queues
     /// of full agents)
@@ -36,13 +37,13 @@ pub(super) enum WaitingCase {
     Top3,
     /// Measured and located, in an `earliest-finish` batch; every slot is taken for hours
     EarliestFinish,
-    /// At a hundred addresses with the maximum number of crawls
+    /// At a hundred addresses that permit no further crawl
     Parked,
     /// In a batch whose constraints no agent meets
     Unmet,
-    /// In a batch whose quota every agent has used today with a tenth of the sites
+    /// In a batch whose quota every agent has used up today, on a tenth of the sites
     Quota,
-    /// Done: ten rounds of each site, the next one due in a year
+    /// Done: ten rounds of each site; the next one is due in a year
     Done,
 }
 
