@@ -348,7 +348,7 @@ fn arranged(mut command: clap::Command) -> clap::Command {
 }
 
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
-    connection.refuse("this command runs one itself")?;
+    connection.refuse("this command runs its own")?;
     let RunArgs { scheduler, telemetry, replace_secrets } = run;
     Ok(up::Options { own_database, replace_secrets, otlp: telemetry.otlp, ..scheduler.options(connection) })
 }

@@ -38,7 +38,7 @@ pub enum ConfigError {
     #[error("{path}:{line}: {message}")]
     Parse { path: PathBuf, line: usize, message: String },
     /// A value is out of range, or contradicts another value.
-    #[error("{key} must be {rule}, is {value}")]
+    #[error("{key} must be {rule}, but is {value}")]
     Value { key: &'static str, rule: String, value: String },
     /// The file is valid TOML, but a value in it is not valid.
     #[error("{path}")]
@@ -438,7 +438,7 @@ mod tests {
     fn a_life_too_short_for_its_heartbeat_is_a_contradiction() {
         let error = load("[lease]\nlife = \"15s\"").unwrap_err();
         assert!(
-            error.ends_with(": lease.life must be at least twice lease.heartbeat_interval (10s), is 15s"),
+            error.ends_with(": lease.life must be at least twice lease.heartbeat_interval (10s), but is 15s"),
             "{error}"
         );
     }

@@ -98,7 +98,7 @@ pub struct DemoArgs {
 
 impl DemoArgs {
     fn validate(&self) -> anyhow::Result<()> {
-        ensure!(self.landmarks >= 3, "--landmarks must be 3 or more, is {}", self.landmarks);
+        ensure!(self.landmarks >= 3, "--landmarks must be 3 or more, but is {}", self.landmarks);
         if let Some(dims) = self.dims {
             let most = self.landmarks - 1;
             ensure!(

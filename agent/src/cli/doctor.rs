@@ -223,7 +223,7 @@ async fn beacon(config: &Config, connected: bool) -> CheckResult {
             format!("nothing listens at {listen} although the agent is connected"),
             "restart the agent if agent.toml was changed; otherwise it runs on another machine with this credential",
         ),
-        Ok(_) => CheckResult::ok("beacon", format!("nothing listens at {listen}: the agent does not run")),
+        Ok(_) => CheckResult::ok("beacon", format!("nothing listens at {listen}: the agent is not running")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && answers(local(listen)).await => {
             CheckResult::ok("beacon", format!("answers at {listen}"))
         }

@@ -43,14 +43,8 @@ const CLUSTER: &str = "postgres";
 pub(crate) const LEAST_ROOM: u64 = 32 << 20;
 /// The oldest major version that works: the log of events needs `pg_current_xact_id`.
 pub(crate) const OLDEST_MAJOR: u32 = 13;
-/// Maximum time for the server to start. It is enough even after a crash, when the server replays
-/// up to `max_wal_size` of its log.
-const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Interval between attempts to connect to a server that is starting.
 const START_POLL: Duration = Duration::from_millis(50);
-/// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
-/// next start recovers the data.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why the private Postgres is not available.
 #[derive(Debug, thiserror::Error)]
@@ -189,7 +183,7 @@ impl PrivatePostgres {
     /// When an immediate shutdown was needed; the next start then recovers the data.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.server.interrupt();
-        if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {
+        if tokio::time::timeout(server::STOP_PATIENCE, self.server.ended()).await.is_ok() {
             return Ok(());
         }
         self.server.quit();
@@ -208,8 +202,8 @@ impl PrivatePostgres {
         };
         tokio::select! {
             error = self.ended() => Err(error),
-            answered = tokio::time::timeout(START_PATIENCE, answering) => {
-                answered.map_err(|_| self.down(&format!("has not answered for {} s", START_PATIENCE.as_secs())))
+            answered = tokio::time::timeout(server::START_PATIENCE, answering) => {
+                answered.map_err(|_| self.down(&format!("has not answered for {} s", server::START_PATIENCE.as_secs())))
             }
         }
     }

@@ -78,7 +78,9 @@ impl ConnectionArgs {
         // Only flags are refused. Environment variables are accepted, because they may be set for
         // all commands.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
-            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
+            Some((flag, ..)) => {
+                Err(usage(format!("{flag} applies only to commands that contact a scheduler; {instead}")))
+            }
             None => Ok(()),
         }
     }
@@ -222,7 +224,9 @@ impl Client {
             }
             // The scheduler checked the request and found it invalid, so the user's input is wrong.
             Code::InvalidArgument if !said.is_empty() => usage(said),
-            code if said.is_empty() => anyhow::anyhow!("the scheduler at {} refuses: {}", self.url, code.description()),
+            code if said.is_empty() => {
+                anyhow::anyhow!("the scheduler at {} refused the request: {}", self.url, code.description())
+            }
             _ => anyhow::anyhow!("{said}"),
         }
     }
@@ -249,7 +253,7 @@ async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Ch
         let asked = health.check(HealthCheckRequest::default());
         match tokio::time::timeout(HEALTH_PATIENCE, asked).await {
             Ok(Ok(_)) => {}
-            Ok(Err(status)) => anyhow::bail!("the scheduler at {url} refuses: {}", status.message()),
+            Ok(Err(status)) => anyhow::bail!("the scheduler at {url} refused the request: {}", status.message()),
             Err(_) => anyhow::bail!("the scheduler at {url} did not answer within {HEALTH_PATIENCE:?}"),
         }
     }

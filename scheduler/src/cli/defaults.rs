@@ -42,7 +42,7 @@ pub(super) fn chosen(matches: &ArgMatches) -> anyhow::Result<Chosen> {
                     .iter()
                     .copied()
                     .find(|value| *value == set)
-                    .ok_or_else(|| usage(format!("{variable} must be {}, is '{set}'", values.join(" or "))))?,
+                    .ok_or_else(|| usage(format!("{variable} must be {}, but is '{set}'", values.join(" or "))))?,
             ),
             _ => match flag {
                 "format" => stored.format.map(DefaultFormat::word),

@@ -65,7 +65,7 @@ async fn here(options: &up::Options, connection: &ConnectionArgs) -> Vec<CheckRe
         }
         Ok(Err(error)) if answers => results.push(fleet::unasked(&error)),
         Err(hangs) if answers => results.push(hangs),
-        _ => results.push(CheckResult::skip("fleet", "no scheduler runs that could be asked about its agents")),
+        _ => results.push(CheckResult::skip("fleet", "no scheduler is running, so its agents cannot be checked")),
     }
     results.push(fleet::contact(contact_url.as_deref()));
     results
@@ -74,8 +74,8 @@ async fn here(options: &up::Options, connection: &ConnectionArgs) -> Vec<CheckRe
 /// Checks a scheduler on another machine, from an operator's machine.
 async fn from_elsewhere(url: &str, data_dir: &Path, connection: &ConnectionArgs) -> Vec<CheckResult> {
     let text = format!(
-        "{} is no data directory of a scheduler, so only the scheduler at {url} is checked; run this on its machine \
-         for its configuration, disk, database and certificates",
+        "{} is not a scheduler's data directory, so only the scheduler at {url} is checked; run this command on the \
+         scheduler's machine to check its configuration, disk, database and certificates",
         data_dir.display()
     );
     let mut results = vec![CheckResult::skip("machine", text)];

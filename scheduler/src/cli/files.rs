@@ -25,14 +25,14 @@ pub(super) fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
         .prefix(".landfall-")
         .permissions(Permissions::from_mode(FILE_MODE))
         .tempfile_in(folder)
-        .with_context(|| format!("{flag} {}: write in its folder", file.display()))
+        .with_context(|| format!("{flag} {}: create a file in its folder", file.display()))
 }
 
 /// Writes a file that appears only after `fill` has written the whole content.
 pub(super) fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let beside = beside(flag, file)?;
     fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;
-    beside.persist(file).with_context(|| format!("{flag} {}: put the file in its place", file.display()))?;
+    beside.persist(file).with_context(|| format!("{flag} {}: move the finished file into place", file.display()))?;
     Ok(())
 }
 

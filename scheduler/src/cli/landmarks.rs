@@ -121,7 +121,7 @@ fn too_few(landmarks: usize) -> String {
     let s = if landmarks == 1 { "" } else { "s" };
     format!(
         "warning: only {landmarks} landmark{s} measure{} each site, but its distance to other agents cannot be \
-         estimated with fewer than three; `landfall landmarks clear` undoes this",
+         estimated with fewer than three; `landfall landmarks clear` removes them",
         if s.is_empty() { "s" } else { "" }
     )
 }
@@ -167,7 +167,7 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
         ),
         (0, false) if landmarks.len() < FEWEST => {
             format!(
-                "no map: it needs three landmarks, and there {}\n",
+                "no map: a map needs three landmarks, but there {}\n",
                 if landmarks.len() == 1 { "is 1" } else { "are 2" }
             )
         }
@@ -322,7 +322,7 @@ mod tests {
         let chosen = without_map(Response::new(answer)).into_inner();
         assert!(map_text(&chosen).starts_with("1 dimension, no map yet"), "{}", map_text(&chosen));
         let few = ListLandmarksResponse { landmarks: vec![Landmark::default()], ..chosen };
-        assert_eq!(map_text(&few), "no map: it needs three landmarks, and there is 1\n");
+        assert_eq!(map_text(&few), "no map: a map needs three landmarks, but there is 1\n");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl RotateArgs {
             Err(status) => {
                 let beside = successor.beside().display().to_string();
                 return Err(client.refusal(&status).context(format!(
-                    "whether the token was replaced is unknown: if the former one is refused from now on, the new one is in {beside}"
+                    "it is unknown whether the token was replaced: if the old token is refused from now on, the new one is in {beside}"
                 )));
             }
         };
@@ -78,14 +78,14 @@ impl RotateArgs {
 
 /// Describes what was done, and what the operator has to do next.
 fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) -> String {
-    let former = match good_until {
+    let old = match good_until {
         Some(until) => format!("is accepted until {}", rfc3339(until)),
         None => "is refused from now on".to_owned(),
     };
-    let mut said = format!("the new operator's token is in {}\nthe former one {former}\n", files.join(" and "));
+    let mut said = format!("the operator's new token is in {}\nthe old one {old}\n", files.join(" and "));
     if !others.is_empty() {
         said += &format!(
-            "the schedulers at {} accept the new one too: copy operator-token to their data directories\n",
+            "the schedulers at {} also accept the new token: copy operator-token to their data directories\n",
             others.join(", ")
         );
     }
@@ -111,7 +111,7 @@ mod tests {
         let files = ["a/operator-token".to_owned(), "a/client.toml".to_owned()];
         assert_eq!(
             done(&files, None, &[]),
-            "the new operator's token is in a/operator-token and a/client.toml\nthe former one is refused from now on\n"
+            "the operator's new token is in a/operator-token and a/client.toml\nthe old one is refused from now on\n"
         );
         let said = done(&files[..1], Some(DateTime::UNIX_EPOCH), &["http://b:1".to_owned()]);
         assert!(

@@ -49,10 +49,6 @@ const FEWEST: usize = 3;
 /// An agent is judged by its measurements of sites only if it has measured at least this many,
 /// because a few of them may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// A non-landmark agent is quarantined if its median log ratio over sites is at most this value.
-/// At this value, the median ratio of reported to expected round trips is 1/4.5. The lowest median
-/// ratio of an honest agent was about a third (docs/trust.md).
-const TOO_NEAR: f64 = -1.5;
 /// Maximum number of sites used to judge an agent. The median over this many sites is precise
 /// enough. More sites would take more time, because each site is located once per landmark.
 const MOST_SITES: usize = 40;
@@ -237,21 +233,6 @@ impl<'a> TrustEvaluation<'a> {
     fn check_sites(&mut self, map: &Embedding) {
         while let Some(worst) = self.worst(Kind::Sites, |evaluation, agent| evaluation.landmark_sites(map, agent)) {
             self.aside.insert(worst);
-        }
-    }
-
-    /// Sets aside non-landmark agents whose claims are far too short for most of the sites that
-    /// they confirmed.
-    fn check_claims(&mut self, map: &Embedding) {
-        let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
-        let found = confirmers.filter_map(|&agent| {
-            let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
-            let reason = evidence::claims(&size, self.evidence.landmarks.len());
-            Some((agent, Finding { kind: Kind::Sites, trust: Trust::Quarantined, reason }))
-        });
-        for (agent, finding) in found.collect::<Vec<_>>() {
-            self.aside.insert(agent);
-            self.proven.entry(agent).or_insert(finding);
         }
     }
 

@@ -97,9 +97,9 @@ fn a_used_directory_is_named() {
 fn configuration_mistakes_are_named_by_key() {
     let home = home();
     for (text, said) in [
-        ("[lease]\nlife = \"15s\"\n", "lease.life must be at least twice lease.heartbeat_interval (10s), is 15s"),
+        ("[lease]\nlife = \"15s\"\n", "lease.life must be at least twice lease.heartbeat_interval (10s), but is 15s"),
         ("[measure]\nsite_sample = 5\n", "landfall.toml:2: unknown field `site_sample`"),
-        ("[measure]\nsite_samples = 0\n", "measure.site_samples must be 1 to 100, is 0"),
+        ("[measure]\nsite_samples = 0\n", "measure.site_samples must be 1 to 100, but is 0"),
         ("listen = \"127.0.0.1\"\n", "landfall.toml:1: "),
         ("[crawl\n", "landfall.toml:1: "),
     ] {
@@ -176,7 +176,7 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
         assert!(ran.err.contains(sentence), "{}", ran.err);
     }
     let ran = asked(&["--html", "missing/page.html"]);
-    assert!(ran.code != 0 && ran.err.contains("--html missing/page.html: write in its folder"), "{}", ran.err);
+    assert!(ran.code != 0 && ran.err.contains("--html missing/page.html: create a file in its folder"), "{}", ran.err);
 }
 
 fn begun(home: &Path, args: &[&str]) -> Child {
@@ -264,5 +264,5 @@ fn defaults_that_are_wrong_are_named_with_their_place() {
         assert!(code == 1 && said.starts_with("error: ") && said.contains(sentence), "{said}");
     }
     let (code, said) = asked("", Some(("LANDFALL_FORMAT", "xml")));
-    assert_eq!((code, said.as_str()), (2, "error: LANDFALL_FORMAT must be table or json or csv, is 'xml'\n"));
+    assert_eq!((code, said.as_str()), (2, "error: LANDFALL_FORMAT must be table or json or csv, but is 'xml'\n"));
 }

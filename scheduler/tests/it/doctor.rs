@@ -153,5 +153,5 @@ fn a_bad_configuration_and_a_port_of_another_program_are_faults() {
     fs::write(place.path().join("landfall.toml"), "[lease]\ngrace = \"2m\"\n").unwrap();
     let found = doctor(place.path(), &["--data-dir", "data", "--config", "landfall.toml"]);
     assert_eq!(found.state("config"), "wrong");
-    assert!(found.text("config").contains("lease.grace must be 100ms to 1m, is 2m"), "{:?}", found.checks);
+    assert!(found.text("config").contains("lease.grace must be 100ms to 1m, but is 2m"), "{:?}", found.checks);
 }

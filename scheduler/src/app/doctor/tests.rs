@@ -90,7 +90,7 @@ async fn an_invalid_configuration_is_named_with_its_line_and_the_other_checks_ru
         Options { data_dir: Some(base.path().join("data")), config: Some(file.clone()), ..Options::default() };
     for (text, said) in [
         ("\n[lease]\nlive = \"30s\"\n", "landfall.toml:3: unknown field `live`"),
-        ("[lease]\ngrace = \"2m\"\n", "lease.grace must be 100ms to 1m, is 2m"),
+        ("[lease]\ngrace = \"2m\"\n", "lease.grace must be 100ms to 1m, but is 2m"),
         ("geoip = \"missing.mmdb\"\n", "read the GeoIP file missing.mmdb"),
     ] {
         std::fs::write(&file, text).unwrap();

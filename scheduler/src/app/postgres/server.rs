@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
@@ -19,6 +20,12 @@ use tokio::sync::watch;
 
 use super::account::Account;
 
+/// Maximum time for the server to start. It is enough even after a crash, when the server replays
+/// up to `max_wal_size` of its log.
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum time for a fast shutdown. After this time, the server is shut down immediately, and the
+/// next start recovers the data.
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Number of lines at the end of the log that an error message quotes.
 const SHOWN_LINES: usize = 5;
 

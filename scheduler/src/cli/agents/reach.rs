@@ -112,14 +112,14 @@ fn advice(way: &Way) -> Option<String> {
     let reason = match way.state() {
         WayState::Failed => way.failure.as_ref()?.reason(),
         WayState::NoBeacon => {
-            return Some(format!("set beacon.enabled = true in agent.toml of {target}, if it is to have one"));
+            return Some(format!("if {target} is to have a beacon, set beacon.enabled = true in its agent.toml"));
         }
         WayState::Away => return Some("`landfall agents list` shows which of the two is disconnected".to_owned()),
         _ => return None,
     };
     Some(match reason {
         Reason::Guard => format!(
-            "allow the network in agent.toml of {prober} as the failure says, or set beacon.advertise of {target} to \
+            "allow the network named in the failure in agent.toml of {prober}, or set beacon.advertise of {target} to \
              a public address"
         ),
         Reason::Refused => format!(
@@ -231,7 +231,7 @@ mod tests {
             "b to a: NOT reached",
             "reached    never",
             "guard: the guard refuses 198.18.0.5",
-            "agent.toml of b as the failure says",
+            "allow the network named in the failure in agent.toml of b",
         ] {
             assert!(parts[1].contains(said), "{said} in {text}");
         }

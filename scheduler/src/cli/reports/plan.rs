@@ -205,11 +205,11 @@ fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let unknown = sites.saturating_sub(plan.sites_of_known_size);
     let usual = format!("{} pages, {}", output::number(plan.usual_pages.into()), output::bytes_cell(plan.usual_bytes));
     match (plan.sites_of_known_size, unknown) {
-        (0, _) => writeln!(text, "sizes: no site was crawled before, each is assumed to have {usual}")?,
+        (0, _) => writeln!(text, "sizes: no site has been crawled yet, so each is assumed to have {usual}")?,
         (_, 0) => writeln!(text, "sizes: those of the last crawls")?,
         (known, _) => writeln!(
             text,
-            "sizes: {} as in their last crawls, {} are assumed to have the mean of those ({usual})",
+            "sizes: {} from the sites' last crawls; {} assumed to be the mean of these ({usual})",
             output::number(known),
             output::number(unknown)
         )?,
@@ -302,7 +302,7 @@ mod tests {
             lines[..4],
             [
                 "embedding 3, 4 sites, each crawled once by gnp-top1",
-                "sizes: 1 as in their last crawls, 3 are assumed to have the mean of those (14 pages, 320.5 kB)",
+                "sizes: 1 from the sites' last crawls; 3 assumed to be the mean of these (14 pages, 320.5 kB)",
                 "not counted: 1 site located in another embedding",
                 "not counted: c takes no new work because it is draining",
             ]

@@ -65,7 +65,7 @@ impl ThroughputArgs {
         let ask = async |client: &Client| {
             let mut answer = client.answer(client.reports().throughput(request.clone()).await)?;
             let more_agents = cut(&mut answer.agents, agent.as_deref(), limit).with_context(|| {
-                format!("no agent called {} has ended a crawl of batch {batch}", agent.clone().unwrap_or_default())
+                format!("no agent called {} has finished a crawl of batch {batch}", agent.clone().unwrap_or_default())
             })?;
             Ok(Shown { more_agents, ..Shown::of(batch.clone(), round, answer) })
         };

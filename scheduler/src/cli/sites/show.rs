@@ -185,13 +185,13 @@ fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     if progress.turned_away > 0 {
         let times =
             if progress.turned_away == 1 { "once".to_owned() } else { format!("{} times", progress.turned_away) };
-        text.push_str(&format!("; asked to pause {times}"));
+        text.push_str(&format!("; the site asked for a pause {times}"));
     }
     if progress.paused_until.is_some() {
         text.push_str(&format!("; continues {}", view.when(progress.paused_until)));
     }
     if progress.failed_in_a_row > 0 {
-        text.push_str(&format!("; {} failed in a row, 50 end the crawl", progress.failed_in_a_row));
+        text.push_str(&format!("; failed requests in a row: {} (50 end the crawl)", progress.failed_in_a_row));
     }
     if !progress.last_error.is_empty() {
         text.push_str(&format!("; the last error: {}", progress.last_error));

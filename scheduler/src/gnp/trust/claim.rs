@@ -11,10 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::gnp::{FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
+use crate::gnp::{Embedding, FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
 use crate::model::{AgentId, Rtt};
 
-use super::evidence::log_ratio;
+use super::evidence::{claims, log_ratio};
+use super::{Finding, Kind, Trust, TrustEvaluation};
 
 /// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
 /// than this many standard deviations.
@@ -23,6 +24,10 @@ const FAR: f64 = 6.0;
 /// squares), because the spread is sometimes too small. On measured matrices, about one honest
 /// claim in a hundred is rejected.
 const LEAST_SPREAD: f64 = 0.3;
+/// A non-landmark agent is quarantined if its median log ratio over sites is at most this value.
+/// At this value, the median ratio of reported to expected round trips is 1/4.5. The lowest median
+/// ratio of an honest agent was about a third (docs/trust.md).
+const TOO_NEAR: f64 = -1.5;
 /// A claim is impossible if it contradicts the round trips of at least this many landmarks. A claim
 /// contradicts a landmark's round trip if the sum of the two is less than light needs to travel
 /// from the agent to the landmark and back. One landmark is not enough: its position may be wrong.
@@ -75,6 +80,23 @@ fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
 /// needs for a round trip between the two agents.
 fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
+}
+
+impl TrustEvaluation<'_> {
+    /// Sets aside non-landmark agents whose claims are far too short for most of the sites that
+    /// they confirmed.
+    pub(super) fn check_claims(&mut self, map: &Embedding) {
+        let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
+        let found = confirmers.filter_map(|&agent| {
+            let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
+            let reason = claims(&size, self.evidence.landmarks.len());
+            Some((agent, Finding { kind: Kind::Sites, trust: Trust::Quarantined, reason }))
+        });
+        for (agent, finding) in found.collect::<Vec<_>>() {
+            self.aside.insert(agent);
+            self.proven.entry(agent).or_insert(finding);
+        }
+    }
 }
 
 #[cfg(test)]

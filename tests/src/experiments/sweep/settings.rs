@@ -207,10 +207,14 @@ impl Settings {
         for (name, length) in lists {
             ensure!((1..=10).contains(&length), "{name} must have 1 to 10 entries, has {length}");
         }
-        ensure!((10..=250).contains(&self.agents), "agents must be 10 to 250, is {}", self.agents);
-        ensure!((1..=2000).contains(&self.sites), "sites must be 1 to 2000, is {}", self.sites);
-        ensure!((4..=self.agents).contains(&self.landmarks), "landmarks must be 4 to agents, is {}", self.landmarks);
-        ensure!((1..=1000).contains(&self.table_seeds), "table_seeds must be 1 to 1000, is {}", self.table_seeds);
+        ensure!((10..=250).contains(&self.agents), "agents must be 10 to 250, but is {}", self.agents);
+        ensure!((1..=2000).contains(&self.sites), "sites must be 1 to 2000, but is {}", self.sites);
+        ensure!(
+            (4..=self.agents).contains(&self.landmarks),
+            "landmarks must be 4 to agents, but is {}",
+            self.landmarks
+        );
+        ensure!((1..=1000).contains(&self.table_seeds), "table_seeds must be 1 to 1000, but is {}", self.table_seeds);
         ensure!(self.strategies.contains(&Strategy::Random), "strategies must have random, the yardstick");
         for layout in &self.layouts {
             let (name, own) = (&layout.name, layout.name == "paper");
@@ -339,12 +343,15 @@ impl Point {
     fn validate(self) -> anyhow::Result<()> {
         let Self { loss, page_kb, per_site_rps, access_mbit } = self;
         if !(0.0..=50.0).contains(&loss) {
-            bail!("loss must be from 0 to 50 times the layout's, is {loss}");
+            bail!("loss must be from 0 to 50 times the layout's, but is {loss}");
         }
-        ensure!((1..=1000).contains(&page_kb), "page_kb must be 1 to 1000, is {page_kb}");
-        ensure!((0.1..=1000.0).contains(&access_mbit), "access_mbit must be 0.1 to 1000, is {access_mbit}");
+        ensure!((1..=1000).contains(&page_kb), "page_kb must be 1 to 1000, but is {page_kb}");
+        ensure!((0.1..=1000.0).contains(&access_mbit), "access_mbit must be 0.1 to 1000, but is {access_mbit}");
         if let Some(rate) = per_site_rps.0 {
-            ensure!((0.01..=100.0).contains(&rate), "per_site_rps must be 0.01 to 100 or \"unthrottled\", is {rate}");
+            ensure!(
+                (0.01..=100.0).contains(&rate),
+                "per_site_rps must be 0.01 to 100 or \"unthrottled\", but is {rate}"
+            );
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ async fn an_operators_token_is_replaced_at_every_scheduler_while_agents_stay_con
     submit_all(&cluster).await;
 
     let said = cluster.operate(&["operator", "rotate"]).await.unwrap();
-    assert!(said.contains("the former one is refused from now on") && said.contains("copy operator-token"), "{said}");
+    assert!(said.contains("the old one is refused from now on") && said.contains("copy operator-token"), "{said}");
     cluster.operate(&["agents", "list"]).await.unwrap();
     assert_ne!(std::fs::read(&first).unwrap(), std::fs::read(&old).unwrap());
     let list = async |scheduler: usize, token: Option<&Path>| {
