@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is needed to build and test Landfall on a Debian machine with Rust: a C compiler,
 # make, ip and the binaries of the Postgres server. For tests, also installs a browser, other
-# crawlers, promtool and Python's gRPC. Before it installs packages, it prints them with the
-# reasons. Does nothing if nothing is missing.
+# crawlers, promtool and Python's gRPC. Before it installs packages, it prints which ones,
+# and why each is needed. Does nothing if nothing is missing.
 #
 # Prevents Debian from creating and starting a system-wide Postgres cluster, because Landfall starts
 # private ones. An existing cluster is not changed.

@@ -124,7 +124,7 @@ impl Recorder {
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }
 
-    /// Passes ended exchanges to the writer, and waits until pages can be stored. The crawl then
+    /// Passes completed exchanges to the writer, and waits until pages can be stored. The crawl then
     /// sends its next request.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {

@@ -297,8 +297,8 @@ pub struct MeasureOrder {
     #[prost(message, optional, tag = "9")]
     pub share_max_age: ::core::option::Option<::prost_types::Duration>,
     /// Only resolve the site's name: the agent reports `postponed` with the address and sends no
-    /// request. Set while the scheduler does not know the address and so cannot lock it. Agents older
-    /// than this field measure instead.
+    /// request. Set while the scheduler does not know the address and so cannot lock it. Agents that
+    /// predate this field take samples instead.
     #[prost(bool, tag = "10")]
     pub resolve_only: bool,
     /// The address that this order has locked. If the name resolves to it, the agent connects there
@@ -5906,7 +5906,7 @@ pub struct SiteOrder {
     /// The prober's name.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// The address that the order has locked; empty if it asks only for the address.
+    /// The address that is locked for the order; empty if the order only asks for the site's address.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     /// The site to measure, if it is another site at the same address; empty if it is this site.

@@ -16,7 +16,7 @@ const SILENT_SHARE: f64 = 0.75;
 /// runtime's timers stop while the machine is suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
-/// The deadline of all leases. There is none before the first welcome, and none after the deadline
+/// The deadline that all leases share. There is none before the first welcome, and none after the deadline
 /// has passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {

@@ -272,7 +272,7 @@ impl PreparedServer {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    /// The installed server that fits the cluster. If there is no cluster yet, the newest server.
+    /// The installed server that fits the cluster. If there is no cluster yet, the newest version that is installed.
     fn binaries(cluster: &Path, data_dir: &Path) -> Result<Binaries, PostgresError> {
         let installed = binaries::installed();
         match cluster::version(cluster)? {

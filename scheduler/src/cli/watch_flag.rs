@@ -53,7 +53,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// The flags that determine how an answer is printed.
 pub(super) trait Printing {
     fn is_json(&self) -> bool;
-    /// Whether answers follow one another without a separator.
+    /// Whether successive answers are printed without a separator between them.
     fn is_unseparated(&self) -> bool;
     fn view(&self) -> View;
 }

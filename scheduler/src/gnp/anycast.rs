@@ -104,8 +104,8 @@ pub enum AnycastEvidence {
     Map {
         /// The host's score minus the limit above which a host is suspect.
         beyond: f64,
-        /// The pair of landmarks whose round trips to the host add up to the smallest share of the
-        /// pair's distance. The tuple also contains the sum of these round trips and the distance.
+        /// The pair of landmarks for which the sum of their round trips to the host is smallest in
+        /// relation to the distance between them. The tuple also contains this sum and distance.
         /// `None` if the round trips of no pair add up to less than the pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
         /// Number of disjoint pairs of landmarks whose round trips to the host add up to less than

@@ -3,7 +3,7 @@
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so a search that minimises only
 //! the error could place a host far from all agents. To prevent this, the search starts at the
-//! points of the agents that explain the measurements best, and a weak prior prefers places near
+//! agents' positions that explain the measurements best, and a weak prior favours places near
 //! agents.
 
 pub(super) mod host;

@@ -27,7 +27,7 @@ use super::error::PageError;
 use super::form::Form;
 use super::pages::map;
 
-/// Maximum number of epochs, and of batches, in an answer.
+/// Maximum number of epochs, and maximum number of batches, in a response.
 const MOST: u32 = 1_000;
 
 pub(super) struct Json(String);

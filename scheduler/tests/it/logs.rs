@@ -1,4 +1,4 @@
-//! Reads the log of a scheduler as a program that collects logs does.
+//! Reads a scheduler's log the way a log collector does.
 
 use std::fs::{self, File};
 

@@ -17,7 +17,7 @@ use crate::store::reports::throughput;
 use crate::store::{self, Error};
 use crate::throughput::Estimate;
 
-/// The pause after an estimate, as a multiple of the time that its computation took. So at most
+/// The pause after an estimate, as a multiple of the time taken to compute it. So at most
 /// about a tenth of the time is spent on the estimates of one batch, even of a million sites.
 const PAUSE: u32 = 10;
 /// Minimum time between two estimates of one batch, because people cannot read estimates that

@@ -11,7 +11,7 @@ use crate::store::assignments::{self, UnassignScope};
 use crate::store::leases;
 use crate::store::rows::Statement;
 
-/// Removes an agent: ends its session, refuses its credential and keeps its history. An agent with
+/// Removes an agent: ends its session, revokes its credential and keeps its history. An agent with
 /// leases is removed only with `force`, which releases the leases. An elected landmark stays in the
 /// list of landmarks until another agent is elected in its place. A landmark set by hand is deleted
 /// from the list at once. Run in a transaction.

@@ -23,8 +23,8 @@ pub struct PlacedSite {
     pub position: Option<(f64, f64)>,
 }
 
-/// About `wanted` sites that this embedding places, and the approximate number of sites placed in
-/// all embeddings. Reads the same randomly chosen blocks of the table each time, so that drawings
+/// A sample of about `wanted` sites that this embedding places, and the approximate number of sites
+/// placed in all embeddings. Reads the same randomly chosen blocks of the table each time, so that drawings
 /// of an unchanged map are equal.
 pub async fn sites(
     conn: &mut PgConnection,

@@ -1,4 +1,4 @@
-//! Reads the facts for the status of the whole system. No statement reads all tasks or all sites.
+//! Reads the data for the status of the whole system. No statement reads all tasks or all sites.
 
 use sqlx::PgConnection;
 

@@ -33,8 +33,8 @@ const SETTINGS: [(&str, &str); 6] = [
     // Processes may send ICMP echo requests without root.
     ("ipv4/ping_group_range", "0 2147483647"),
     // In the agents' namespaces, the lab listens on the schedulers' ports, which come from the
-    // host's range of client ports (by default 32768 to 60999). So the client ports of a namespace
-    // must be lower.
+    // host's range of ephemeral ports (by default 32768 to 60999). So the ephemeral ports of a
+    // namespace must be lower.
     ("ipv4/ip_local_port_range", "1024 32767"),
     // Reverse path filtering is useless, because there is only one route.
     ("ipv4/conf/all/rp_filter", "0"),
