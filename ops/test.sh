@@ -3,9 +3,10 @@
 # `test result:` lines, their sum, and the times.
 #
 # Most tests wait more than they compute, so several lanes run at the same time: the end-to-end
-# tests that measure no times (`busy::`), the other integration tests, and the unit tests. The unit
-# tests are compiled while the first two lanes run. Tests that measure times (`quiet::`) run
-# afterwards, at most two at once. A test that printed `skipped:` or `void:` counts as skipped.
+# tests that measure no times (`busy::`), the other integration tests, and the unit tests. Tests that
+# measure times (`quiet::`) run afterwards, at most two at once. Everything is compiled first,
+# because cargo would compile the scheduler's unit tests last and alone, on one processor. A test
+# that printed `skipped:` or `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
     packages=$2
@@ -105,7 +106,7 @@ trap clean_up EXIT
 # If Scrapy, from PyPI, or the browser's library, from npm, cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy &
 ops/browser.sh &
-cargo build --workspace --bins --test '*' || status=$?
+cargo test --workspace --no-run --lib --test '*' || status=$?
 wait
 built=$SECONDS
 if [ "$status" = 0 ]; then
@@ -128,7 +129,6 @@ if [ "$status" = 0 ]; then
         start "$0/busy" landfall-lab "--test *" busy:: --test-threads="$1"
         start "$0/others" "landfall-lab landfall-scheduler landfall-agent landfall-proto" "--test *" \
             --skip busy:: --skip quiet::
-        cargo test --workspace --lib --no-run 2>&1 || status=$?
         start "$0/lab" landfall-lab --lib
         start "$0/agent" "landfall-agent landfall-proto" --lib
         ops/test.sh --lane landfall-scheduler --lib 2>&1 || status=$?
