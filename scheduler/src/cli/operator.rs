@@ -115,7 +115,9 @@ mod tests {
         );
         let said = done(&files[..1], Some(DateTime::UNIX_EPOCH), &["http://b:1".to_owned()]);
         assert!(
-            said.contains("the old one is accepted until 1970-01-01T00:00:00.000Z\nthe schedulers at http://b:1 also accept"),
+            said.contains(
+                "the old one is accepted until 1970-01-01T00:00:00.000Z\nthe schedulers at http://b:1 also accept"
+            ),
             "{said}"
         );
         assert!(grace("7d").is_ok() && grace("8d").is_err());
