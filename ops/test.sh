@@ -4,9 +4,8 @@
 #
 # Most tests wait more than they compute, so several lanes run at the same time: the end-to-end
 # tests that measure no times (`busy::`), the other integration tests, and the unit tests. Tests that
-# measure times (`quiet::`) run afterwards, at most two at once. Everything is compiled first,
-# because cargo would compile the scheduler's unit tests last and alone, on one processor. A test
-# that printed `skipped:` or `void:` counts as skipped.
+# measure times (`quiet::`) run afterwards, at most two at once. A test that printed `skipped:` or
+# `void:` counts as skipped.
 set -euo pipefail
 if [ "${1-}" = --of ]; then
     packages=$2
@@ -106,7 +105,10 @@ trap clean_up EXIT
 # If Scrapy, from PyPI, or the browser's library, from npm, cannot be installed, its test is skipped.
 ops/peers.sh --only scrapy &
 ops/browser.sh &
-cargo test --workspace --no-run --lib --test '*' || status=$?
+# The scheduler's unit tests take longest to compile. In one command, cargo would compile them last,
+# and one processor would idle meanwhile. The lab depends on all crates, so that dependencies get
+# the same features as in the whole workspace.
+cargo test -p landfall-lab -p landfall-scheduler --no-run --lib && cargo test --workspace --no-run --lib --test '*' || status=$?
 wait
 built=$SECONDS
 if [ "$status" = 0 ]; then
