@@ -145,8 +145,8 @@ async fn sites_on_one_machine_share_measurements() {
 /// measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
-    const SITES: usize = 24;
-    let shared = SMALL.replace("[sites]", "[sites]\nper_machine = 8");
+    const SITES: usize = 18;
+    let shared = SMALL.replace("[sites]", "[sites]\nper_machine = 6");
     let cluster = cluster(small_scenario(&shared, AGENTS, SITES), CAPACITY, "").await;
     let began = Instant::now();
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
@@ -164,9 +164,9 @@ async fn sites_share_measurements() -> Vec<String> {
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
     // On a busy machine, samples vary, so agents take more samples. The expected number of probes
-    // is an eighth of `naive`, and the limit is half of `naive`.
+    // is a sixth of `naive`, and the limit is half of `naive`.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // Each agent measures one of the eight sites of a machine. It also measures one in fifty of the
+    // Each agent measures one of the six sites of a machine. It also measures one in fifty of the
     // other sites as a check, and all other sites if a check fails.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);

@@ -120,7 +120,7 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     let _turn = beside().await;
-    let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
+    let mut cluster = cluster(crowded(6, &[2, 2, 2]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
     let policy = ["--request-interval", "400ms", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
@@ -129,7 +129,7 @@ async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     // In the second batch, the sites' origins are known. So a crawl begins with robots.txt as soon
     // as the previous crawl at the address has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
-    cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
+    cluster.await_count("every task to end again", ENDED, 12, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
     sites_are_crawled_within_the_limit(&cluster, limit);
     let log = cluster.world.log.entries();
