@@ -141,7 +141,7 @@ impl SimulateArgs {
                 .iter()
                 .map(|name| name.parse::<Strategy>())
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|unknown| usage(format!("--strategy: {unknown}, or all for all of them")))?,
+                .map_err(|unknown| usage(format!("--strategy: {unknown}; all stands for all of them")))?,
         };
         Ok(Settings {
             agents: self.agents,

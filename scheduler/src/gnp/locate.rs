@@ -20,7 +20,7 @@ use super::nearest::{Nearest, RaggedCoordinates};
 use super::objective::{Anchor, rms_relative_error};
 use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, PlainSwitches, millis};
-use host::{Ground, Host, Point};
+use host::{Anchorage, Host, Point};
 
 /// The method that finds a host's place. All methods minimise the same cost from the same starts,
 /// and predict equally well.
@@ -80,26 +80,26 @@ impl Embedding {
     /// Prepares this embedding for placing many hosts.
     pub fn locator(&self) -> Result<Locator<'_>, LocateError> {
         let dimensions = self.dimensions;
-        let ground: Box<dyn AnyAnchorage> = match dimensions {
-            1 => self.ground::<2>(),
-            2 => self.ground::<3>(),
-            3 => self.ground::<4>(),
-            4 => self.ground::<5>(),
-            5 => self.ground::<6>(),
-            6 => self.ground::<7>(),
-            7 => self.ground::<8>(),
-            8 => self.ground::<9>(),
-            9..=16 => self.ground::<17>(),
-            17..=MOST_DIMENSIONS => self.ground::<{ MOST_DIMENSIONS + 1 }>(),
+        let anchorage: Box<dyn AnyAnchorage> = match dimensions {
+            1 => self.anchorage::<2>(),
+            2 => self.anchorage::<3>(),
+            3 => self.anchorage::<4>(),
+            4 => self.anchorage::<5>(),
+            5 => self.anchorage::<6>(),
+            6 => self.anchorage::<7>(),
+            7 => self.anchorage::<8>(),
+            8 => self.anchorage::<9>(),
+            9..=16 => self.anchorage::<17>(),
+            17..=MOST_DIMENSIONS => self.anchorage::<{ MOST_DIMENSIONS + 1 }>(),
             _ => return Err(LocateError::TooManyDimensions { dimensions, most: MOST_DIMENSIONS }),
         };
-        Ok(Locator { embedding: self, agents: self.agents.keys().copied().collect(), ground })
+        Ok(Locator { embedding: self, agents: self.agents.keys().copied().collect(), anchorage })
     }
 
-    fn ground<const N: usize>(&self) -> Box<dyn AnyAnchorage> {
+    fn anchorage<const N: usize>(&self) -> Box<dyn AnyAnchorage> {
         let coordinates = self.agents.values().map(|placement| placement.coordinate.as_slice());
         let restart = (RESTART_FIT_ERRORS * self.fit_error()).powi(2).clamp(LEAST_RESTART, RESTART);
-        Box::new(Ground::<N>::new(coordinates, self.dimensions, self.scale, restart))
+        Box::new(Anchorage::<N>::new(coordinates, self.dimensions, self.scale, restart))
     }
 }
 
@@ -122,9 +122,9 @@ impl Embedding {
 #[derive(Debug)]
 pub struct Locator<'a> {
     embedding: &'a Embedding,
-    /// All located agents, in ascending order. An agent has the same index in `ground`.
+    /// All located agents, in ascending order. An agent has the same index in `anchorage`.
     agents: Vec<AgentId>,
-    ground: Box<dyn AnyAnchorage>,
+    anchorage: Box<dyn AnyAnchorage>,
 }
 
 impl Locator<'_> {
@@ -143,7 +143,7 @@ impl Locator<'_> {
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = match self.embedding.switches == PlainSwitches::default() {
-            true => self.ground.place(&known, solver)?,
+            true => self.anchorage.place(&known, solver)?,
             false => self.embedding.place_with_switches(&known).map_err(LocateError::Solver)?,
         };
         Ok(Placement { epoch: self.embedding.epoch, coordinate, fit_error })
@@ -157,11 +157,11 @@ impl Locator<'_> {
         if !coordinates.len().is_multiple_of(each) {
             return Err(RaggedCoordinates { there: coordinates.len(), each });
         }
-        Ok(self.ground.nearest(coordinates, &self.agents))
+        Ok(self.anchorage.nearest(coordinates, &self.agents))
     }
 }
 
-/// Object-safe form of `Ground<N>`, because the number `N` of components is known only at run
+/// Object-safe form of `Anchorage<N>`, because the number `N` of components is known only at run
 /// time.
 trait AnyAnchorage: Debug + Send + Sync {
     /// Returns the coordinate and the fit error of a host. `measured` contains pairs of an agent's
@@ -171,7 +171,7 @@ trait AnyAnchorage: Debug + Send + Sync {
     fn nearest(&self, coordinates: &[f64], agents: &[AgentId]) -> Vec<Nearest>;
 }
 
-impl<const N: usize> AnyAnchorage for Ground<N> {
+impl<const N: usize> AnyAnchorage for Anchorage<N> {
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError> {
         let host = self.host(measured);
         let (mut point, _) = match solver {
@@ -191,8 +191,8 @@ impl<const N: usize> AnyAnchorage for Ground<N> {
 }
 
 fn by_simplex<const N: usize>(host: &Host<'_, N>) -> Result<(Point<N>, f64), SimplexError> {
-    let axes = || (0..host.ground.dimensions).chain([N - 1]);
-    let step = STEP * host.ground.scale;
+    let axes = || (0..host.anchorage.dimensions).chain([N - 1]);
+    let step = STEP * host.anchorage.scale;
     best_of(host, |start| minimise_fixed(|point| host.cost(point), start, axes(), step, STOP))
 }
 
@@ -211,7 +211,7 @@ fn best_of<const N: usize, E>(
 ) -> Result<(Point<N>, f64), E> {
     let [first, others @ ..] = host.starts::<STARTS>();
     let mut best = solve(&first)?;
-    let enough = host.ground.restart * host.anchors();
+    let enough = host.anchorage.restart * host.anchors();
     let lower = |best: &mut (Point<N>, f64), starts: &[Point<N>]| -> Result<(), E> {
         for start in starts {
             if best.1 < enough {
@@ -226,7 +226,7 @@ fn best_of<const N: usize, E>(
     };
     lower(&mut best, &others)?;
     // Ranking `EXACT_STARTS` starts is expensive, so it is done only if the first starts fail.
-    if best.1 >= enough && host.ground.restart < RESTART {
+    if best.1 >= enough && host.anchorage.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }
     Ok(best)
@@ -249,10 +249,10 @@ mod tests {
 
     fn cost(map: &Embedding, measured: &[(AgentId, Rtt)], placed: &Placement) -> f64 {
         let coordinates = map.agents().values().map(|placement| placement.coordinate.as_slice());
-        let ground = Ground::<9>::new(coordinates, map.dimensions, map.scale, RESTART);
+        let anchorage = Anchorage::<9>::new(coordinates, map.dimensions, map.scale, RESTART);
         let number = |agent: &AgentId| map.agents().keys().position(|other| other == agent).unwrap();
         let known: Vec<(usize, f64)> = measured.iter().map(|(agent, rtt)| (number(agent), millis(*rtt))).collect();
-        ground.host(&known).cost(&ground.widen(&placed.coordinate))
+        anchorage.host(&known).cost(&anchorage.widen(&placed.coordinate))
     }
 
     /// A map of twelve agents, eight of them landmarks, in a box with sides of 200 ms.

@@ -6,7 +6,7 @@
 
 use crate::model::{AgentId, Rtt};
 
-use super::locate::host::{Ground, LANES, Point, squares};
+use super::locate::host::{Anchorage, LANES, Point, squares};
 use super::round_trip;
 
 /// Number of agents found for each site.
@@ -40,7 +40,7 @@ pub struct RaggedCoordinates {
     pub(super) each: usize,
 }
 
-impl<const N: usize> Ground<N> {
+impl<const N: usize> Anchorage<N> {
     /// Returns the agents nearest to a coordinate; none if the coordinate is not finite. `agents`
     /// are the agents' identifiers, in the order of the coordinates in `self.blocks`.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {

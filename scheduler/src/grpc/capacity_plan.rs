@@ -136,24 +136,24 @@ pub async fn plan(pool: &PgPool, wanted: &WhatIfRequest, turn: OwnedMutexGuard<(
         return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
     }
     let mut tx = store::begin_snapshot(pool).await?;
-    let ground = WhatIfInput::read(&mut tx, wanted).await?;
+    let input = WhatIfInput::read(&mut tx, wanted).await?;
     tx.commit().await.map_err(store::Error::from)?;
 
     let count = wanted.suggest;
     let worked_out = tokio::task::spawn_blocking(move || {
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let compared = capacity::compare(&ground.sites, &ground.agents, split, threads)?;
-        let suggest = || capacity::suggest(&ground.sites, &ground.agents, split, count, SEED, threads);
+        let compared = capacity::compare(&input.sites, &input.agents, split, threads)?;
+        let suggest = || capacity::suggest(&input.sites, &input.agents, split, count, SEED, threads);
         let suggested = (count > 0).then(suggest).transpose()?;
-        Ok::<_, CapacityError>((ground, compared, suggested, turn))
+        Ok::<_, CapacityError>((input, compared, suggested, turn))
     });
-    let (ground, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
+    let (input, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
 
     let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
-    let picks: Vec<SiteId> = picks.filter_map(|pick| ground.sites.id(pick.site)).collect();
+    let picks: Vec<SiteId> = picks.filter_map(|pick| input.sites.id(pick.site)).collect();
     let mut conn = pool.acquire().await.map_err(store::Error::from)?;
     let picked = picked(&mut conn, &picks).await?;
-    let WhatIfInput { located, sites, suspects, agents, left_out } = ground;
+    let WhatIfInput { located, sites, suspects, agents, left_out } = input;
     let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
     let sites = sites.len();
     Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })

@@ -28,7 +28,7 @@ use crate::strategy::explain;
 use super::leadership::Leader;
 use super::measure::probers::Fleet;
 use crate::jobs::fit::due::Drift;
-use crate::jobs::fit::fittable_landmarks::Ground;
+use crate::jobs::fit::fittable_landmarks::MeshState;
 
 /// Maximum time that a fit waits for missing measurements of landmarks' beacons. Within this time a
 /// lost measurement order expires and is sent again. So a fit leaves out only agents that
@@ -68,31 +68,31 @@ impl Fit {
         let mut tx = self.scheduler.begin().await?;
         let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
-        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
-        if ground.landmarks.len() < FEWEST_LANDMARKS {
+        let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
+        if mesh_state.landmarks.len() < FEWEST_LANDMARKS {
             if !asked {
                 return Ok(());
             }
             let trouble = reach::trouble(&mut tx).await.context("read who does not reach whom")?;
             let unmeasured = measurements::mesh(&mut tx).await.context("read the mesh")?.is_empty();
-            return refuse(tx, &too_few(&fleet, &ground, trouble.as_ref(), unmeasured)).await;
+            return refuse(tx, &too_few(&fleet, &mesh_state, trouble.as_ref(), unmeasured)).await;
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
         let wanted = settings::dimensions(&mut tx).await.context("read the settings")?;
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
-        let dimensions = dimensions(ground.landmarks.len(), wanted);
+        let dimensions = dimensions(mesh_state.landmarks.len(), wanted);
         let drift = match &newest {
             Some(newest) if due::may_be_enough(newest) && self.may_judge(Instant::now()) => {
                 Drift::survey(&mut tx, newest).await.context("survey the drift")?
             }
             _ => None,
         };
-        let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
+        let Some(reason) = due::reason(&mesh_state, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
             return Ok(());
         };
-        if !asked && self.waits_for(&ground) {
+        if !asked && self.waits_for(&mesh_state) {
             return Ok(());
         }
         let mesh = measurements::mesh(&mut tx).await.context("read the mesh")?;
@@ -114,7 +114,7 @@ impl Fit {
         }
         let mut tx = self.scheduler.begin().await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
-            let landmarks = ground.landmarks.len();
+            let landmarks = mesh_state.landmarks.len();
             tracing::warn!(
                 wanted,
                 landmarks,
@@ -126,13 +126,13 @@ impl Fit {
         let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
         tx.commit().await.context("commit the epoch")?;
         let switches = PlainSwitches::of(self.scheduler.config.map);
-        let due = DueFit { reason, switches, epoch, dimensions, ground, mesh, newest, former };
+        let due = DueFit { reason, switches, epoch, dimensions, mesh_state, mesh, newest, former };
         self.fit(due).await
     }
 
     /// Fits an embedding and makes it the current one.
     async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
-        let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
+        let (as_of, former) = (due.mesh_state.as_of, due.newest.as_ref().map(|newest| newest.epoch));
         // If the last fit is old, its error is not compared with that of the new fit, because the
         // network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
@@ -175,10 +175,10 @@ impl Fit {
     }
 
     /// Whether the fit should still wait for missing measurements of landmarks' beacons.
-    fn waits_for(&self, ground: &Ground) -> bool {
+    fn waits_for(&self, mesh_state: &MeshState) -> bool {
         let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *due_since.get_or_insert_with(Instant::now);
-        (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
+        (mesh_state.landmark_gaps || mesh_state.agent_gaps) && since.elapsed() < self.patience
     }
 
     /// Whether the map's drift may be judged now. If so, records `now` as the time of the last
@@ -202,7 +202,7 @@ struct DueFit {
     switches: PlainSwitches,
     epoch: EmbeddingEpoch,
     dimensions: usize,
-    ground: Ground,
+    mesh_state: MeshState,
     mesh: Vec<MeshMeasurement>,
     newest: Option<Newest>,
     former: Option<Embedding>,
@@ -218,7 +218,7 @@ struct FinishedFit {
 impl DueFit {
     /// Fits the embedding. If the fit fails, returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
-        let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.ground.landmarks);
+        let (mesh, landmarks): (Mesh, _) = (self.mesh.iter().copied().collect(), &self.mesh_state.landmarks);
         // The epoch is the seed, so a fit can be repeated exactly. A retry after a failure has a
         // new epoch, so it uses another seed.
         let seed = self.epoch.get().unsigned_abs();
@@ -249,7 +249,7 @@ async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Re
 
 /// Explains to the operator why no map can be fitted. `unmeasured` is true if no agent has measured
 /// another agent.
-fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
+fn too_few(fleet: &Fleet, mesh_state: &MeshState, trouble: Option<&ReachFailure>, unmeasured: bool) -> String {
     match (fleet.probers(), trouble) {
         // The failed measurements are named first, because no landmark can be elected without
         // measurements.
@@ -259,7 +259,7 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>, unmea
         (Err(cause), _) => explain::waits(&cause.into()),
         (Ok(_), trouble) => format!(
             "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, but there are {}: {}",
-            ground.landmarks.len(),
+            mesh_state.landmarks.len(),
             trouble
                 .map_or("`landfall agents list` shows which beacons are reached".to_owned(), ReachFailure::to_string)
         ),
@@ -284,11 +284,6 @@ mod tests {
     use crate::model::AgentId;
     use crate::store::schedulers::terms::Role;
 
-    async fn pass(trial: &Trial) -> Option<Embedding> {
-        trial.fit().await;
-        trial.map().await
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_drift_is_judged_at_most_once_a_minute(pool: PgPool) {
         let trial = Trial::new(pool, 0).await;
@@ -300,21 +295,21 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_takes_over_with_every_placement_and_is_not_repeated(pool: PgPool) {
         let trial = Trial::new(pool, 5).await;
-        assert!(pass(&trial).await.is_none(), "nothing is measured yet");
+        assert!(trial.fitted().await.is_none(), "nothing is measured yet");
         trial.mesh(&trial.agents).await;
-        let first = pass(&trial).await.expect("an embedding");
+        let first = trial.fitted().await.expect("an embedding");
         assert_eq!(first.landmarks().len(), 5, "a small fleet's agents are its landmarks");
         assert!(trial.agents.iter().all(|(agent, _)| first.placement(*agent).is_some()));
-        assert_eq!(pass(&trial).await.expect("still there"), first);
+        assert_eq!(trial.fitted().await.expect("still there"), first);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_waits_for_the_mesh_to_be_complete(pool: PgPool) {
         let trial = Trial::new(pool, 5).await;
         trial.mesh(&trial.agents[..4]).await;
-        assert!(pass(&trial).await.is_none(), "the fifth has tried nobody");
+        assert!(trial.fitted().await.is_none(), "the fifth has tried nobody");
         trial.execute("update sessions set state = 'expired' where agent_id = (select max(id) from agents)").await;
-        assert_eq!(pass(&trial).await.expect("an embedding").landmarks().len(), 4, "who is gone is not waited for");
+        assert_eq!(trial.fitted().await.expect("an embedding").landmarks().len(), 4, "who is gone is not waited for");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -333,22 +328,22 @@ mod tests {
         trial.mesh(&trial.agents).await;
         trial.set_landmarks(&trial.agents[..4]).await;
         let ids: Vec<AgentId> = trial.agents.iter().map(|(agent, _)| *agent).collect();
-        let first = pass(&trial).await.expect("an embedding");
+        let first = trial.fitted().await.expect("an embedding");
         assert_eq!(first.landmarks(), &ids[..4]);
 
         trial.set_landmarks(&trial.agents[1..5]).await;
-        let second = pass(&trial).await.expect("an embedding");
+        let second = trial.fitted().await.expect("an embedding");
         assert_eq!(second.landmarks(), &ids[1..5]);
         assert!(second.epoch() > first.epoch());
 
         let newcomer = trial.join().await;
-        assert_eq!(pass(&trial).await.expect("an embedding"), second, "not measured yet");
+        assert_eq!(trial.fitted().await.expect("an embedding"), second, "not measured yet");
         trial.mesh(&trial.agents).await;
-        let third = pass(&trial).await.expect("an embedding");
+        let third = trial.fitted().await.expect("an embedding");
         assert!(third.placement(newcomer).is_some());
 
         trial.execute("update settings set dimensions = 2").await;
-        assert_eq!(pass(&trial).await.expect("an embedding").dimensions(), 2);
+        assert_eq!(trial.fitted().await.expect("an embedding").dimensions(), 2);
         let history = embeddings::history(&mut *trial.conn().await, 10).await.expect("read the history");
         let reasons: Vec<String> = history.into_iter().map(|epoch| epoch.reason).collect();
         let expected = ["dimensions changed from 3 to 2", "agent a6 joined", "landmarks changed", "first"];
@@ -359,7 +354,7 @@ mod tests {
     async fn a_network_that_changed_is_seen_by_its_drift_while_beacons_are_still_measured(pool: PgPool) {
         let trial = Trial::new(pool, 6).await;
         trial.mesh(&trial.agents).await;
-        let first = pass(&trial).await.expect("an embedding");
+        let first = trial.fitted().await.expect("an embedding");
         // An order for one agent to measure another stays open, so the mesh always has a gap.
         trial
             .execute(
@@ -368,9 +363,9 @@ mod tests {
             )
             .await;
         trial.execute("update mesh_measurements set measured_at = now() + interval '1 second'").await;
-        assert_eq!(pass(&trial).await.expect("still there"), first, "measured again, and nothing changed");
+        assert_eq!(trial.fitted().await.expect("still there"), first, "measured again, and nothing changed");
         trial.execute("update mesh_measurements set rtt_us = rtt_us * 2").await;
-        let second = pass(&trial).await.expect("an embedding");
+        let second = trial.fitted().await.expect("an embedding");
         assert!(second.epoch() > first.epoch());
         let newest = embeddings::history(&mut *trial.conn().await, 1).await.expect("read").remove(0);
         assert!(newest.reason.starts_with("drift "), "{}", newest.reason);
@@ -381,26 +376,26 @@ mod tests {
     async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
         let trial = Trial::new(pool, 4).await;
         embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
-        assert!(pass(&trial).await.is_none());
+        assert!(trial.fitted().await.is_none());
         let state = embeddings::fit_request(&mut *trial.conn().await).await.expect("read");
         let FitRequest::Refused(why) = state else { panic!("{state:?}") };
         assert!(why.starts_with("a map needs 3 landmarks that have measured each other, but there are 0"), "{why}");
 
         trial.mesh(&trial.agents).await;
-        let first = pass(&trial).await.expect("an embedding");
-        assert_eq!(pass(&trial).await.expect("still there"), first);
+        let first = trial.fitted().await.expect("an embedding");
+        assert_eq!(trial.fitted().await.expect("still there"), first);
         embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
-        let second = pass(&trial).await.expect("an embedding");
+        let second = trial.fitted().await.expect("an embedding");
         assert!(second.epoch() > first.epoch());
         assert_eq!(embeddings::fit_request(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
-        assert_eq!(pass(&trial).await.expect("still there"), second, "asked once, fitted once");
+        assert_eq!(trial.fitted().await.expect("still there"), second, "asked once, fitted once");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_begun_before_another_took_over_is_dropped(pool: PgPool) {
         let trial = Trial::new(pool, 4).await;
         trial.mesh(&trial.agents).await;
-        let first = pass(&trial).await.expect("an embedding");
+        let first = trial.fitted().await.expect("an embedding");
         let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
         let late = NewEmbedding { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
@@ -412,7 +407,7 @@ mod tests {
     async fn too_few_landmarks_make_no_map(pool: PgPool) {
         let trial = Trial::new(pool, 2).await;
         trial.mesh(&trial.agents).await;
-        assert!(pass(&trial).await.is_none());
+        assert!(trial.fitted().await.is_none());
     }
 
     #[test]

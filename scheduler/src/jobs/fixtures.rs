@@ -201,6 +201,12 @@ impl Trial {
         embeddings::latest(&mut *self.conn().await).await.expect("read the embedding")
     }
 
+    /// Runs the job that fits, and returns the newest map.
+    pub(super) async fn fitted(&self) -> Option<Embedding> {
+        self.fit().await;
+        self.map().await
+    }
+
     /// The prober and the site of each open site order.
     pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
         let open = "select prober_id, site_id from measurement_orders where site_id is not null order by site_id";

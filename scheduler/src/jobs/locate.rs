@@ -21,7 +21,7 @@ use crate::store::sites::verdicts::SuspectedSite;
 use crate::store::sites::{positions, verdicts as stored_verdicts};
 use crate::store::tasks::{self, MeasuredSite, wait_causes};
 
-use super::fit::fittable_landmarks::Ground;
+use super::fit::fittable_landmarks::MeshState;
 use super::leadership::Leader;
 use super::measure::probers::Fleet;
 use crate::jobs::locate::verdicts::Judge;
@@ -61,10 +61,10 @@ impl Locate {
             wait_causes::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
             return tx.commit().await.context("end reading");
         }
-        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
+        let mesh_state = MeshState::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         tx.commit().await.context("end reading")?;
         let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
-        let awaits_fit = ground.awaits_fit(embedding.as_deref());
+        let awaits_fit = mesh_state.awaits_fit(embedding.as_deref());
         let moved = self.settle(heard, embedding, awaits_fit).await?;
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();

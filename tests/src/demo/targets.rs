@@ -107,25 +107,12 @@ pub(super) fn accuracy_targets(figures: &Figures, max_ratio: f64) -> Vec<Target>
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::evidence::figures::Prediction;
+    use crate::evidence::figures::tests::figures;
 
     #[test]
     fn a_target_is_met_up_to_its_limit() {
-        let prediction = |predicted_ms| Prediction { predicted_ms, true_ms: 100.0 };
-        let figures = Figures {
-            crawler_ms: Some(40.0),
-            random_ms: 100.0,
-            nearest_ms: 30.0,
-            predictions: [90.0, 150.0, 100.0, 130.0].map(prediction).to_vec(),
-            mesh: Accuracy::default(),
-            sites: Accuracy::default(),
-            bytes: 30_000_000,
-            crawling: Duration::from_secs(30),
-        };
-        let targets = accuracy_targets(&figures, MAX_RATIO_MATRIX);
+        let targets = accuracy_targets(&figures(), MAX_RATIO_MATRIX);
         let met: Vec<bool> = targets.iter().map(|target| target.met).collect();
         assert_eq!(met, [true, true, false, false], "{targets:?}");
     }

@@ -174,8 +174,23 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Figures with a median relative error of 0.1.
+    pub(crate) fn figures() -> Figures {
+        let prediction = |predicted_ms| Prediction { predicted_ms, true_ms: 100.0 };
+        Figures {
+            crawler_ms: Some(40.0),
+            random_ms: 100.0,
+            nearest_ms: 30.0,
+            predictions: [90.0, 150.0, 100.0, 130.0].map(prediction).to_vec(),
+            mesh: Accuracy::default(),
+            sites: Accuracy::default(),
+            bytes: 30_000_000,
+            crawling: Duration::from_secs(30),
+        }
+    }
 
     fn measured(rtt_us: Option<i64>) -> Measurement {
         Measurement { prober: "a".to_owned(), target: "b".to_owned(), rtt_us }
@@ -191,17 +206,7 @@ mod tests {
 
     #[test]
     fn relative_errors_have_quantiles() {
-        let prediction = |predicted_ms| Prediction { predicted_ms, true_ms: 100.0 };
-        let figures = Figures {
-            crawler_ms: Some(40.0),
-            random_ms: 100.0,
-            nearest_ms: 30.0,
-            predictions: [90.0, 150.0, 100.0, 130.0].map(prediction).to_vec(),
-            mesh: Accuracy::default(),
-            sites: Accuracy::default(),
-            bytes: 30_000_000,
-            crawling: Duration::from_secs(30),
-        };
+        let figures = figures();
         assert_eq!(figures.relative_error(0.5), Some(0.1));
         assert_eq!(figures.relative_error(1.0), Some(0.5));
         assert!((figures.megabytes_per_minute() - 60.0).abs() < 1e-9);

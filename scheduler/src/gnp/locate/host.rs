@@ -70,7 +70,7 @@ pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>
 
 /// The agents of an embedding, and constants derived from the embedding's scale.
 #[derive(Debug)]
-pub(in crate::gnp) struct Ground<const N: usize> {
+pub(in crate::gnp) struct Anchorage<const N: usize> {
     agents: Vec<Point<N>>,
     pub(in crate::gnp) blocks: Vec<Block<N>>,
     /// Number of dimensions in use. Further components, except the height, are zero.
@@ -84,7 +84,7 @@ pub(in crate::gnp) struct Ground<const N: usize> {
     pub(in crate::gnp) restart: f64,
 }
 
-impl<const N: usize> Ground<N> {
+impl<const N: usize> Anchorage<N> {
     /// `agents` are the agents' coordinates: one component per dimension, then the height. `scale`
     /// is in milliseconds, `restart` in squared log errors.
     pub(in crate::gnp) fn new<'a>(
@@ -125,7 +125,7 @@ impl<const N: usize> Ground<N> {
             }
             anchors
         };
-        Host { ground: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
+        Host { anchorage: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
     }
 
     /// The index of the nearest agent, without heights, and the squared distance to this agent.
@@ -216,7 +216,7 @@ impl<const N: usize> Anchors<N> {
 
 #[derive(Debug)]
 pub(in crate::gnp) struct Host<'a, const N: usize> {
-    pub(in crate::gnp) ground: &'a Ground<N>,
+    pub(in crate::gnp) anchorage: &'a Anchorage<N>,
     anchors: Vec<Anchors<N>>,
     /// Pairs of an agent's index and a round trip in milliseconds.
     measured: Vec<(usize, f64)>,
@@ -241,8 +241,8 @@ impl<const N: usize> Host<'_, N> {
     /// The cost of a place; always finite.
     #[inline]
     pub(in crate::gnp) fn cost(&self, point: &Point<N>) -> f64 {
-        let sum = self.anchors.iter().map(|anchors| anchors.loss(&anchors.errors(point, self.ground.softening))).sum();
-        self.with_prior(sum, self.ground.nearest(point).1)
+        let sum = self.anchors.iter().map(|one| one.loss(&one.errors(point, self.anchorage.softening))).sum();
+        self.with_prior(sum, self.anchorage.nearest(point).1)
     }
 
     /// Returns the cost of a place, and stores the place's distances and errors in `view`.
@@ -250,16 +250,16 @@ impl<const N: usize> Host<'_, N> {
     pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
         for (anchors, errors) in self.anchors.iter().zip(&mut view.errors) {
-            *errors = anchors.errors(point, self.ground.softening);
+            *errors = anchors.errors(point, self.anchorage.softening);
             sum += anchors.loss(errors);
         }
-        (view.nearest, view.square) = self.ground.nearest(point);
+        (view.nearest, view.square) = self.anchorage.nearest(point);
         self.with_prior(sum, view.square)
     }
 
     #[inline]
     fn with_prior(&self, sum: f64, square: f64) -> f64 {
-        let cost = sum + PRIOR * (square * self.ground.per_reach).ln_1p();
+        let cost = sum + PRIOR * (square * self.anchorage.per_reach).ln_1p();
         if cost < WORST { cost } else { WORST }
     }
 
@@ -280,8 +280,8 @@ impl<const N: usize> Host<'_, N> {
     ///   this bound, every step would overshoot an anchor close to the host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
-        let nearest = &self.ground.agents[view.nearest];
-        let mut round = PRIOR * self.ground.per_reach / (1.0 + view.square * self.ground.per_reach);
+        let nearest = &self.anchorage.agents[view.nearest];
+        let mut round = PRIOR * self.anchorage.per_reach / (1.0 + view.square * self.anchorage.per_reach);
         for axis in 0..N - 1 {
             model.gradient[axis] = round * (point[axis] - nearest[axis]);
         }
@@ -322,7 +322,7 @@ impl<const N: usize> Host<'_, N> {
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
-        for (index, block) in self.ground.blocks.iter().enumerate() {
+        for (index, block) in self.anchorage.blocks.iter().enumerate() {
             for (lane, misfit) in self.misfits(block, &mut lines).into_iter().enumerate() {
                 if misfit < best[K - 1].0 {
                     best[K - 1] = (misfit, index * LANES + lane);
@@ -346,7 +346,7 @@ impl<const N: usize> Host<'_, N> {
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
-            let anchor = &self.ground.agents[anchor];
+            let anchor = &self.anchorage.agents[anchor];
             *lines = squares(anchor, agents);
             for lane in 0..LANES {
                 lines[lane] = lines[lane].sqrt() + anchor[N - 1];
@@ -361,7 +361,7 @@ impl<const N: usize> Host<'_, N> {
         for (&(_, measured), lines) in self.measured.iter().zip(lines.iter()) {
             for lane in 0..LANES {
                 let computed = lines[lane] + heights[lane];
-                let size = (2.0 * (computed - measured) / (computed + measured + 2.0 * self.ground.softening)).abs();
+                let size = (2.0 * (computed - measured) / (computed + measured + 2.0 * self.anchorage.softening)).abs();
                 let near = if size < HUBER { size } else { HUBER };
                 misfits[lane] += near * near + 2.0 * HUBER * (size - near);
             }
@@ -373,7 +373,7 @@ impl<const N: usize> Host<'_, N> {
     /// distance equals the measured distance. The start has the median of these heights, or 0 if
     /// the median is negative.
     fn beside(&self, agent: usize) -> Point<N> {
-        let mut point = self.ground.agents[agent];
+        let mut point = self.anchorage.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());
         for anchors in &self.anchors {
             let squares = squares(&point, &anchors.at);

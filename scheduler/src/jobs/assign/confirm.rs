@@ -83,10 +83,10 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let map = scheduler.maps.current(scheduler.begin()).await?;
     let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
     let available = agents.iter().map(|agent| agent.agent).collect();
-    let ground = ConfirmInput { available, quarantined, map, tried, constrained, admission };
+    let input = ConfirmInput { available, quarantined, map, tried, constrained, admission };
     let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
     let chosen =
-        tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
+        tokio::task::spawn_blocking(move || input.confirmers(&sites, most)).await.context("choose confirmers")?;
     let mut tx = scheduler.begin().await?;
     let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
     tx.commit().await.context("commit confirmations")?;

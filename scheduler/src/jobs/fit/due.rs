@@ -9,7 +9,7 @@ use crate::store::Error;
 use crate::store::embeddings::{self, Newest};
 use crate::store::measurements;
 
-use super::fittable_landmarks::Ground;
+use super::fittable_landmarks::MeshState;
 
 /// The map is fitted again if at least `1 / NEWER_SHARE` of the mesh's round trips are newer than
 /// the last fit.
@@ -79,14 +79,14 @@ pub(super) fn may_be_enough(newest: &Newest) -> bool {
 
 /// Why the map must be fitted again; `None` if it need not be.
 pub(in crate::jobs) fn reason(
-    ground: &Ground,
+    mesh_state: &MeshState,
     dimensions: usize,
     newest: Option<&Newest>,
     drift: Option<Drift>,
     asked: bool,
 ) -> Option<String> {
     let Some(newest) = newest else { return Some("first".to_owned()) };
-    if !ground.holds(&newest.landmarks) {
+    if !mesh_state.holds(&newest.landmarks) {
         return Some("landmarks changed".to_owned());
     }
     if !newest.newcomers.is_empty() {
@@ -94,7 +94,7 @@ pub(in crate::jobs) fn reason(
     }
     // The dimensions are compared only if the number of landmarks is unchanged. In a small fleet,
     // an agent may be disconnected for a moment; a fit without it would have too few dimensions.
-    if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
+    if newest.landmarks.len() == mesh_state.landmarks.len() && newest.dimensions != dimensions {
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }
     if asked {

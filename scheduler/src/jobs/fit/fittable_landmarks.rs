@@ -18,7 +18,7 @@ const FEWEST_PARTNERS: usize = 2;
 
 /// The state of the mesh and of the landmarks in it.
 #[derive(Debug)]
-pub(in crate::jobs) struct Ground {
+pub(in crate::jobs) struct MeshState {
     /// The landmarks with enough round trips to be fitted, in the order in which they were chosen.
     pub(in crate::jobs) landmarks: Vec<AgentId>,
     /// Whether a connected landmark has not tried to measure another landmark's beacon yet.
@@ -35,7 +35,7 @@ pub(in crate::jobs) struct Ground {
     alarmed: bool,
 }
 
-impl Ground {
+impl MeshState {
     pub(in crate::jobs) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
         let as_of = embeddings::clock(conn).await?;
         let candidates = fleet.candidates();

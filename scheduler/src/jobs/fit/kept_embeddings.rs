@@ -28,19 +28,13 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::gnp::Embedding;
     use crate::jobs::fixtures::Trial;
-
-    async fn pass(trial: &Trial) -> Option<Embedding> {
-        trial.fit().await;
-        trial.map().await
-    }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
         let trial = Trial::new(pool, 4).await;
         trial.mesh(&trial.agents).await;
-        pass(&trial).await.expect("an embedding");
+        trial.fitted().await.expect("an embedding");
         let (_, waiting) = trial.task("waits.cn").await;
         let (done, _) = trial.task("done.cn").await;
         trial.execute_for("update tasks set state = 'cancelled' where id = $1", done.get()).await;
@@ -52,15 +46,15 @@ mod tests {
             .await;
         for _ in 0..KEPT + 3 {
             embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
-            pass(&trial).await.expect("an embedding");
+            trial.fitted().await.expect("an embedding");
         }
-        pass(&trial).await.expect("an embedding");
+        trial.fitted().await.expect("an embedding");
         assert_eq!(trial.count("select count(*) from embeddings").await, KEPT + 1, "one site waits in the first");
         assert_eq!(trial.count("select site_id from site_placements").await, waiting.get());
         assert_eq!(trial.count("select count(*) from embedding_history").await, KEPT + 4);
 
         trial.execute("update tasks set state = 'cancelled'").await;
-        pass(&trial).await.expect("an embedding");
+        trial.fitted().await.expect("an embedding");
         assert_eq!(trial.count("select count(*) from embeddings").await, KEPT);
         assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, KEPT);
     }

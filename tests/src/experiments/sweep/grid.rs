@@ -137,16 +137,20 @@ pub(super) mod tests {
         Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, busy_variation: None, void, source: None }
     }
 
-    #[test]
-    fn void_rows_do_not_count_in_medians() {
-        let rows = [
+    /// One cell with two strategies. The newest row of each is void.
+    pub(in super::super) fn some_void() -> [Row; 5] {
+        [
             row("random", 1, 100.0, false),
             row("random", 2, 200.0, false),
             row("random", 3, 900.0, true),
             row("gnp-top3", 1, 300.0, false),
             row("gnp-top3", 2, 1.0, true),
-        ];
-        let groups = groups(&rows);
+        ]
+    }
+
+    #[test]
+    fn void_rows_do_not_count_in_medians() {
+        let groups = groups(&some_void());
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0].of("random").map(|one| one.mb_per_min), Some(150.0));
         assert_eq!(groups[0].growth_ratio("gnp-top3"), Some(2.0));

@@ -16,8 +16,9 @@ use crate::harness::beside;
 const SITE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Settings with ten agents, twenty small sites, and 8 requests per second to each site. So the
-/// request interval limits the speed of crawls, not the machine. A crawl takes more than a second,
-/// so none ends before all sites have their agents, although the machine may be busy.
+/// request interval limits the speed of crawls, not the machine. Most crawls take about a second,
+/// which should be longer than the time until all sites have their agents, even if the machine is
+/// busy.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),

@@ -5,7 +5,7 @@ use super::*;
 /// Makes three agents, the last without coordinates, and five sites: one was crawled, one is beside
 /// the second agent, one has several locations, one has coordinates only in another embedding, and
 /// one has no coordinates.
-async fn ground(pool: PgPool) -> OperatorServer {
+async fn desk(pool: PgPool) -> OperatorServer {
     let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
     desk.submit("autumn", &["a.cn", "b.cn", "many.cn", "old.cn", "nowhere.cn"]).await.expect("submitted");
@@ -52,7 +52,7 @@ fn millis(duration: Option<prost_types::Duration>) -> f64 {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
-    let desk = ground(pool).await;
+    let desk = desk(pool).await;
     let ask = async |request: v1::PlanRequest| desk.reports().plan(request).await.map(tonic::Response::into_inner);
     let request = v1::PlanRequest {
         add: vec![addition("b.cn"), addition("agent1")],
@@ -99,7 +99,7 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
-    let desk = ground(pool).await;
+    let desk = desk(pool).await;
     let removing = |names: &[&str]| v1::PlanRequest {
         remove: names.iter().map(|name| (*name).to_owned()).collect(),
         ..v1::PlanRequest::default()
