@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
-# Fails if the pages do not match the tree: ARCHITECTURE.md must list exactly the folders of
-# sources, and the target of every relative link must exist.
+# Fails if the pages do not match the tree, or are too long: ARCHITECTURE.md must list exactly the
+# folders of sources, the target of every relative link must exist, and each page has a word limit.
 #
 #   ops/lint-docs.sh              check this repository
 #   ops/lint-docs.sh --self-test  show that every rule can fail
 set -euo pipefail
+
+# Maximum number of words of a page. The pages that are generated from the programs, and the
+# changelog, have no limit.
+max_words() { # PAGE
+    case "$1" in
+    README.md) echo 1200 ;;
+    ARCHITECTURE.md) echo 1500 ;;
+    CHANGELOG.md | docs/reference/*) echo 1000000 ;;
+    *) echo 2000 ;;
+    esac
+}
 
 # Prints the folders that ARCHITECTURE.md lists, which are the rows of the table below `### `DIR``.
 listed() { # PAGE
@@ -15,7 +26,7 @@ listed() { # PAGE
 }
 
 offences() { # DIRECTORY
-    local root=$1 found=1 page link target differs
+    local root=$1 found=1 page link target differs words max
     differs=$(diff <(listed "$root/ARCHITECTURE.md") \
         <(cd "$root" && find ./*/src -mindepth 1 -type d -not -path '*/tests' -not -path './target/*' | sed 's#^\./##' | sort) || true)
     if [ -n "$differs" ]; then
@@ -23,6 +34,12 @@ offences() { # DIRECTORY
         found=0
     fi
     while IFS= read -r page; do
+        words=$(wc -w <"$page")
+        max=$(max_words "${page#"$root"/}")
+        if [ "$words" -gt "$max" ]; then
+            echo "${page#"$root"/}: has $words words, more than $max"
+            found=0
+        fi
         while IFS= read -r link; do
             target=${link%%#*}
             if [ -n "$target" ] && [ ! -e "$(dirname "$page")/$target" ]; then
@@ -49,7 +66,8 @@ self_test() {
         exit 1
     fi
     local case
-    for case in 'mkdir agent/src/new' 'rm -r agent/src/crawl' 'echo "[x](gone.md)" >> ARCHITECTURE.md'; do
+    for case in 'mkdir agent/src/new' 'rm -r agent/src/crawl' 'echo "[x](gone.md)" >> ARCHITECTURE.md' \
+        'seq 2001 > page.md'; do
         cp -r "$dir" "$dir.case"
         (cd "$dir.case" && eval "$case")
         if ! offences "$dir.case" >/dev/null; then
@@ -59,14 +77,14 @@ self_test() {
         fi
         rm -rf "$dir.case"
     done
-    echo "lint-docs: self-test passed: 3 offences are caught"
+    echo "lint-docs: self-test passed: 4 offences are caught"
 }
 
 case "${1-}" in
 '')
     cd "$(dirname "$0")/.."
     if offences .; then
-        echo "lint-docs: the pages do not match the tree" >&2
+        echo "lint-docs: the lines above say what to correct" >&2
         exit 1
     fi
     echo "lint-docs: the pages match the tree"

@@ -5,8 +5,8 @@
 //!
 //! This module is pure. A checkpoint contains the state at the newest moment whose queue fits.
 //! Whether a queue fits is known only when the checkpoint is made, because the queue's paths are
-//! compressed only then. So the newest moment is recorded for each of several maximum queue sizes
-//! (size classes).
+//! compressed only then. So until then the newest moment of every size class is kept: the newest
+//! moment whose queue was not larger than the size of this class.
 
 use super::checkpoint_limits::{MAX_QUEUED, MOST_BEYOND_SENT, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};

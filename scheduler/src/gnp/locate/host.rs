@@ -275,9 +275,10 @@ impl<const N: usize> Host<'_, N> {
     /// - Huber's loss of an error `e` has a bound with the weight `w = min(1, HUBER / |e|)`
     ///   (iteratively reweighted least squares). The error is linearised (Gauss and Newton).
     /// - The prior has a bound with the weight `P / (r^2 + rho^2)`, centred at the nearest agent.
-    /// - The distance has a kink at an anchor. So if the computed distance `g` is too long, its
-    ///   straight-line part `l` gets a bound with the weight `w e / (g l)` (Weiszfeld). Without
-    ///   this bound, every step would overshoot an anchor close to the host.
+    /// - The straight-line part `l` of the distance `g` has a kink at an anchor. If `g` exceeds the
+    ///   measurement, so that `e` is positive, `l` is bounded by a quadratic of the weight
+    ///   `w e / (g l)` (Weiszfeld). Otherwise every step would overshoot an anchor close to the
+    ///   host.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.anchorage.agents[view.nearest];

@@ -69,9 +69,9 @@ impl ListKey {
 pub struct AssignmentPages {
     wanted: TaskFilter,
     after: ListKey,
-    /// The mean difference between consecutive site identifiers of the last page's rows. `None` if
-    /// this mean was large: the next page then looks up each site. With a value, the next page
-    /// reads a range of sites.
+    /// The mean difference between consecutive site identifiers of the last page's rows, if it was
+    /// small. The next page then reads a range of site identifiers. If this is `None`, the next
+    /// page looks up each site.
     spacing: Option<i64>,
     ended: bool,
 }

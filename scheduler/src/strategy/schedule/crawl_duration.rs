@@ -25,8 +25,8 @@ const LATE_TIMES: f64 = 2.0;
 /// If a crawl's mean time per page was less than this multiple of the request interval, the crawl
 /// was limited by the interval. Such a crawl does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior speed, as a number of crawls. The prior speed limits the effect of a
-/// single unusual crawl.
+/// The weight of the prior speed, as a number of crawls. Because of the prior, a single unusual
+/// crawl has little effect.
 const PRIOR_CRAWLS: f64 = 4.0;
 /// Maximum predicted duration of a crawl, in seconds. Differences between longer durations do not
 /// matter.
