@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::stats::count;
 
-use super::{AnycastEvidence, Observation};
+use super::evidence::AnycastEvidence;
 
 /// The lengths, in bits, of the longest IPv4 and IPv6 prefixes that are routed throughout the
 /// Internet.
@@ -23,11 +23,11 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 const ONE_PREFIX: f64 = 0.1;
 
 /// The confidence that there are several locations, and the evidence; `None` if the landmarks
-/// resolved at most one address of each family (IPv4 and IPv6). IPv4 and IPv6 addresses are not
-/// compared with each other, because most hosts have both kinds.
-pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
-    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
-        seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
+/// resolved at most one address of each family (IPv4 and IPv6). `seen` contains the address that
+/// each landmark resolved. IPv4 and IPv6 addresses are not compared with each other, because most
+/// hosts have both kinds.
+pub(super) fn evidence(seen: impl Iterator<Item = IpAddr>) -> Option<(f64, AnycastEvidence)> {
+    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = seen.map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
     [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
@@ -62,20 +62,10 @@ fn part(some: usize, whole: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AgentId, Rtt};
-
-    fn seen(addresses: &[&str]) -> Vec<Observation> {
-        let rtt = Rtt::try_from_millis_f64(10.0).unwrap();
-        let observation = |(i, address): (i64, &&str)| Observation {
-            landmark: AgentId::new(i),
-            rtt,
-            address: Some(address.parse().unwrap()),
-        };
-        (1..).zip(addresses).map(observation).collect()
-    }
 
     fn confidence(addresses: &[&str]) -> Option<f64> {
-        evidence(seen(addresses).iter()).map(|(confidence, _)| confidence)
+        let seen = addresses.iter().map(|address| address.parse().unwrap());
+        evidence(seen).map(|(confidence, _)| confidence)
     }
 
     #[test]
