@@ -24,13 +24,18 @@ use rand::rngs::ChaCha8Rng;
 use crate::model::{AgentId, EmbeddingEpoch};
 
 use super::locate::with_switches::{self, Descent};
-use super::objective::{Anchor, Loss, distance, relative_error, rms_relative_error, root_mean};
+use super::objective::{Anchor, Loss, rms_relative_error};
 use super::simplex::{SimplexError, StopRule};
-use super::{Embedding, Mesh, Placement, PlainSwitches, millis, softening};
+use super::{Embedding, Mesh, Placement, PlainSwitches, softening};
 
+mod error;
 pub(super) mod mds;
+mod measured;
 pub(super) mod rejection;
 mod starts;
+
+pub use error::FitError;
+pub(super) use measured::Measured;
 
 /// Number of sweeps from every start; a sweep moves every agent once. After these sweeps, only the
 /// best start continues.
@@ -54,29 +59,6 @@ const STEPS: (f64, f64) = (0.1, 0.01);
 /// agent moves by 1.7 ms with a start from the previous embedding, and by 6 ms without one
 /// (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FitError {
-    #[error("a map needs at least 2 landmarks, there are {there}")]
-    TooFewLandmarks { there: usize },
-    #[error("landmark {landmark} was given twice")]
-    RepeatedLandmark { landmark: AgentId },
-    #[error("a map needs at least 1 dimension")]
-    NoDimension,
-    #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
-    TooManyDimensions {
-        dimensions: usize,
-        /// Minimum number of landmarks: the number of dimensions plus one.
-        needed: usize,
-        there: usize,
-    },
-    #[error("landmark {landmark} has no measured distance to any other landmark")]
-    UnmeasuredLandmark { landmark: AgentId },
-    #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
-    Disconnected { landmark: AgentId, first: AgentId },
-    #[error("fit the map")]
-    Solver(#[from] SimplexError),
-}
 
 /// Fits an embedding: first the `landmarks`, then all agents that a chain of measurements connects
 /// to the landmarks. Other agents get no placement. Equal arguments give equal embeddings.
@@ -195,122 +177,6 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
         Some(&landmark) => Err(FitError::RepeatedLandmark { landmark }),
         None => Ok(()),
     }
-}
-
-/// The agents that a chain of measurements connects to the landmarks, landmarks first, and their
-/// distances in milliseconds.
-#[derive(Debug)]
-pub(super) struct Measured {
-    pub(super) agents: Vec<AgentId>,
-    /// For each agent, the indices of the agents whose distance to it was measured, and these
-    /// distances.
-    pub(super) rows: Vec<Vec<(usize, f64)>>,
-    /// For measured pairs, the measured distance. For other pairs, the length of the shortest chain
-    /// of measurements.
-    pub(super) filled: Vec<Vec<f64>>,
-}
-
-impl Measured {
-    pub(super) fn joined(mesh: &Mesh, landmarks: &[AgentId]) -> Result<Self, FitError> {
-        for &landmark in landmarks {
-            if !landmarks.iter().any(|&other| other != landmark && mesh.distance(landmark, other).is_some()) {
-                return Err(FitError::UnmeasuredLandmark { landmark });
-            }
-        }
-        let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent));
-        let everyone: Vec<AgentId> = landmarks.iter().copied().chain(others).collect();
-        let all = Self::of(everyone, |a, b| mesh.distance(a, b).map(millis));
-        let joined: Vec<usize> = (0..all.agents.len()).filter(|&i| all.filled[0][i].is_finite()).collect();
-        if let Some(&landmark) = landmarks.iter().find(|landmark| !joined.iter().any(|&i| all.agents[i] == **landmark))
-        {
-            return Err(FitError::Disconnected { landmark, first: landmarks[0] });
-        }
-        let agents = joined.iter().map(|&i| all.agents[i]).collect();
-        Ok(Self::of(agents, |a, b| mesh.distance(a, b).map(millis)))
-    }
-
-    fn of(agents: Vec<AgentId>, measured: impl Fn(AgentId, AgentId) -> Option<f64>) -> Self {
-        let row = |&a: &AgentId| -> Vec<(usize, f64)> {
-            agents.iter().enumerate().filter_map(|(j, &b)| Some((j, measured(a, b)?))).collect()
-        };
-        let rows: Vec<_> = agents.iter().map(row).collect();
-        let filled = shortest_chains(&rows);
-        Self { agents, rows, filled }
-    }
-
-    fn first(&self, count: usize) -> Self {
-        let cut = |row: &Vec<(usize, f64)>| row.iter().copied().filter(|&(j, _)| j < count).collect();
-        Self {
-            agents: self.agents[..count].to_vec(),
-            rows: self.rows[..count].iter().map(cut).collect(),
-            filled: self.filled[..count].iter().map(|row| row[..count].to_vec()).collect(),
-        }
-    }
-
-    /// The median measured distance in milliseconds; 1 if nothing was measured. It is the unit of
-    /// all step lengths, and of the random shifts of starting points.
-    pub(super) fn scale(&self) -> f64 {
-        let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().unwrap_or(1.0)
-    }
-
-    fn anchors<'a>(&self, agent: usize, points: &'a [Vec<f64>]) -> Vec<Anchor<'a>> {
-        self.rows[agent].iter().map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect()
-    }
-
-    /// Keeps only the agents whose indices satisfy `wanted`.
-    fn only(&self, wanted: impl Fn(usize) -> bool) -> Self {
-        let kept: Vec<usize> = (0..self.agents.len()).filter(|&i| wanted(i)).collect();
-        let renumbered = |j: usize| kept.binary_search(&j).ok();
-        let row = |i: &usize| self.rows[*i].iter().filter_map(|&(j, d)| Some((renumbered(j)?, d))).collect();
-        let filled = |i: &usize| kept.iter().map(|&j| self.filled[*i][j]).collect();
-        Self {
-            agents: kept.iter().map(|&i| self.agents[i]).collect(),
-            rows: kept.iter().map(row).collect(),
-            filled: kept.iter().map(filled).collect(),
-        }
-    }
-
-    fn cost(&self, points: &[Vec<f64>], descent: Descent) -> f64 {
-        let softening = softening(descent.scale);
-        (0..points.len()).map(|i| descent.loss.of(&points[i], &self.anchors(i, points), softening)).sum()
-    }
-
-    fn rms_relative_error(&self, points: &[Vec<f64>]) -> f64 {
-        root_mean(self.rows.iter().enumerate().flat_map(|(i, row)| {
-            row.iter().map(move |&(j, measured)| relative_error(distance(&points[i], &points[j]), measured).powi(2))
-        }))
-    }
-}
-
-/// Computes [`Measured::filled`] with the Floyd–Warshall algorithm. The distance is infinite if no
-/// chain of measurements connects a pair.
-fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
-    let count = rows.len();
-    let mut filled = vec![vec![f64::INFINITY; count]; count];
-    for (i, row) in rows.iter().enumerate() {
-        filled[i][i] = 0.0;
-        for &(j, measured) in row {
-            filled[i][j] = measured;
-        }
-    }
-    for via in 0..count {
-        for i in 0..count {
-            for j in 0..count {
-                let chain = filled[i][via] + filled[via][j];
-                if chain < filled[i][j] {
-                    filled[i][j] = chain;
-                }
-            }
-        }
-    }
-    for (i, row) in rows.iter().enumerate() {
-        for &(j, measured) in row {
-            filled[i][j] = measured;
-        }
-    }
-    filled
 }
 
 /// Sweeps [`FIRST_SWEEPS`] times from every start, then continues from the best result until it

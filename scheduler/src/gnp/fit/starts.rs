@@ -4,8 +4,11 @@
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
-use super::super::{Embedding, align};
-use super::{Descent, Measured, mds};
+use crate::gnp::locate::with_switches::Descent;
+use crate::gnp::{Embedding, align};
+
+use super::mds;
+use super::measured::Measured;
 
 /// Number of randomly perturbed copies of the classical scaling.
 const RESTARTS: usize = 1;
