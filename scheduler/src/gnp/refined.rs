@@ -8,14 +8,13 @@
 //! ([`RefinedSwitches`]) to measure how much each improves predictions (`docs/accuracy.md`). The
 //! modules are:
 //!
-//! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
+//! - [`map`]: the parts of the map of one epoch;
+//! - [`gauss_newton`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`held_out`]: locates agents as if they were sites, to choose the constants of the kriging;
 //! - [`penalty`]: the penalty added to predictions that are compared with measurements;
 //! - [`cloud`]: the possible points of a site;
 //! - [`posterior`]: the weights of the points, and the predictions.
-
-use std::collections::BTreeMap;
 
 use crate::model::{AgentId, Rtt};
 
@@ -27,51 +26,24 @@ mod confirmers;
 mod gauss_newton;
 mod held_out;
 mod kriging;
+mod map;
 mod penalty;
 mod posterior;
 
-use cloud::{Cloud, UncorrectedPoints};
-use gauss_newton::{LaidOut, Layout};
+use cloud::UncorrectedPoints;
+use gauss_newton::{DIMENSIONS, LaidOut, Layout, SINGLE_DIMENSION, SOFTENING};
 use held_out::choose_constants;
 pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 use kriging::Kriging;
+use map::Layer;
+pub use map::Refined;
 pub use posterior::{Posterior, Prediction};
 
-/// The map has one layout for each of these numbers of dimensions, and averages the layouts'
-/// predictions. The numbers are low enough for nine measurements to determine a point, and high
-/// enough to describe distances on the Internet.
-const DIMENSIONS: [usize; 3] = [3, 4, 5];
-/// The number of dimensions of the only layout if averaging is switched off.
-const SINGLE_DIMENSION: [usize; 1] = [4];
-/// Milliseconds added to a distance before its logarithm is taken, as a share of the median
-/// measured distance. Without this softening, a few milliseconds of noise would change the
-/// logarithm of a short round trip too much.
-const SOFTENING: f64 = 0.02;
 /// Points per cloud. Four times as many points change the median error of predictions by less than
 /// 2 %.
 const PARTICLES: usize = 3_000;
 /// Maximum number of measurements used per site, nearest first, to bound the work per site.
 const MOST_MEASUREMENTS: usize = 64;
-
-/// The refined map of one epoch.
-#[derive(Debug)]
-pub struct Refined {
-    agents: Vec<AgentId>,
-    index: BTreeMap<AgentId, usize>,
-    layers: Vec<Layer>,
-    ingredients: RefinedSwitches,
-    /// The softening of logarithms ([`SOFTENING`]), in milliseconds.
-    softening: f64,
-    /// Milliseconds added to a prediction that is compared with a measurement.
-    penalty: f64,
-}
-
-/// The kriging and the cloud for one number of dimensions.
-#[derive(Debug)]
-struct Layer {
-    kriging: Option<Kriging>,
-    cloud: Cloud,
-}
 
 impl Refined {
     /// Builds the map of all agents that a chain of measurements connects to the landmarks. Equal
@@ -99,11 +71,6 @@ impl Refined {
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
-    }
-
-    /// The agents for which the map can predict: the landmarks, then all other agents.
-    pub fn agents(&self) -> &[AgentId] {
-        &self.agents
     }
 
     /// Predicts the distances from one site to all agents from the site's measurements. Any located

@@ -9,10 +9,9 @@ use nalgebra::{DMatrix, DVector};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use crate::gnp::RefinedSwitches;
 use crate::gnp::fit::{Measured, mds};
 use crate::gnp::objective::{HUBER, huber_within, log_error};
-
-use super::RefinedSwitches;
 
 /// Maximum number of sweeps with squared errors; a sweep moves every agent once. These sweeps come
 /// first, because the robust loss can recognise unusual pairs only near an optimum.
@@ -38,6 +37,17 @@ const STEP_TRIES: usize = 6;
 /// Lower bound, in milliseconds, of the distance by which a difference between two places is
 /// divided. The bound avoids a division by zero.
 const NO_DISTANCE: f64 = 1e-9;
+
+/// The map has one layout for each of these numbers of dimensions, and averages the layouts'
+/// predictions. The numbers are low enough for nine measurements to determine a point, and high
+/// enough to describe distances on the Internet.
+pub(super) const DIMENSIONS: [usize; 3] = [3, 4, 5];
+/// The number of dimensions of the only layout if averaging is switched off.
+pub(super) const SINGLE_DIMENSION: [usize; 1] = [4];
+/// Milliseconds added to a distance before its logarithm is taken, as a share of the median
+/// measured distance. Without this softening, a few milliseconds of noise would change the
+/// logarithm of a short round trip too much.
+pub(super) const SOFTENING: f64 = 0.02;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaidOut<'a> {

@@ -4,12 +4,12 @@
 //! distances predicted for held-out agents. Sites cannot be used instead, because their true
 //! distances to agents are unknown.
 
+use crate::gnp::RefinedSwitches;
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
 
-use super::RefinedSwitches;
 use super::cloud::{Cloud, UncorrectedPoints};
-use super::gauss_newton::{LaidOut, Layout};
+use super::gauss_newton::{LaidOut, Layout, SINGLE_DIMENSION, SOFTENING};
 use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::posterior::WeightedPoints;
 
@@ -41,8 +41,8 @@ impl<'a> Prepared<'a> {
     /// the constants are chosen. Returns `None` if the kriging cannot be fitted.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
-        let softening = super::SOFTENING * measured.scale();
-        let layout = Layout::fit(measured, super::SINGLE_DIMENSION[0], &ingredients, softening, seed);
+        let softening = SOFTENING * measured.scale();
+        let layout = Layout::fit(measured, SINGLE_DIMENSION[0], &ingredients, softening, seed);
         let mesh = LaidOut { measured, layout: &layout, softening, seed };
         let kriging = Kriging::fit(&mesh, choose_constants(&mesh, landmarks, &ingredients))?;
         Some(Self { measured, layout, kriging, softening, seed })

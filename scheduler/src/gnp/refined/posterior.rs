@@ -7,7 +7,7 @@ use crate::model::{AgentId, Rtt};
 
 use super::cloud::Cloud;
 use super::kriging::Kriging;
-use super::{Layer, Refined};
+use super::map::{Layer, Refined};
 
 /// Scale of the error of a measurement's logarithm. The error has a Student density with three
 /// degrees of freedom, so that one outlier among nine measurements hardly affects the result.
