@@ -25,16 +25,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::model::{AgentId, EmbeddingEpoch, Rtt, words};
+use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-use super::{Embedding, Mesh, default_dimensions, fit};
+use super::{Embedding, default_dimensions, fit};
 use bias_limits::{ReportBias, TypicalSize};
 pub use claim::believed;
+pub use evidence::TrustEvidence;
+pub use finding::{Finding, Kind, Trust};
 
 mod bias_limits;
 mod claim;
 mod collusion;
 mod evidence;
+mod finding;
 mod light;
 pub mod release;
 #[cfg(test)]
@@ -59,54 +62,6 @@ const MOST_FITS: usize = 6;
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
 /// The seed of fits for a judgement. It is fixed, so that equal evidence gives equal judgements.
 const SEED: u64 = 0;
-
-words!(
-    /// The kind of evidence for which an agent is quarantined.
-    #[derive(PartialOrd, Ord)]
-    Kind {
-        /// Reported round trips are shorter than light allows.
-        Light = "light",
-        /// Agents report that they are near each other, but other agents' measurements contradict
-        /// this.
-        Collusion = "collusion",
-        /// The agent's measurements contradict other agents' measurements of it.
-        Asymmetry = "asymmetry",
-        /// The agent's measurements contradict the map fitted to the other agents.
-        Residual = "residual",
-        /// The agent's measurements contradict the other landmarks' measurements of sites.
-        Sites = "sites",
-    }
-);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trust {
-    /// The agent's measurements are used.
-    Trusted,
-    /// The agent's measurements are used, but the agent is doubtful and counts towards the alarm.
-    Suspect,
-    /// The agent's measurements are not used.
-    Quarantined,
-}
-
-/// The result of judging a doubtful agent.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
-    pub kind: Kind,
-    pub trust: Trust,
-    /// The reason, with figures, for display.
-    pub reason: String,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct TrustEvidence<'a> {
-    pub mesh: &'a Mesh,
-    /// The landmarks, in the order of their election.
-    pub landmarks: &'a [AgentId],
-    /// Measurements of sites, one list per site. A few dozen sites suffice.
-    pub sites: &'a [Vec<(AgentId, Rtt)>],
-    /// For each pair of agents with known positions, the shortest round trip that light allows.
-    pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
-}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
@@ -233,6 +188,21 @@ impl<'a> TrustEvaluation<'a> {
     fn check_sites(&mut self, map: &Embedding) {
         while let Some(worst) = self.worst(Kind::Sites, |evaluation, agent| evaluation.landmark_sites(map, agent)) {
             self.aside.insert(worst);
+        }
+    }
+
+    /// Sets aside non-landmark agents whose claims are far too short for most of the sites that
+    /// they confirmed.
+    fn check_claims(&mut self, map: &Embedding) {
+        let landmarks = self.evidence.landmarks;
+        let confirmers = self.agents.iter().filter(|agent| !landmarks.contains(agent));
+        let found = confirmers.filter_map(|&agent| {
+            let reason = claim::too_short(&self.sites(map, agent)?, landmarks.len())?;
+            Some((agent, Finding { kind: Kind::Sites, trust: Trust::Quarantined, reason }))
+        });
+        for (agent, finding) in found.collect::<Vec<_>>() {
+            self.aside.insert(agent);
+            self.proven.entry(agent).or_insert(finding);
         }
     }
 

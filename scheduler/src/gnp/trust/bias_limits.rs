@@ -6,8 +6,9 @@
 //! elsewhere, has a *spread*. Bias and spread are judged separately, because a bias can be
 //! estimated more precisely than a spread.
 
-use super::{Kind, Trust};
 use crate::model::stats::{count, median};
+
+use super::finding::{Kind, Trust};
 
 /// Factor that converts the median absolute deviation (MAD) of normal values to their
 /// standard deviation.

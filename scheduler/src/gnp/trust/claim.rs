@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::gnp::{Embedding, FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
+use crate::gnp::{FEWEST_LANDMARKS, Position, Prediction, Refined, least_round_trip};
 use crate::model::{AgentId, Rtt};
 
+use super::bias_limits::ReportBias;
 use super::evidence::{claims, log_ratio};
-use super::{Finding, Kind, Trust, TrustEvaluation};
 
 /// A claim is rejected if its logarithm is below the logarithm of the predicted distance by more
 /// than this many standard deviations.
@@ -82,21 +82,11 @@ fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Posit
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }
 
-impl TrustEvaluation<'_> {
-    /// Sets aside non-landmark agents whose claims are far too short for most of the sites that
-    /// they confirmed.
-    pub(super) fn check_claims(&mut self, map: &Embedding) {
-        let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
-        let found = confirmers.filter_map(|&agent| {
-            let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
-            let reason = claims(&size, self.evidence.landmarks.len());
-            Some((agent, Finding { kind: Kind::Sites, trust: Trust::Quarantined, reason }))
-        });
-        for (agent, finding) in found.collect::<Vec<_>>() {
-            self.aside.insert(agent);
-            self.proven.entry(agent).or_insert(finding);
-        }
-    }
+/// Returns a reason, as text for the operator, if an agent's claims are far too short for most of
+/// the sites that it confirmed. `size` is the deviation of the claims from the round trips that the
+/// landmarks' measurements predict.
+pub(super) fn too_short(size: &ReportBias, landmarks: usize) -> Option<String> {
+    (size.bias <= TOO_NEAR).then(|| claims(size, landmarks))
 }
 
 #[cfg(test)]

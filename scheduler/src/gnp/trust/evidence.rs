@@ -1,12 +1,12 @@
-//! Evidence against an agent, as numbers and as text.
+//! Holds the evidence of a judgement, and gives evidence against an agent as numbers and as text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gnp::{Mesh, millis};
 use crate::model::{AgentId, Rtt};
 
-use super::Kind;
 use super::bias_limits::{ReportBias, TypicalSize};
+use super::finding::Kind;
 
 /// Milliseconds added to both round trips of a ratio, because differences below a millisecond come
 /// from the hosts, not from the network.
@@ -15,6 +15,17 @@ pub(super) const SOFTENING: f64 = 1.0;
 /// judgement. They are enough to place each landmark well, and few enough to judge a large fleet
 /// within a second.
 const MOST_JURORS: usize = 32;
+
+#[derive(Debug, Clone, Copy)]
+pub struct TrustEvidence<'a> {
+    pub mesh: &'a Mesh,
+    /// The landmarks, in the order of their election.
+    pub landmarks: &'a [AgentId],
+    /// Measurements of sites, one list per site. A few dozen sites suffice.
+    pub sites: &'a [Vec<(AgentId, Rtt)>],
+    /// For each pair of agents with known positions, the shortest round trip that light allows.
+    pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
+}
 
 /// `ln(reported / expected)`, softened.
 pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {

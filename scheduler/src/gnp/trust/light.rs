@@ -1,9 +1,10 @@
 //! Finds agents that report round trips shorter than light in fibre allows.
 
-use super::TrustEvidence;
 use crate::gnp::millis;
 use crate::model::AgentId;
 use crate::model::stats::count;
+
+use super::evidence::TrustEvidence;
 
 /// Returns a reason, as text for the operator, if several round trips that the agent reports are
 /// shorter than light in fibre allows. If both agents of a pair report round trips to each other

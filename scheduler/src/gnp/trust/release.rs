@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{FleetTrust, Kind, Trust};
+use super::FleetTrust;
+use super::finding::{Kind, Trust};
 use crate::model::AgentId;
 
 /// Number of consecutive judgements that must find an agent consistent, each from newer

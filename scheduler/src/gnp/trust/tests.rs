@@ -5,6 +5,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::gnp::Mesh;
 use crate::gnp::fixture::rtt;
 
 fn agent(index: usize) -> AgentId {
