@@ -27,6 +27,7 @@ core=(
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
+    scheduler/src/simulate/settings_error.rs
     scheduler/src/status.rs
     scheduler/src/status
     scheduler/src/throughput.rs

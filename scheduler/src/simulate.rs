@@ -20,6 +20,7 @@ mod page;
 mod run;
 mod score;
 mod settings;
+mod settings_error;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +33,8 @@ pub use nodes::Node;
 pub use page::{Page, page};
 pub use run::{SimulateError, judge, play_drawing, run};
 pub use score::{ContenderScore, Estimate, LeftOut, Report};
-pub use settings::{Election, Settings, SettingsError, judged};
+pub use settings::{Election, Settings, judged};
+pub use settings_error::SettingsError;
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::nodes::{Node, lacks};
-use super::{Draw, Matrix};
+use super::{Draw, Matrix, SettingsError};
 use crate::gnp::{self, FEWEST_LANDMARKS, PlainSwitches, RefinedSwitches, Tier};
 use crate::model::{Strategy, words};
 
@@ -55,25 +55,6 @@ impl Default for Settings {
             nodes: Vec::new(),
             threads: NonZeroUsize::MIN,
         }
-    }
-}
-
-/// Every message names the invalid setting.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
-    #[error("{0}")]
-    Nonsense(String),
-    /// The matrix is too small for these settings.
-    #[error("{0}")]
-    Matrix(String),
-    /// The numbers of nodes in the nodes' file and in the matrix differ.
-    #[error("{0}")]
-    Nodes(String),
-}
-
-impl SettingsError {
-    pub(super) fn zero(setting: &str) -> Self {
-        Self::Nonsense(format!("{setting} must be at least 1"))
     }
 }
 
