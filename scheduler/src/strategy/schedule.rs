@@ -22,8 +22,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use cost::{affordable, fourth_power};
 use exchange::SlotAssignment;
 
+mod cost;
 pub(super) mod crawl_duration;
 mod exchange;
 pub mod preemption;
@@ -153,14 +155,6 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest time of a job whose cost is at most `cost`: the fourth root of `cost`, because a job
-/// costs at least the fourth power of its time. The result is slightly greater than this root,
-/// because floats are not exact. Comparing a job's time with this result rejects most agents
-/// without computing costs.
-fn affordable(cost: f64) -> Duration {
-    Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
-}
-
 /// Plans an agent's jobs. Returns them in the order in which they begin.
 fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Duration]) -> Vec<PlannedSite> {
     placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
@@ -211,11 +205,6 @@ impl Slots {
         self.look();
         Some(slot)
     }
-}
-
-fn fourth_power(value: f64) -> f64 {
-    let square = value * value;
-    square * square
 }
 
 #[cfg(test)]

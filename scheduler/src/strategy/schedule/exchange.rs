@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{affordable, fourth_power};
+use super::cost::{affordable, fourth_power};
 
 /// Maximum number of moves and swaps tried, to limit the time of planning. For thirty agents and
 /// two hundred sites, the search ends before this limit. For a thousand agents and five hundred
