@@ -15,23 +15,20 @@
 //! all agents and sites. This factor is removed from the crawls' round trips first.
 
 pub(crate) mod contradiction;
+mod crawl_residual;
 pub(super) mod explore;
 pub(super) mod similar_sites;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::time::Duration;
 
 use crate::model::{AgentId, Rtt, SiteId, stats};
 
 use super::{Candidate, Spread};
 use similar_sites::{Alike, CorrectedResidual};
 
+pub use crawl_residual::{CRAWL_SPREAD, CrawlResidual, Prefix, weight};
 pub use similar_sites::SimilarCrawls;
 
-/// The spread of a single crawl's round trip, as a standard deviation of its logarithm. The median
-/// round trips of repeated crawls differ by about ten per cent.
-pub const CRAWL_SPREAD: f64 = 0.1;
 /// The spread assumed for a prediction without a spread: the 90th percentile of errors in measured
 /// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
@@ -50,8 +47,6 @@ const PRIOR_RESIDUALS: f64 = 5.0;
 /// Maximum absolute log ratio of a residual. It corresponds to a factor of four. A greater factor
 /// indicates a broken crawl.
 const MOST: f64 = 1.4;
-/// Age at which a crawl's weight has halved. It is this long because routes change over weeks.
-pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 /// Number of an agent's newest crawls from which its speed is learned.
 pub const CRAWLS_LEARNED: i64 = 40;
 /// Maximum number of crawl residuals read per agent. With more than 100 connected agents, the limit
@@ -63,42 +58,6 @@ pub const RESIDUALS: i64 = 20_000;
 /// Number of a site's newest crawls that are read. Older crawls are not needed: strategies try only
 /// a few agents per site, so ten crawls include all these agents.
 pub const CRAWLS_OF_A_SITE: i64 = 10;
-
-/// A network prefix: 24 bits of an IPv4 address, or 48 bits of an IPv6 address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Prefix(u64);
-
-impl From<IpAddr> for Prefix {
-    fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(v4) => Self(u64::from(v4.to_bits() >> 8)),
-            IpAddr::V6(v6) => Self(1 << 63 | u64::try_from(v6.to_bits() >> 80).unwrap_or(0)),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CrawlResidual {
-    pub agent: AgentId,
-    pub site: SiteId,
-    /// The site's network; `None` if its address is unknown.
-    pub network: Option<Prefix>,
-    /// The round trip known before the crawl.
-    pub known: Rtt,
-    /// Whether probes measured `known`; if not, the map predicted it.
-    pub probed: bool,
-    /// Whether the agent got the site because its predicted round trip was short. Such residuals do
-    /// not count towards the agent's correction, because the shortest of many predictions is
-    /// usually too short.
-    pub preferred: bool,
-    pub crawled: Rtt,
-    /// The weight: 1 for a crawl now, less with age (see [`weight`]).
-    pub weight: f64,
-}
-
-pub fn weight(age: Duration) -> f64 {
-    0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
-}
 
 /// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -275,6 +234,8 @@ fn round_trip(log: f64, otherwise: Rtt) -> Rtt {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::{prop, prop_assert, proptest};
 
     use super::*;
@@ -303,7 +264,6 @@ mod tests {
         assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
         assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
         assert!(after(0.1, &[(rtt(20.0), 1.0); 9]) > 18.0, "many agree");
-        assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
     /// The expected round trip of an agent to a site in this network, and its uncertainty, if the

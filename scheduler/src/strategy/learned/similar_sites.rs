@@ -22,7 +22,7 @@ use crate::gnp::FEWEST_LANDMARKS;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt, SiteId};
 
-use super::{CRAWL_SPREAD, Prefix};
+use super::crawl_residual::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square difference of log round trips. At this difference
 /// the similarity is 0.6. Repeated measurements of one host by one prober also differ by about 5 %.
