@@ -1,4 +1,4 @@
-//! The facts about a task's site that strategies use, and the remaining work computed from them.
+//! Holds the facts about a task's site, and converts them to the input of a strategy.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +7,18 @@ use std::time::Duration;
 use crate::gnp::Position;
 use crate::model::AgentId;
 
-use super::{Crawl, Site, Work};
+use super::schedule::crawl_duration::{Crawl, Work};
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Site<'a> {
+    pub host: &'a str,
+    /// The site's address, as resolved by a prober.
+    pub address: Option<IpAddr>,
+    /// The site's position, from the site list or a database of IP addresses.
+    pub position: Option<Position>,
+    /// The size of the crawl; `None` if unknown.
+    pub work: Option<Work>,
+}
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {

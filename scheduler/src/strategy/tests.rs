@@ -1,11 +1,15 @@
 //! Tests the properties that all strategies have, and the properties of single strategies.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::fixture::candidate;
 use super::*;
+use crate::gnp::{Direction, Position};
+use crate::model::{AgentId, FallbackCause, Rtt};
 
 fn fleet(size: i64) -> Vec<Candidate> {
     (1..=size).map(|i| candidate(i, Some(f64::from(u16::try_from(i).unwrap()) * 10.0), None)).collect()

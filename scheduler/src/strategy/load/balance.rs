@@ -29,10 +29,10 @@ use std::time::Duration;
 
 use crate::model::{AgentId, Gain, Rtt, Strategy};
 
-use super::last_ends;
+use super::level::{LoadLevel, last_ends};
+use crate::strategy::candidate::Candidate;
 use crate::strategy::rules::anycast;
 use crate::strategy::rules::next_candidate::RecordedChoice;
-use crate::strategy::{Candidate, LoadLevel};
 
 /// If at most this many tasks per slot wait at the new agent after a move, the task moves if it
 /// ends sooner by at least the longer pace of the two agents.

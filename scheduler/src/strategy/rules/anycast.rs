@@ -14,8 +14,9 @@ use rand::seq::IndexedRandom;
 
 use crate::model::Strategy;
 
+use crate::strategy::candidate::{Candidate, ordered};
+use crate::strategy::choice::Choice;
 use crate::strategy::load::rank::least;
-use crate::strategy::{Candidate, Choice, ordered};
 
 /// An agent is near if its distance is at most this multiple of the shortest distance.
 const NEAR_FACTOR: u32 = 2;

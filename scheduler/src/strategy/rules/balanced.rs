@@ -15,10 +15,11 @@ use rand::rngs::ChaCha8Rng;
 use rand::seq::IndexedRandom;
 
 use crate::model::FallbackCause::NoDistance;
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Ranked;
 use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::uncertainty::{DIFFER, variance};
-use crate::strategy::{Candidate, Ranked};
 
 /// Number of agents in the draw. In maps of thirty agents and nine landmarks, the fifth nearest
 /// agent is about twice as far as the nearest. With more agents in the draw, many sites would go to

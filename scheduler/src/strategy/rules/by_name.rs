@@ -10,9 +10,11 @@ use sha2::{Digest as _, Sha256};
 use crate::model::FallbackCause::NoSuffix;
 use crate::model::seed::spread;
 
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::{NOBODY, Ranked, first};
 use crate::strategy::load::first_with_room;
 use crate::strategy::load::rank::{LISTED, least};
-use crate::strategy::{Candidate, NOBODY, Ranked, Site, first};
+use crate::strategy::site_facts::Site;
 
 /// `hash`: chooses the agent with the highest hash of site name and agent number (rendezvous
 /// hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). If an

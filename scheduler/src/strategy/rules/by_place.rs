@@ -8,8 +8,10 @@ use rand::rngs::ChaCha8Rng;
 use crate::gnp::Direction;
 use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, NothingShared};
 
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Ranked;
 use crate::strategy::load::draw;
-use crate::strategy::{Candidate, Ranked, Site};
+use crate::strategy::site_facts::Site;
 
 /// Distances that differ by less than this count as equal, because positions are known only to the
 /// city.

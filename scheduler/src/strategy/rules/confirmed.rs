@@ -10,8 +10,9 @@ use rand::rngs::ChaCha8Rng;
 use crate::model::{FallbackCause, Strategy};
 
 use super::{anycast, random, top_k};
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Choice;
 use crate::strategy::load::first_with_room;
-use crate::strategy::{Candidate, Choice};
 
 /// Chooses the nearest of the agents in `ordered` that measured the site.
 ///

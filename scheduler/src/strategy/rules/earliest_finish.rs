@@ -7,8 +7,10 @@
 use crate::model::{AgentId, Rtt};
 
 use crate::model::FallbackCause::NoDistance;
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::{Ranked, first};
 use crate::strategy::load::rank::{LISTED, least};
-use crate::strategy::{Candidate, Ranked, Site, first};
+use crate::strategy::site_facts::Site;
 
 /// Chooses the agent where the crawl ends first. Ties go to the nearest agent.
 pub(in crate::strategy) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {

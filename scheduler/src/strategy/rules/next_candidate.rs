@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use crate::model::{AgentId, Fallback, Rtt, Strategy};
 
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Choice;
 use crate::strategy::load::first_with_room;
-use crate::strategy::{Candidate, Choice};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedChoice {

@@ -3,8 +3,9 @@
 use rand::rngs::ChaCha8Rng;
 
 use crate::model::Strategy;
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Choice;
 use crate::strategy::load;
-use crate::strategy::{Candidate, Choice};
 
 /// `random`: draws among all agents with a free slot, with equal probability. If all agents are
 /// full, draws among the agents where the task would end first.

@@ -3,8 +3,9 @@
 use rand::rngs::ChaCha8Rng;
 
 use crate::model::FallbackCause;
+use crate::strategy::candidate::Candidate;
+use crate::strategy::choice::Ranked;
 use crate::strategy::load;
-use crate::strategy::{Candidate, Ranked};
 
 /// `gnp-topK`: draws one of the k nearest agents, to spread the load (section 2.2.3 of the paper
 /// that the README cites). If some of the k agents have a free slot, full agents are left out.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::model::{AgentId, Rtt};
-use crate::strategy::{Candidate, schedule};
+use crate::strategy::schedule;
 
 /// Bytes of TCP's first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
@@ -273,12 +273,6 @@ pub fn crawl_weight(age: Duration) -> f64 {
 
 pub fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
     crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
-}
-
-/// Sets the candidates' speeds.
-pub fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
-    candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
-    candidates
 }
 
 #[cfg(test)]
