@@ -26,6 +26,7 @@ use crate::Scheduler;
 use crate::web::{self, Web};
 use first_bytes::FirstBytes;
 use gate::Gate;
+pub use identity::Identity;
 use operator::Desks;
 
 mod agent_session;
@@ -34,6 +35,7 @@ pub(crate) mod capacity_plan;
 mod errors;
 mod first_bytes;
 mod gate;
+mod identity;
 pub(crate) mod landmark_choice;
 pub(crate) mod operator;
 pub mod tls_handshakes;
@@ -56,15 +58,6 @@ const SERVICES: [&str; 7] = [
     site_service_server::SERVICE_NAME,
     status_service_server::SERVICE_NAME,
 ];
-
-/// How agents reach and recognise this scheduler.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// The URL to which agents connect: http on loopback, else https.
-    pub scheduler_url: String,
-    /// SHA-256 of the CA certificate, hexadecimal; `None` without TLS.
-    pub ca_fingerprint: Option<String>,
-}
 
 /// Serves until `shutdown`, then waits a few seconds for streams to end.
 pub async fn serve(

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::Identity;
+use super::identity::Identity;
 use crate::Scheduler;
 
 pub(super) mod batch_removal;

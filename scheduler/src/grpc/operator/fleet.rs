@@ -21,7 +21,8 @@ use super::convert::enrolments::{self as enrolment_messages, MOST_ENROLMENTS};
 use super::convert::filters::{self, Places};
 use super::convert::{fleet as convert, landmarks as landmark_messages, reports, timestamp};
 use super::named;
-use crate::grpc::{Identity, auth, errors};
+use crate::grpc::identity::Identity;
+use crate::grpc::{auth, errors};
 
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;

@@ -8,7 +8,7 @@ use landfall_proto::v1::status_service_server::{StatusService, StatusServiceServ
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::Identity;
+use crate::grpc::identity::Identity;
 use crate::status::attention;
 use crate::store;
 use crate::store::reports::status;

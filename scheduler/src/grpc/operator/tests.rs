@@ -21,7 +21,7 @@ use tonic::{Code, Request, Status};
 use crate::Scheduler;
 use crate::app::secret::Secret;
 use crate::config::{Config, Draws, TermConfig};
-use crate::grpc::Identity;
+use crate::grpc::identity::Identity;
 use crate::grpc::wrong_tokens::WrongTokens;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
