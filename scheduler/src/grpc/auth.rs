@@ -1,21 +1,17 @@
 //! Authenticates the operator by token and agents by credential.
 //!
 //! A token or credential is sent as `authorization: Bearer SECRET`. Only hashes of secrets are
-//! stored and compared. [`admit`] checks the secret before any handler runs, and stores the caller
+//! stored and compared. The gate checks the secret before any handler runs, and stores the caller
 //! in the request's extensions.
 
 use chrono::{DateTime, Utc};
-use landfall_proto::v1::agent_service_server;
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tonic::Status;
-use tonic::codegen::http::{Extensions, HeaderMap};
-use tonic_health::pb::health_server;
+use tonic::codegen::http::HeaderMap;
 
 use crate::app::secret::SecretHash;
 use crate::store::agents::{self, CredentialHolder};
 use crate::store::{self, settings};
-
-use super::wrong_tokens::{WrongTokens, peer};
 
 /// Why a caller is rejected.
 #[derive(Debug, thiserror::Error)]
@@ -36,61 +32,11 @@ pub(crate) enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// Who may make a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AllowedCallers {
-    Anybody,
-    Agents,
-    Operator,
-}
-
-impl AllowedCallers {
-    /// Who may call an rpc. An rpc that is not listed here is only for the operator, so a new
-    /// service is closed by default.
-    fn of(path: &str) -> Self {
-        match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            // An agent that enrols has no credential yet; its request contains an enrolment token.
-            Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
-            Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
-            _ => Self::Operator,
-        }
-    }
-}
-
 /// Whether a path leads to a page rather than to a gRPC service. Only the name of a gRPC service
 /// contains a dot. The dashboard itself checks who may see its pages, because browsers send a
 /// cookie instead of a token.
 pub(crate) fn is_page(path: &str) -> bool {
     !path.trim_start_matches('/').split('/').next().is_some_and(|first| first.contains('.'))
-}
-
-pub(super) async fn admit(
-    pool: &PgPool,
-    wrong_tokens: &WrongTokens,
-    path: &str,
-    headers: &HeaderMap,
-    extensions: &mut Extensions,
-) -> Result<(), Status> {
-    let callers = AllowedCallers::of(path);
-    if callers == AllowedCallers::Anybody {
-        return Ok(());
-    }
-    // The secret is parsed before any query, so that unauthenticated callers cause no database
-    // work.
-    let presented = presented(headers)?;
-    if callers == AllowedCallers::Operator {
-        let known = operator(&mut *store::acquire(pool).await?, presented).await;
-        match known {
-            Ok(operator) => drop(extensions.insert(operator)),
-            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(extensions)).await),
-        }
-    } else {
-        let mut conn = store::acquire(pool).await?;
-        let credential = Credential(presented);
-        let holder = credential.agent(&mut conn).await?;
-        extensions.insert(Agent { holder, credential });
-    }
-    Ok(())
 }
 
 /// The operator, with the hash of the presented token.
@@ -114,14 +60,14 @@ pub(super) struct Agent {
     pub(super) credential: Credential,
 }
 
-/// The caller, as stored by [`admit`].
+/// The caller, as stored by the gate.
 pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Request<M>) -> Result<C, Status> {
     request.extensions().get().cloned().ok_or_else(|| AuthError::Missing.into())
 }
 
 /// The hash of the credential that an agent presents.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Credential(SecretHash);
+pub(super) struct Credential(pub(super) SecretHash);
 
 impl Credential {
     /// Finds the agent to which the credential now belongs.

@@ -4,12 +4,18 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use landfall_proto::v1::agent_service_server;
+use sqlx::PgPool;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
+use tonic_health::pb::health_server;
 use tower::Service;
 
+use super::wrong_tokens::{WrongTokens, peer};
 use super::{auth, errors};
 use crate::Scheduler;
+use crate::store;
 
 /// The gate, with the server to which it passes requests.
 #[derive(Debug, Clone)]
@@ -52,7 +58,7 @@ where
         Box::pin(async move {
             let answering = async {
                 let (mut parts, body) = request.into_parts();
-                match auth::admit(&pool, &wrong_tokens, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
+                match admit(&pool, &wrong_tokens, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
                     Ok(()) => within.call(Request::from_parts(parts, body)).await,
                     Err(refused) => Ok(refused.into_http()),
                 }
@@ -61,4 +67,55 @@ where
             answered.unwrap_or_else(|| Ok(errors::away().into_http()))
         })
     }
+}
+
+/// Who may make a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AllowedCallers {
+    Anybody,
+    Agents,
+    Operator,
+}
+
+impl AllowedCallers {
+    /// Who may call an rpc. An rpc that is not listed here is only for the operator, so a new
+    /// service is closed by default.
+    fn of(path: &str) -> Self {
+        match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
+            // An agent that enrols has no credential yet; its request contains an enrolment token.
+            Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
+            Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
+            _ => Self::Operator,
+        }
+    }
+}
+
+/// Checks the caller of an rpc, and stores it in the request's extensions.
+async fn admit(
+    pool: &PgPool,
+    wrong_tokens: &WrongTokens,
+    path: &str,
+    headers: &HeaderMap,
+    extensions: &mut Extensions,
+) -> Result<(), Status> {
+    let callers = AllowedCallers::of(path);
+    if callers == AllowedCallers::Anybody {
+        return Ok(());
+    }
+    // The secret is parsed before any query, so that unauthenticated callers cause no database
+    // work.
+    let presented = auth::presented(headers)?;
+    if callers == AllowedCallers::Operator {
+        let known = auth::operator(&mut *store::acquire(pool).await?, presented).await;
+        match known {
+            Ok(operator) => drop(extensions.insert(operator)),
+            Err(refused) => return Err(wrong_tokens.refuse(refused, peer(extensions)).await),
+        }
+    } else {
+        let mut conn = store::acquire(pool).await?;
+        let credential = auth::Credential(presented);
+        let holder = credential.agent(&mut conn).await?;
+        extensions.insert(auth::Agent { holder, credential });
+    }
+    Ok(())
 }
