@@ -18,10 +18,14 @@ pub(super) mod convert;
 mod crawls;
 mod group_commit;
 mod heartbeats;
+mod outcome_commits;
 mod outcomes;
+mod pending_messages;
+mod session;
 mod stream;
 
-use stream::{OUTBOUND_MESSAGES, OutcomeCommits, Session};
+use outcome_commits::OutcomeCommits;
+use session::{OUTBOUND_MESSAGES, Session};
 
 use crate::Scheduler;
 use crate::grpc::auth;

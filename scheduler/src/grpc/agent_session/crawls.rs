@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::convert;
-use super::stream::Session;
+use super::session::Session;
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, checkpoints, preemptions};

@@ -7,7 +7,7 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use super::convert;
-use super::stream::Session;
+use super::session::Session;
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::sessions;
