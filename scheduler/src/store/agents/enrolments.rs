@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -22,36 +21,17 @@ use crate::store::{Error, leases, minute};
 
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
+pub use agent_request::{AgentRequest, Name};
+pub use names::NameRefusal;
 use names::TakenNames;
 pub use tokens::{RevokeError, RevokedToken, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
 
+mod agent_request;
 mod names;
 mod tokens;
 
 /// Number of bytes of a token's hash that form the token's identifier.
 const ID_BYTES: usize = 5;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentRequest {
-    pub name: Name,
-    pub city: String,
-    pub carrier: String,
-    /// ISO 3166-1 alpha-2; empty when unknown.
-    pub country: String,
-    pub position: Option<Position>,
-    /// If empty, an agent that is enrolled again keeps its previous tags.
-    pub tags: Vec<String>,
-    pub valid_for: Duration,
-    /// Whether to replace an agent of this name that is in use.
-    pub replaces: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Name {
-    Given(String),
-    /// Formed from city and carrier, with a number appended if the name is taken.
-    Formed(String),
-}
 
 #[derive(Debug, Clone)]
 pub struct Enrolment {
@@ -66,31 +46,18 @@ pub struct Enrolment {
     pub in_use: bool,
 }
 
-/// Why no token is made for a name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
-    InUse(String),
-    #[error(
-        "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
-    )]
-    Open { name: String, made_at: DateTime<Utc> },
-    #[error("{0} is named twice")]
-    Repeated(String),
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The refusals, each with the index of its name in the request.
     #[error("{}", first(.0))]
-    Refused(Vec<(usize, Refusal)>),
+    Refused(Vec<(usize, NameRefusal)>),
     #[error("draw a token")]
     Randomness(#[from] io::Error),
     #[error("make an enrolment token")]
     Store(#[from] Error),
 }
 
-fn first(refused: &[(usize, Refusal)]) -> String {
+fn first(refused: &[(usize, NameRefusal)]) -> String {
     refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
 }
 
@@ -264,6 +231,8 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sqlx::PgPool;
 
     use super::*;
@@ -321,9 +290,9 @@ mod tests {
         };
         let indices: Vec<usize> = refused.iter().map(|(index, _)| *index).collect();
         assert_eq!(indices, [0, 1, 3]);
-        assert!(matches!(&refused[0].1, Refusal::InUse(name) if name == "a"));
-        assert!(matches!(&refused[1].1, Refusal::Open { name, .. } if name == "b"));
-        assert!(matches!(&refused[2].1, Refusal::Repeated(name) if name == "c"));
+        assert!(matches!(&refused[0].1, NameRefusal::InUse(name) if name == "a"));
+        assert!(matches!(&refused[1].1, NameRefusal::Open { name, .. } if name == "b"));
+        assert!(matches!(&refused[2].1, NameRefusal::Repeated(name) if name == "c"));
         assert_eq!(open_tokens(&mut conn).await.expect("count"), 1, "all or none");
         fixtures::execute(&mut conn, "update agents set removed_at = now()").await;
         assert!(!made(&mut conn, Some("a")).await.in_use, "a removed one is enrolled again under its name");

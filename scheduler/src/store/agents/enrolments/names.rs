@@ -6,10 +6,23 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::naming;
-use crate::store::Error;
 use crate::store::rows::Rows;
+use crate::store::{Error, minute};
 
-use super::{AgentRequest, Name, Refusal};
+use super::agent_request::{AgentRequest, Name};
+
+/// Why no token is made for a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameRefusal {
+    #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
+    InUse(String),
+    #[error(
+        "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
+    )]
+    Open { name: String, made_at: DateTime<Utc> },
+    #[error("{0} is named twice")]
+    Repeated(String),
+}
 
 /// The agents and open tokens that may conflict with a request. The name of each agent or token is
 /// a requested name, or a requested base name with or without a number (`tokyo`, `tokyo-2`).
@@ -62,7 +75,7 @@ impl TakenNames {
 
     /// Returns a name for each requested agent, or all refusals. Names given by the operator are
     /// assigned first, so that no generated name takes one of them.
-    pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
+    pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, NameRefusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {
             let Name::Given(name) = &one.name else { continue };
@@ -91,14 +104,14 @@ impl TakenNames {
         Ok(all)
     }
 
-    fn refusal(&self, name: &str, replaces: bool, before: &HashSet<String>) -> Option<Refusal> {
+    fn refusal(&self, name: &str, replaces: bool, before: &HashSet<String>) -> Option<NameRefusal> {
         let name = name.to_owned();
         if before.contains(&name) {
-            return Some(Refusal::Repeated(name));
+            return Some(NameRefusal::Repeated(name));
         }
         if let Some(made_at) = self.open.get(&name).copied() {
-            return Some(Refusal::Open { name, made_at });
+            return Some(NameRefusal::Open { name, made_at });
         }
-        (self.in_use(&name) && !replaces).then_some(Refusal::InUse(name))
+        (self.in_use(&name) && !replaces).then_some(NameRefusal::InUse(name))
     }
 }
