@@ -10,31 +10,19 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId, words};
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::Error;
 use super::rows::Rows;
 use super::tasks::holds::{self, Cause};
 pub(super) use ending::{Completed, Ending, complete, end};
+pub use lease_state::LeaseState;
 
 pub(crate) mod checkpoints;
 mod ending;
+mod lease_state;
 pub(crate) mod outcomes;
 pub(crate) mod preemptions;
-
-words!(
-    LeaseState {
-        /// The lease's agent may crawl the site.
-        Active = "active",
-        /// The outcome of the crawl was accepted.
-        Completed = "completed",
-        /// The agent released the lease.
-        Released = "released",
-        /// The lease's session ended.
-        Expired = "expired",
-        Revoked = "revoked",
-    }
-);
 
 /// A new lease, with all data that the agent needs to crawl the site.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 
-use super::LeaseState;
+use super::lease_state::LeaseState;
 
 /// How a lease ends without an outcome.
 #[derive(Debug, Clone, Copy)]
