@@ -13,7 +13,7 @@ use crate::model::{AgentId, BatchId, CrawlEnding, CrawlPolicy, LeaseToken, Sessi
 use super::agents::sessions::{self, Registration, SessionTerms};
 use super::assignments::{self, Pool};
 use super::leases;
-use super::leases::outcomes::{self, OutcomeAnswer, Report};
+use super::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use super::sites::addresses::PermitRequest;
 
 pub(crate) type Conn = PoolConnection<Postgres>;
@@ -105,8 +105,8 @@ pub(crate) async fn overdue(conn: &mut PgConnection) {
     execute(conn, "update sessions set expires_at = now() - interval '1 second' where state = 'active'").await;
 }
 
-pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Report {
-    Report {
+pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> OutcomeReport {
+    OutcomeReport {
         task,
         token,
         ending,
@@ -123,7 +123,7 @@ pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Re
     }
 }
 
-pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> OutcomeAnswer {
+pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &OutcomeReport) -> OutcomeAnswer {
     outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
 }
 

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::group_commit::{GroupCommit, Request};
 use crate::model::{AgentId, SiteId};
 use crate::store;
-use crate::store::leases::outcomes::{self, OutcomeAnswer, Report};
+use crate::store::leases::outcomes::{self, OutcomeAnswer, OutcomeReport};
 use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
@@ -27,7 +27,7 @@ pub(super) type OutcomeCommits = GroupCommit<OutcomeBatch>;
 pub(super) struct OutcomeBatch {
     pub(super) agent: AgentId,
     /// Each report, with the origin at which the agent found the site.
-    pub(super) reports: Vec<(Report, Option<String>)>,
+    pub(super) reports: Vec<(OutcomeReport, Option<String>)>,
     /// The agent's free slots; `None` if no leases may be granted, not even for the slots that
     /// these outcomes free.
     pub(super) free: Option<FreeSlots>,
@@ -61,7 +61,7 @@ impl Request for OutcomeBatch {
         // Sessions are locked before tasks, as in every transaction that locks both.
         let asking: Vec<FreeSlots> = requests.iter().filter_map(|asked| asked.free).collect();
         let locked = leases::lock(conn, &asking).await?;
-        let reported: Vec<(AgentId, &Report, Option<&str>)> = requests
+        let reported: Vec<(AgentId, &OutcomeReport, Option<&str>)> = requests
             .iter()
             .flat_map(|asked| asked.reports.iter().map(|(report, origin)| (asked.agent, report, origin.as_deref())))
             .collect();

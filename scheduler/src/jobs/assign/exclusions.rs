@@ -196,7 +196,7 @@ mod tests {
     use crate::store::agents::drains;
     use crate::store::batches::cancel_and_retry::{self, ChangeScope};
     use crate::store::fixtures;
-    use crate::store::leases::outcomes::Report;
+    use crate::store::leases::outcomes::OutcomeReport;
 
     /// A batch with these constraints.
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     async fn fetched(trial: &Trial, (task, token): (TaskId, LeaseToken), bytes: u64) {
-        let report = Report { bytes, ..fixtures::report(task, token, CrawlEnding::Complete) };
+        let report = OutcomeReport { bytes, ..fixtures::report(task, token, CrawlEnding::Complete) };
         fixtures::record(&mut *trial.conn().await, trial.agents[0].0, &report).await;
     }
 

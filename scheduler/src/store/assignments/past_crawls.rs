@@ -150,7 +150,7 @@ mod tests {
     use crate::store::assignments::site_facts::of_tasks;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
-    use crate::store::leases::outcomes::Report;
+    use crate::store::leases::outcomes::OutcomeReport;
     use crate::store::measurements::quarantines;
     use crate::store::sites::verdicts;
     use crate::strategy::site_facts::usual_size;
@@ -165,7 +165,8 @@ mod tests {
         assert_eq!((fresh[&task].host.as_str(), fresh[&task].size), ("www.a.cn", None));
         let token: LeaseToken = leases::grant(&mut conn, agent, session).await.expect("grant")[0].token;
         let rtt = Rtt::try_from_micros(20_000).ok();
-        let report = Report { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, CrawlEnding::Complete) };
+        let report =
+            OutcomeReport { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, CrawlEnding::Complete) };
         fixtures::record(&mut conn, agent, &report).await;
         assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
         let seen = crawled(&mut conn, &[site]).await.expect("read");

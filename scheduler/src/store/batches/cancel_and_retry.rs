@@ -249,7 +249,7 @@ mod tests {
     use crate::store::agents::sessions;
     use crate::store::batches;
     use crate::store::fixtures::{self, Conn};
-    use crate::store::leases::outcomes::{OutcomeAnswer, Report};
+    use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
 
     fn names(names: &[&str]) -> ChangeScope {
         ChangeScope::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
@@ -263,7 +263,7 @@ mod tests {
         (batch, agent, session, tasks)
     }
 
-    fn report(task: TaskId, ending: CrawlEnding) -> Report {
+    fn report(task: TaskId, ending: CrawlEnding) -> OutcomeReport {
         fixtures::report(task, fixtures::TOKEN, ending)
     }
 

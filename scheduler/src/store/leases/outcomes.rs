@@ -6,13 +6,11 @@
 //! too. A refusal is counted and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::site_name::SiteName;
-use crate::model::{AgentId, Blocker, Budget, CrawlEnding, LeaseToken, OutcomeKind, Rtt, SiteId, TaskId};
+use crate::model::{AgentId, Blocker, Budget, CrawlEnding, OutcomeKind, Rtt, SiteId, TaskId};
 
 use super::Completed;
 use crate::store::agents::refusals::{self, Refusal};
@@ -23,33 +21,12 @@ use crate::store::sites::open_circuits;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 use crate::store::{Error, leases};
+use locked_task::{LockedTask, lock};
+pub use outcome_report::OutcomeReport;
 
 mod hosts;
-
-/// An agent's report of a finished crawl.
-#[derive(Debug, Clone)]
-pub struct Report {
-    pub task: TaskId,
-    pub token: LeaseToken,
-    pub ending: CrawlEnding,
-    pub pages: u32,
-    /// Number of body bytes received.
-    pub bytes: u64,
-    pub errors: u32,
-    /// Time by the agent's clock.
-    pub started_at: DateTime<Utc>,
-    pub duration: Duration,
-    /// The median time to the first byte on warm connections.
-    pub rtt: Option<Rtt>,
-    /// A sentence from the agent; may be empty.
-    pub message: String,
-    /// Number of pages fetched again because the previous agent's checkpoint did not include them.
-    pub refetched: u32,
-    /// Number of links skipped because they lead into traps.
-    pub trapped: u32,
-    /// The other sites to which pages link.
-    pub hosts: Vec<SiteName>,
-}
+mod locked_task;
+mod outcome_report;
 
 /// The scheduler's answer to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +48,10 @@ pub enum OutcomeAnswer {
 
 /// Records outcomes of one or several agents. Returns the answers in the order of the reports. Run
 /// in a transaction, because the tasks' rows must stay locked.
-pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<OutcomeAnswer>, Error> {
+pub async fn record_all(
+    conn: &mut PgConnection,
+    reports: &[(AgentId, &OutcomeReport)],
+) -> Result<Vec<OutcomeAnswer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
@@ -87,46 +67,14 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     Ok(answers)
 }
 
-struct LockedTask {
-    site: SiteId,
-    token: LeaseToken,
-    open: bool,
-    /// Whether the task's batch has a quota.
-    limited: bool,
-    round: u32,
-}
-
-/// Locks the tasks' rows in the order of their identifiers, like every transaction that ends
-/// leases.
-async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, LockedTask>, Error> {
-    let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
-    let rows = sqlx::query!(
-        r#"
-        select id, site_id, round, token, state in ('assigned', 'leased', 'located') as "open!",
-               batch_id in (select c.batch_id from batch_constraints c where c.constraints ->> 'bytes_per_day' is not null) as "limited!"
-        from tasks where id = any($1)
-        order by id
-        for update
-        "#,
-        &ids,
-    )
-    .all(conn)
-    .await?;
-    let locked = rows.into_iter().map(|row| {
-        let (site, token) = (row.site_id, row.token);
-        (row.id, LockedTask { site, token, open: row.open, limited: row.limited, round: row.round.0 })
-    });
-    Ok(locked.collect())
-}
-
 /// Records outcomes of different tasks, and ends the tasks.
 async fn record_distinct(
     conn: &mut PgConnection,
     locked: &mut HashMap<TaskId, LockedTask>,
-    reports: &[(AgentId, &Report)],
+    reports: &[(AgentId, &OutcomeReport)],
 ) -> Result<Vec<OutcomeAnswer>, Error> {
     let (verdicts, on_hold) = judge(conn, locked, reports).await?;
-    let accepted: Vec<(AgentId, &Report)> = reports
+    let accepted: Vec<(AgentId, &OutcomeReport)> = reports
         .iter()
         .zip(&verdicts)
         .filter(|(_, verdict)| matches!(verdict, OutcomeAnswer::Accepted { .. }))
@@ -164,7 +112,7 @@ async fn record_distinct(
 async fn break_circuits(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
-    accepted: &[(AgentId, &Report)],
+    accepted: &[(AgentId, &OutcomeReport)],
 ) -> Result<(), Error> {
     let ended = accepted.iter().filter(|(_, report)| report.ending == CrawlEnding::Blocked(Some(Blocker::Breaker)));
     let ended = ended.filter_map(|(agent, report)| {
@@ -181,7 +129,7 @@ async fn break_circuits(
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
-    reports: &[(AgentId, &Report)],
+    reports: &[(AgentId, &OutcomeReport)],
 ) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
@@ -206,7 +154,7 @@ async fn judge(
     let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
     let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
     let odd = |number, otherwise| OutcomeAnswer::Refused(restores::blame(number, floor, otherwise));
-    let verdict = |(agent, report): &(AgentId, &Report)| {
+    let verdict = |(agent, report): &(AgentId, &OutcomeReport)| {
         let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
         let Some(known) = leases.get(&report.task) else { return odd(report.token.get(), Refusal::ForgedToken) };
         if known.agent_id != *agent {
@@ -247,8 +195,8 @@ struct StoredFigures {
     rtt_us: Option<i64>,
 }
 
-impl From<&Report> for StoredFigures {
-    fn from(report: &Report) -> Self {
+impl From<&OutcomeReport> for StoredFigures {
+    fn from(report: &OutcomeReport) -> Self {
         Self {
             kind: report.ending.kind(),
             budget: report.ending.budget(),
@@ -261,9 +209,9 @@ impl From<&Report> for StoredFigures {
     }
 }
 
-async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
+async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &OutcomeReport)]) -> Result<(), Error> {
     let agents: Vec<i64> = reported.iter().map(|(agent, _)| agent.get()).collect();
-    let reports: Vec<&Report> = reported.iter().map(|(_, report)| *report).collect();
+    let reports: Vec<&OutcomeReport> = reported.iter().map(|(_, report)| *report).collect();
     let stored: Vec<StoredFigures> = reports.iter().copied().map(StoredFigures::from).collect();
     let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
@@ -308,7 +256,7 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     .await
 }
 
-async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {
+async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &OutcomeReport)]) -> Result<(), Error> {
     let completed = reports.iter().map(|(_, report)| Completed {
         task: report.task,
         token: report.token,
@@ -345,13 +293,13 @@ pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Has
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SessionId;
+    use crate::model::{LeaseToken, SessionId};
     use crate::store::agents::sessions;
     use crate::store::fixtures::{self, Conn, LeasedTask};
 
-    fn report(task: TaskId, token: i64, ending: CrawlEnding) -> Report {
+    fn report(task: TaskId, token: i64, ending: CrawlEnding) -> OutcomeReport {
         let rtt = Rtt::try_from_micros(20_000).ok();
-        Report { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
+        OutcomeReport { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
     }
 
     async fn leased(conn: &mut PgConnection) -> (AgentId, SessionId, TaskId) {
@@ -368,10 +316,10 @@ mod tests {
         assert_eq!(fixtures::record(&mut conn, agent, &first).await, OutcomeAnswer::Duplicate);
         let contradicting = [
             report(task, 1, CrawlEnding::Complete),
-            Report { pages: 4, ..first.clone() },
-            Report { bytes: 1001, ..first.clone() },
-            Report { errors: 0, ..first.clone() },
-            Report { rtt: None, ..first.clone() },
+            OutcomeReport { pages: 4, ..first.clone() },
+            OutcomeReport { bytes: 1001, ..first.clone() },
+            OutcomeReport { errors: 0, ..first.clone() },
+            OutcomeReport { rtt: None, ..first.clone() },
         ];
         for contradicting in &contradicting {
             let answer = fixtures::record(&mut conn, agent, contradicting).await;
@@ -459,7 +407,7 @@ mod tests {
             let site = fixtures::site(&mut conn, host).await;
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
             fixtures::grant(&mut conn, agent, session).await;
-            let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, CrawlEnding::Complete) };
+            let absurd = OutcomeReport { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, CrawlEnding::Complete) };
             fixtures::record(&mut conn, agent, &absurd).await;
         }
         let most = i64::MAX.unsigned_abs();

@@ -181,10 +181,10 @@ mod tests {
     use crate::model::{CrawlEnding, LeaseToken, TaskId};
     use crate::store::agents::{enrolments, sessions};
     use crate::store::fixtures::{self, Conn, LeasedTask};
-    use crate::store::leases::outcomes::{OutcomeAnswer, Report};
+    use crate::store::leases::outcomes::{OutcomeAnswer, OutcomeReport};
     use crate::store::reports::events::{self, Filter};
 
-    fn report(task: TaskId, token: i64) -> Report {
+    fn report(task: TaskId, token: i64) -> OutcomeReport {
         fixtures::report(task, LeaseToken::new(token), CrawlEnding::Complete)
     }
 

@@ -9,7 +9,7 @@ use crate::model::{Blocker, Budget, CrawlEnding, LeaseToken, MAX_HOSTS, ReasonKi
 use crate::store::agents::refusals::Refusal;
 use crate::store::leases::outcomes::{self, OutcomeAnswer};
 
-pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Option<String>), Status> {
+pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::OutcomeReport, Option<String>), Status> {
     let (task, token) = lease_key(report.task_id, report.token);
     let ending = ending(&report)?;
     let started_at = report
@@ -19,7 +19,7 @@ pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::R
     let duration = plain(report.duration).ok_or_else(|| Status::invalid_argument("duration: missing or negative"))?;
     let report_rtt = rtt(report.rtt);
     let origin = Some(clip(report.origin)).filter(|origin| !origin.is_empty());
-    let report = outcomes::Report {
+    let report = outcomes::OutcomeReport {
         task,
         token,
         ending,

@@ -8,7 +8,8 @@ use crate::model::{AgentId, TaskId};
 use crate::store::Error;
 use crate::store::rows::Statement;
 
-use super::{LockedTask, Report};
+use super::locked_task::LockedTask;
+use super::outcome_report::OutcomeReport;
 
 /// Stores the other sites to which the crawled sites link, for each crawled site at most as many as
 /// the batch's policy permits. A site's hosts of earlier rounds are removed unless this crawl found
@@ -16,13 +17,13 @@ use super::{LockedTask, Report};
 pub(super) async fn replace(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
-    reported: &[(AgentId, &Report)],
+    reported: &[(AgentId, &OutcomeReport)],
 ) -> Result<(), Error> {
-    let found = |report: &&Report| report.pages > 0 || !report.hosts.is_empty();
+    let found = |report: &&OutcomeReport| report.pages > 0 || !report.hosts.is_empty();
     let fetched = || reported.iter().map(|(_, report)| *report).filter(found);
     let links = fetched().flat_map(|report| report.hosts.iter().map(|host| (report.task.get(), host.as_str())));
     let (tasks, hosts): (Vec<i64>, Vec<&str>) = links.unzip();
-    let again = |report: &&Report| locked.get(&report.task).is_some_and(|task| task.round > 1);
+    let again = |report: &&OutcomeReport| locked.get(&report.task).is_some_and(|task| task.round > 1);
     let again: Vec<TaskId> = fetched().filter(again).map(|report| report.task).collect();
     if !again.is_empty() {
         sqlx::query!(
@@ -75,7 +76,7 @@ mod tests {
     use crate::model::site_name::SiteName;
     use crate::store::fixtures::{self, Conn, LeasedTask};
 
-    fn report(task: TaskId) -> Report {
+    fn report(task: TaskId) -> OutcomeReport {
         fixtures::report(task, fixtures::TOKEN, CrawlEnding::Complete)
     }
 
@@ -84,7 +85,7 @@ mod tests {
         let LeasedTask { agent, session, task, .. } = fixtures::leased(&mut conn, "a").await;
         fixtures::execute(&mut conn, "update batches set policy = policy || '{\"max_hosts\": 2}'").await;
         let hosts = |names: &[&str]| names.iter().map(|name| name.parse().expect("a name")).collect::<Vec<SiteName>>();
-        let first = Report { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report(task) };
+        let first = OutcomeReport { hosts: hosts(&["c.cn", "a.cn", "b.cn", "d.cn"]), ..report(task) };
         let known = "select string_agg(host, ' ' order by host) from discovered_hosts";
         fixtures::record(&mut conn, agent, &first).await;
         assert_eq!(
@@ -107,7 +108,7 @@ mod tests {
             fixtures::assign(&mut conn, TaskId::new(task), agent).await;
             assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
             let again = report(TaskId::new(task));
-            let again = Report { pages, hosts: hosts(names), ..again };
+            let again = OutcomeReport { pages, hosts: hosts(names), ..again };
             assert!(matches!(fixtures::record(&mut conn, agent, &again).await, OutcomeAnswer::Accepted { .. }));
             assert_eq!(fixtures::scalar::<String>(&mut conn, known).await, expected);
         }
