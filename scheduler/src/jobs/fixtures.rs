@@ -14,8 +14,9 @@ use crate::store::agents;
 use crate::store::agents::sessions::{self, Registration};
 use crate::store::embeddings::{self, landmarks};
 use crate::store::fixtures;
+use crate::store::measurements::measurement_result::MeasurementResult;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
-use crate::store::measurements::{self, Measured, MeasurementResult, Report, ReportTarget};
+use crate::store::measurements::{self, Measured, MeasurementReport, ReportTarget};
 use crate::store::schedulers::terms::Role;
 use crate::store::tasks::wait_causes;
 use crate::strategy::explain::ExplainedWait;
@@ -249,7 +250,7 @@ impl Trial {
         let mut recorded = Vec::new();
         for order in orders {
             if let Some((result, origin)) = result(&order.target) {
-                let report = Report { origin, ..result.into() };
+                let report = MeasurementReport { origin, ..result.into() };
                 recorded.push(measurements::record(&mut conn, agent, order.id, &report).await.expect("record"));
             }
         }

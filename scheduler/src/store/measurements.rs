@@ -6,6 +6,8 @@
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
+mod measurement_report;
+pub(crate) mod measurement_result;
 mod mesh;
 mod of_sites;
 pub(crate) mod orders;
@@ -15,8 +17,6 @@ pub(crate) mod resolved_addresses;
 pub(crate) mod sharing;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
@@ -25,63 +25,10 @@ use crate::model::{AgentId, OrderId, Rtt, SiteId};
 use super::Error;
 use super::rows::Rows;
 use super::sites::origin;
-use super::types::whole;
-use failures::Failure;
+pub use measurement_report::{MeasurementReport, ReportContent};
+pub use measurement_result::Measured;
 use mesh::upsert_beacon;
 pub use mesh::{MeshMeasurement, coverage, mesh, mesh_among, mesh_gaps, mesh_of_all};
-
-/// Summary of one prober's samples of one target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Measured {
-    pub rtt: Rtt,
-    pub min: Rtt,
-    pub median: Rtt,
-    /// The scaled median absolute deviation.
-    pub spread: Duration,
-    pub answered: u32,
-    pub lost: u32,
-}
-
-/// A prober's measurement, or the reason why it failed.
-pub type MeasurementResult = Result<Measured, Failure>;
-
-/// A prober's answer to a measurement order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    pub finding: ReportContent,
-    pub origin: Option<String>,
-    /// The address to which the prober connected, or to which the name resolved.
-    pub address: Option<IpAddr>,
-    /// Number of requests sent and connections tried.
-    pub requests: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReportContent {
-    /// The prober measured the target, or tried to and failed.
-    Measured {
-        result: MeasurementResult,
-        /// Whether the result agrees with an earlier measurement at the same address that the
-        /// prober could have reported instead; `None` if there was no such measurement.
-        agreed: Option<bool>,
-    },
-    /// The prober recently measured another site at the same address, and reports that measurement.
-    Shared {
-        measured: Measured,
-        /// The other site's origin.
-        from: String,
-        age: Duration,
-    },
-    /// The prober did not measure, because the name resolved to an address that the order did not
-    /// lock.
-    Postponed,
-}
-
-impl From<MeasurementResult> for Report {
-    fn from(result: MeasurementResult) -> Self {
-        Self { finding: ReportContent::Measured { result, agreed: None }, origin: None, address: None, requests: 0 }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
@@ -100,7 +47,7 @@ pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,
     order: OrderId,
-    report: &Report,
+    report: &MeasurementReport,
 ) -> Result<ReportTarget, Error> {
     let mut tx = conn.begin().await?;
     let answered = sqlx::query!(
@@ -134,37 +81,6 @@ pub async fn record(
     Ok(recorded)
 }
 
-/// A measurement's result as columns.
-pub(super) struct Columns {
-    pub(super) rtt: Option<i64>,
-    pub(super) min: Option<i64>,
-    pub(super) median: Option<i64>,
-    pub(super) spread: Option<i64>,
-    pub(super) answered: i32,
-    pub(super) lost: i32,
-    pub(super) failure: Option<String>,
-}
-
-impl From<&MeasurementResult> for Columns {
-    fn from(result: &MeasurementResult) -> Self {
-        match result {
-            Ok(measured) => Self {
-                rtt: Some(measured.rtt.as_micros()),
-                min: Some(measured.min.as_micros()),
-                median: Some(measured.median.as_micros()),
-                spread: Some(whole(measured.spread.as_micros())),
-                answered: whole(measured.answered),
-                lost: whole(measured.lost),
-                failure: None,
-            },
-            Err(failure) => {
-                let failure = Some(failure.to_string());
-                Self { rtt: None, min: None, median: None, spread: None, answered: 0, lost: 0, failure }
-            }
-        }
-    }
-}
-
 /// The round trips to these sites, except those measured by quarantined agents. Sites without round
 /// trips are absent.
 pub async fn of_sites(
@@ -191,6 +107,10 @@ pub async fn of_sites(
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+    use std::time::Duration;
+
+    use super::measurement_result::MeasurementResult;
     use super::*;
     use crate::store::fixtures::{self, Conn};
 
@@ -199,8 +119,8 @@ mod tests {
         Ok(Measured { rtt, min: rtt, median: rtt, spread: Duration::from_micros(7), answered: 5, lost: 1 })
     }
 
-    fn report(result: MeasurementResult, origin: Option<&str>, address: Option<IpAddr>) -> Report {
-        Report { origin: origin.map(str::to_owned), address, ..result.into() }
+    fn report(result: MeasurementResult, origin: Option<&str>, address: Option<IpAddr>) -> MeasurementReport {
+        MeasurementReport { origin: origin.map(str::to_owned), address, ..result.into() }
     }
 
     async fn order(conn: &mut PgConnection, prober: AgentId, site: SiteId) -> OrderId {

@@ -10,7 +10,7 @@ use crate::jobs::fixtures::{Agent, Trial, took};
 use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, OrderTarget};
-use crate::store::measurements::{self, Report, ReportContent};
+use crate::store::measurements::{self, MeasurementReport, ReportContent};
 
 const HERE: [u8; 4] = [192, 0, 2, 1];
 const THERE: [u8; 4] = [192, 0, 2, 2];
@@ -28,7 +28,7 @@ async fn report(
     address: Option<[u8; 4]>,
     requests: u32,
 ) {
-    let report = Report { finding, origin: None, address: address.map(IpAddr::from), requests };
+    let report = MeasurementReport { finding, origin: None, address: address.map(IpAddr::from), requests };
     measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
@@ -237,7 +237,8 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     let (order, locked) = take(&trial, settling).await[0];
     assert_eq!(locked, Some(HERE.into()));
     let origin = Some("https://www.a.cn:443".to_owned());
-    let report = Report { finding: ReportContent::Postponed, origin, address: Some(THERE.into()), requests: 2 };
+    let report =
+        MeasurementReport { finding: ReportContent::Postponed, origin, address: Some(THERE.into()), requests: 2 };
     measurements::record(&mut *trial.conn().await, settling.0, order, &report).await.expect("record");
     let held = finish(&trial, &trial.agents, |_| THERE).await;
     assert_eq!(held.iter().map(|(_, address)| *address).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 
 use super::failures;
-use super::{Columns, MeasurementResult};
+use super::measurement_result::{MeasurementResult, ResultColumns};
 use crate::gnp::Mesh;
 use crate::model::{AgentId, Rtt};
 use crate::store::Error;
@@ -42,7 +42,7 @@ pub(super) async fn upsert_beacon(
     target: AgentId,
     result: &MeasurementResult,
 ) -> Result<(), Error> {
-    let columns = Columns::from(result);
+    let columns = ResultColumns::from(result);
     let failure = result.as_ref().err();
     sqlx::query!(
         r#"

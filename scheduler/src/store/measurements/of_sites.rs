@@ -8,11 +8,13 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
+use super::measurement_report::{MeasurementReport, ReportContent};
+use super::measurement_result::{MeasurementResult, ResultColumns};
 use super::resolved_addresses::{
     MOST_POSTPONED, POSTPONED_AGAIN, POSTPONED_NOWHERE, ReportedAddress, forget, not_counted, postponed,
 };
 use super::sharing::note_disagreement;
-use super::{Columns, MeasurementResult, Report, ReportContent};
+
 use crate::store::Error;
 use crate::store::rows::Statement;
 use crate::store::types::{Interval, whole};
@@ -24,7 +26,7 @@ pub(in crate::store) async fn upsert(
     site: SiteId,
     prober: AgentId,
     had_lock: bool,
-    report: &Report,
+    report: &MeasurementReport,
 ) -> Result<(), Error> {
     let settled = report.origin.is_some();
     let seen = report.address.map(|address| ReportedAddress { site, prober, address, settled });
@@ -66,7 +68,7 @@ async fn upsert_result(
     address: Option<IpAddr>,
     requests: u64,
 ) -> Result<(), Error> {
-    let columns = Columns::from(result);
+    let columns = ResultColumns::from(result);
     sqlx::query!(
         r#"
         insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,

@@ -247,7 +247,8 @@ mod tests {
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};
-    use crate::store::measurements::{self, Measured, MeasurementResult, orders};
+    use crate::store::measurements::measurement_result::MeasurementResult;
+    use crate::store::measurements::{self, Measured, orders};
 
     async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
         let agent = fixtures::agent(conn, name).await;

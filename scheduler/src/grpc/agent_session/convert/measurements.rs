@@ -10,7 +10,7 @@ use crate::config::{ConfirmConfig, MeasureConfig};
 use crate::model::OrderId;
 use crate::store::measurements::failures::Failure;
 use crate::store::measurements::orders::{Order, OrderTarget};
-use crate::store::measurements::{Measured, Report, ReportContent};
+use crate::store::measurements::{Measured, MeasurementReport, ReportContent};
 
 /// Maximum age of a measurement that a prober reuses for another site.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
@@ -19,7 +19,7 @@ const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug)]
 pub(in crate::grpc) struct MeasurementAnswer {
     pub(in crate::grpc) order: OrderId,
-    pub(in crate::grpc) report: Report,
+    pub(in crate::grpc) report: MeasurementReport,
 }
 
 pub(in crate::grpc) fn measure_order(
@@ -82,7 +82,7 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
     };
     Ok(MeasurementAnswer {
         order: OrderId::new(report.order_id),
-        report: Report {
+        report: MeasurementReport {
             finding,
             origin: Some(clip(report.origin)).filter(|origin| !origin.is_empty()),
             address: report.address.parse().ok(),
