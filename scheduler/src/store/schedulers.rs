@@ -15,7 +15,6 @@ use crate::model::SchedulerId;
 use crate::status::{DiskSpace, SchedulerStatus};
 
 use super::Error;
-use super::reports::status::disk;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, Unsigned, whole};
 
@@ -90,6 +89,11 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<SchedulerStatus>, Error
         disk: disk(row.disk_free, row.disk_size),
     });
     Ok(schedulers.collect())
+}
+
+/// The free and total space of a file system; `None` if either is unknown.
+pub(in crate::store) fn disk(free: Option<Unsigned<u64>>, size: Option<Unsigned<u64>>) -> Option<DiskSpace> {
+    Some(DiskSpace { free: free?.0, size: size?.0 })
 }
 
 /// Deletes the row of this process, which frees its roles at once. Run in a transaction.

@@ -8,7 +8,19 @@ use crate::model::{ChoiceReasons, OutcomeKind, ReasonKind, Rtt, SiteId, Strategy
 use crate::store::types::{Millis, Unsigned};
 use crate::strategy::explain::ExplainedWait;
 
-use super::assignments::ListKey;
+/// The key of a row. The next page continues after the key of the last row. Rows are in the order
+/// in which their sites were first stored; sites of the same list are in order of their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct ListKey {
+    pub(super) site: i64,
+    pub(super) round: u32,
+}
+
+impl ListKey {
+    const fn new(site: SiteId, round: u32) -> Self {
+        Self { site: site.get(), round }
+    }
+}
 
 /// A task and its result.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,13 +8,13 @@
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, TaskId, TaskState};
+use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
 use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::tasks::wait_causes;
 use crate::store::types::{Unsigned, whole};
 
-use super::assignment_row::{AssignmentRow, TaskRow};
+use super::assignment_row::{AssignmentRow, ListKey, TaskRow};
 
 /// The next page reads a range of sites if, on average, at least one in `SPARSEST` consecutive site
 /// identifiers is in the batch.
@@ -47,20 +47,6 @@ impl TaskFilter {
     fn reasons(&self) -> Option<Vec<String>> {
         let names = self.reasons.iter().map(|reason| reason.name().to_owned());
         (!self.reasons.is_empty()).then(|| names.collect())
-    }
-}
-
-/// The key of a row. The next page continues after the key of the last row. Rows are in the order
-/// in which their sites were first stored; sites of the same list are in order of their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct ListKey {
-    site: i64,
-    round: u32,
-}
-
-impl ListKey {
-    pub(super) const fn new(site: SiteId, round: u32) -> Self {
-        Self { site: site.get(), round }
     }
 }
 

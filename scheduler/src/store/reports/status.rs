@@ -3,9 +3,7 @@
 use sqlx::PgConnection;
 
 use crate::model::service::ServiceFacts;
-use crate::status::{
-    AgentStatus, BatchStatus, DatabaseStatus, DiskSpace, LandmarkStatus, MapStatus, Status, UNMET_COUNTED,
-};
+use crate::status::{AgentStatus, BatchStatus, DatabaseStatus, LandmarkStatus, MapStatus, Status, UNMET_COUNTED};
 use crate::throughput::{self, RATE_WINDOW};
 
 use crate::store::agents::enrolments;
@@ -14,7 +12,7 @@ use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ChosenBy};
 use crate::store::measurements::quarantines;
 use crate::store::rows::Rows;
-use crate::store::schedulers;
+use crate::store::schedulers::{self, disk};
 use crate::store::sites::open_circuits;
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, settings};
@@ -198,11 +196,6 @@ async fn agents(conn: &mut PgConnection) -> Result<Vec<AgentStatus>, Error> {
         }
     });
     Ok(agents.collect())
-}
-
-/// The free and total space of a file system; `None` if either is unknown.
-pub(in crate::store) fn disk(free: Option<Unsigned<u64>>, size: Option<Unsigned<u64>>) -> Option<DiskSpace> {
-    Some(DiskSpace { free: free?.0, size: size?.0 })
 }
 
 #[cfg(test)]
