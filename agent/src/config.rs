@@ -16,9 +16,13 @@ use crate::net::guard::parse_network;
 use crate::net::user_agent::UserAgent;
 use crate::session::schedulers::Schedulers;
 
+pub use error::ConfigError;
 pub use exec::ExecConfig;
+pub use store::StoreConfig;
 
+mod error;
 mod exec;
+mod store;
 
 pub const FILE: &str = "agent.toml";
 /// The beacon's default address.
@@ -150,50 +154,6 @@ impl Default for CrawlsConfig {
     fn default() -> Self {
         Self { folder: PathBuf::from("crawls") }
     }
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoreConfig {
-    /// The path of the folder, which is created if missing. Agents must not share it.
-    pub folder: PathBuf,
-    /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB. Smaller limits
-    /// make many files; larger files are slow to move.
-    #[serde(default = "default_max_file")]
-    pub max_file_bytes: u64,
-    /// Free bytes on the disk below which crawls pause. They continue when twice as many are free.
-    /// 0 disables the check. The default leaves room for the pages that fifty crawls are fetching.
-    #[serde(default = "default_min_free")]
-    pub min_free_bytes: u64,
-}
-
-impl StoreConfig {
-    /// Permitted values of `max_file_bytes`.
-    pub const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
-
-    pub fn in_folder(folder: PathBuf) -> Self {
-        Self { folder, max_file_bytes: default_max_file(), min_free_bytes: default_min_free() }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error(
-        "{0} does not exist: enrol this agent first, with the command that `landfall agents enrol` prints, or give \
-         --dir"
-    )]
-    Missing(PathBuf),
-    #[error("read {path}")]
-    Read { path: PathBuf, source: std::io::Error },
-    /// Invalid TOML, or an unknown key or value.
-    #[error("{path}: {reason}")]
-    Parse {
-        path: PathBuf,
-        /// The problem, and the line of the file where it is.
-        reason: String,
-    },
-    #[error("{key}: {reason}")]
-    Invalid { key: &'static str, reason: String },
 }
 
 impl Config {
@@ -338,14 +298,6 @@ fn absolute(folder: &Path) -> PathBuf {
 
 fn default_credential() -> PathBuf {
     PathBuf::from("credential")
-}
-
-const fn default_max_file() -> u64 {
-    1 << 30
-}
-
-const fn default_min_free() -> u64 {
-    256 << 20
 }
 
 const fn default_capacity() -> u32 {

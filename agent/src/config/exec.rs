@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, default_min_free};
+use super::error::ConfigError;
+use super::store::default_min_free;
 use crate::crawl::external::program;
 
 /// The command that crawls sites in place of the agent's own crawler.
