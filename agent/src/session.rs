@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::metrics::{METRICS, MessageDirection};
 use crate::session::backoff::{Backoff, UNHURRIED};
 use crate::session::clock::BootTime;

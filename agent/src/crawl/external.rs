@@ -31,7 +31,7 @@ use crate::config::ExecConfig;
 use crate::disk::folder::blocking;
 use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_folders::LeaseFolders;
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;
 use crate::session::clock;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::session::clock;
 
 /// The folder is locked because two agents that shared it would resume each other's crawls.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use crate::disk::folder::{FolderError, FolderPurpose, blocking};
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 
 /// The folder is locked because two agents that shared it would remove each other's folders.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawlers' output", otherwise: "set exec.folder" };

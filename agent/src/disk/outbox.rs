@@ -13,13 +13,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use landfall_proto::v1::{HeldLease, OutcomeReport};
+use landfall_proto::v1::OutcomeReport;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
 use crate::disk::folder::{FolderError, blocking};
 use crate::disk::free_space::LimitedDisk;
+use crate::disk::lease_key::LeaseKey;
 
 mod folder;
 
@@ -27,25 +28,6 @@ use folder::OutboxFolder;
 
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Identifies a lease by its task and its fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LeaseKey {
-    pub task_id: i64,
-    pub token: i64,
-}
-
-impl From<LeaseKey> for HeldLease {
-    fn from(key: LeaseKey) -> Self {
-        Self { task_id: key.task_id, token: key.token }
-    }
-}
-
-impl From<&OutcomeReport> for LeaseKey {
-    fn from(outcome: &OutcomeReport) -> Self {
-        Self { task_id: outcome.task_id, token: outcome.token }
-    }
-}
 
 #[derive(Debug)]
 pub struct Outbox {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use landfall_proto::v1::{CrawlCheckpoint, MeasurementReport, OutcomeReport};
 
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 
 #[derive(Debug)]
 pub(super) enum WorkEvent {

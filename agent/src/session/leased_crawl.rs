@@ -10,7 +10,8 @@ use super::convert::leases;
 use super::event::WorkEvent;
 use super::own_or_external::{Crawler, LeasedCrawl};
 use crate::crawl::{CrawlEnd, CrawlSnapshot, Outcome, OutcomeKind};
-use crate::disk::outbox::{LeaseKey, OutcomeWriter};
+use crate::disk::lease_key::LeaseKey;
+use crate::disk::outbox::OutcomeWriter;
 use crate::metrics::{CrawlResult, Label as _, METRICS};
 use crate::session::clock;
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::convert::leases;
 use crate::crawl::{self, AddressPermits, CrawlEnd, CrawlStorage, ExternalCrawl, ExternalCrawler, Job};
 use crate::disk::crawl_files::CrawlFiles;
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::net::request_context::RequestContext;
 use crate::warc::Store;
 

@@ -11,7 +11,7 @@ use landfall_proto::v1::PermitAnswer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 
 /// Maximum number of queued requests for permits. A crawl makes no second request before it gets
 /// the reply to its first request.

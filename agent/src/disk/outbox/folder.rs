@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use landfall_proto::v1::OutcomeReport;
 use prost::Message as _;
 
-use super::LeaseKey;
 use crate::disk::folder::{self, FolderError, FolderPurpose};
+use crate::disk::lease_key::LeaseKey;
 
 /// The folder is locked because two agents that shared it would report each other's outcomes.
 const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };

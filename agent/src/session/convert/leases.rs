@@ -11,7 +11,7 @@ use landfall_proto::v1::{
 
 use super::{duration, sentence, settled_origin, to_wire};
 use crate::crawl;
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::net::user_agent::{Product, UserAgent};
 
 pub(in crate::session) fn release(key: LeaseKey) -> Up {

@@ -7,7 +7,7 @@ use tokio::task;
 use tokio_util::sync::CancellationToken;
 
 use super::Work;
-use crate::disk::outbox::LeaseKey;
+use crate::disk::lease_key::LeaseKey;
 use crate::session::convert::leases::{self, GrantedLease};
 use crate::session::leased_crawl::LeaseCrawl;
 use crate::session::own_or_external::LeasedCrawl;
