@@ -21,31 +21,34 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::{BREAKER, Politeness, PolitenessState, RateState, ResponseKind};
+use super::politeness::{Politeness, PolitenessState, RateState, ResponseKind};
 use super::{Blocker, Trouble};
 use crate::crawl::fetch::recorded::recorded;
 use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
 use crate::metrics::METRICS;
-use crate::net::guard::{RefusedAddress, ResolveError};
+use crate::net::guard::ResolveError;
 use crate::net::request_context::RequestContext;
 use crate::session::clock;
 use crate::session::unreached::{causes, innermost};
 use crate::warc::Recorder;
-use coding::DecodeError;
 use connect_delay::ConnectDelay;
+pub(super) use error::FetchError;
 use resolver::GuardedResolver;
+pub(super) use response::CrawlResponse;
 #[cfg(test)]
 pub(super) use response::WINDOWS;
-pub(super) use response::{CrawlResponse, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+use response_limits::MAX_HEADER_FIELDS;
 pub(super) use timeouts::Timeouts;
 
 mod coding;
 mod connect_delay;
 mod decode;
+mod error;
 pub(super) mod failure_cause;
 pub(super) mod recorded;
 mod resolver;
 mod response;
+mod response_limits;
 pub(super) mod site_address;
 mod timeouts;
 
@@ -61,37 +64,6 @@ const HTTP2_WINDOW: u32 = 256 << 10;
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 /// The name of the connection phase in timeout messages.
 const CONNECTION: &str = "connection";
-
-/// Why a request returned no response, or only a part of a response.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
-    #[error(transparent)]
-    Refused(RefusedAddress),
-    /// No connection could be made, or the site's name has no address.
-    #[error("no connection: {1}")]
-    Connect(Trouble, String),
-    /// No complete response within the time limit.
-    #[error("no {what} within {limit:?}")]
-    Timeout { what: &'static str, limit: Duration },
-    #[error("the body arrives slower than {MIN_RATE} bytes a second")]
-    TooSlow,
-    #[error("the header has more than {} KiB, or more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
-    HeaderTooLarge,
-    #[error(transparent)]
-    Decode(DecodeError),
-    /// The connection broke, or the response is not HTTP.
-    #[error("{0}")]
-    Broken(String),
-    /// Too many consecutive errors: the crawl sends no more requests to the site.
-    #[error("{BREAKER} requests in a row failed")]
-    CircuitOpen,
-    /// The site's name now resolves to an address that permits no further crawl.
-    #[error("{0}")]
-    NotPermitted(String),
-    /// The crawl's deadline comes before the request may start.
-    #[error("the crawl's time is over")]
-    OutOfTime,
-}
 
 #[derive(Debug, thiserror::Error)]
 #[error("make an HTTP client")]

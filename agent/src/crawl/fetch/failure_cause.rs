@@ -2,8 +2,6 @@
 
 use std::io;
 
-use super::FetchError;
-use crate::metrics::RequestFailure;
 use crate::net::dns::DnsError;
 use crate::probe::{ConnectFailure, ProbeError};
 
@@ -82,36 +80,6 @@ impl From<&ProbeError> for Trouble {
             ProbeError::Timeout(_) => Self::TimedOut,
             ProbeError::Protocol { .. } => Self::BrokenAnswer,
             ProbeError::Guard(_) | ProbeError::NotPermitted(_) | ProbeError::BadOrder(_) => Self::Other,
-        }
-    }
-}
-
-impl From<&FetchError> for Trouble {
-    fn from(error: &FetchError) -> Self {
-        match error {
-            FetchError::Connect(trouble, _) => *trouble,
-            FetchError::Timeout { .. } | FetchError::TooSlow => Self::TimedOut,
-            FetchError::HeaderTooLarge | FetchError::Decode(_) | FetchError::Broken(_) => Self::BrokenAnswer,
-            FetchError::Refused(_) | FetchError::CircuitOpen | FetchError::NotPermitted(_) | FetchError::OutOfTime => {
-                Self::Other
-            }
-        }
-    }
-}
-
-impl From<&FetchError> for RequestFailure {
-    fn from(error: &FetchError) -> Self {
-        if matches!(error, FetchError::Refused(_) | FetchError::NotPermitted(_)) {
-            return Self::NotPermitted;
-        }
-        match Trouble::from(error) {
-            Trouble::NameNotFound => Self::NameNotFound,
-            Trouble::Refused => Self::ConnectionRefused,
-            Trouble::NoConnection => Self::NoConnection,
-            Trouble::TimedOut => Self::TimedOut,
-            Trouble::Tls => Self::Tls,
-            Trouble::BrokenAnswer => Self::BrokenAnswer,
-            Trouble::Redirect | Trouble::ClientError | Trouble::ServerError | Trouble::Other => Self::Other,
         }
     }
 }

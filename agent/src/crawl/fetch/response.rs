@@ -12,20 +12,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
-use super::{FetchError, Timeouts};
+use super::error::FetchError;
+use super::response_limits::{MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+use super::timeouts::Timeouts;
 use crate::crawl::politeness;
 use crate::metrics::METRICS;
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
-/// Maximum bytes of a response header: names, values and four bytes per field. The limits of
-/// servers and browsers are usually less than a quarter of this size.
-pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum number of fields in a response header. Pages of large sites have about thirty.
-pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
-/// Minimum average rate of a body in bytes per second, enforced after [`Timeouts::slow_after`]. The
-/// slowest links on which sites are hosted are four times as fast.
-pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
 /// responses are smaller than this.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
