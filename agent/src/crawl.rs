@@ -21,6 +21,7 @@ pub use fetch::failure_cause::Trouble;
 pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 pub use frontier::fingerprint_set::SeenPaths;
 pub use frontier::storage::{Checkpoint, CrawlProgress, CrawlSnapshot, CrawlStorage, SnapshotSink};
+pub use job::Job;
 pub use outcome::{Blocker, CrawlEnd, Outcome, OutcomeKind};
 pub use politeness::RateState;
 pub use politeness::path_filter::PathFilter;
@@ -47,6 +48,7 @@ pub(crate) mod external;
 mod fetch;
 mod frontier;
 pub(crate) mod html;
+mod job;
 mod outcome;
 mod outcome_of_walk;
 mod permitted_origin;
@@ -61,17 +63,6 @@ const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { 
 /// The fingerprint that identifies a path in [`SeenPaths`].
 pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
-}
-
-#[derive(Debug, Clone)]
-pub struct Job {
-    /// The site as submitted.
-    pub name: String,
-    /// The site's origin. If unknown, the crawl finds it first.
-    pub origin: Option<Origin>,
-    pub policy: Policy,
-    /// Number of pages that the site's last crawl found, if known.
-    pub last_pages: Option<u32>,
 }
 
 /// Crawls a site, or resumes a stopped crawl of it.

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::unix::pipe::Receiver;
@@ -22,26 +22,27 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::fetch::Timeouts;
-use super::fetch::site_address::{AddressPermits, SiteAddress};
+use super::fetch::site_address::SiteAddress;
 use super::permitted_origin::{find_origin, permitted};
 use super::politeness::{LONGEST_REST, rest};
 use super::walk::WalkEnd;
-use super::{Budget, CrawlEnd, Job, Outcome, OutcomeKind};
+use super::{Budget, CrawlEnd, Job, OutcomeKind};
 use crate::config::ExecConfig;
 use crate::disk::folder::blocking;
 use crate::disk::free_space::LimitedDisk;
 use crate::disk::lease_folders::LeaseFolders;
-use crate::disk::lease_key::LeaseKey;
 use crate::net::origin::Origin;
-use crate::net::request_context::RequestContext;
 use crate::session::clock;
 use environment::{LeaseFiles, variables};
+pub use external_crawl::ExternalCrawl;
+use external_crawl::{Started, Target};
 use guardian::Guardian;
 use log::OutputLog;
 use outcome::{Ending, Verdict, judge};
 use process::ProcessGroup;
 
 mod environment;
+mod external_crawl;
 mod guardian;
 mod log;
 mod outcome;
@@ -68,19 +69,6 @@ pub struct ExternalCrawler {
     folders: LeaseFolders,
     min_free_bytes: u64,
     guardian: Guardian,
-}
-
-/// A leased crawl for an [`ExternalCrawler`].
-#[derive(Debug)]
-pub struct ExternalCrawl {
-    pub(crate) key: LeaseKey,
-    pub(crate) job: Job,
-    /// Whether the policy requires pages to be stored.
-    pub(crate) stores_pages: bool,
-    pub(crate) permits: AddressPermits,
-    pub(crate) context: Arc<RequestContext>,
-    /// Cancelled when the scheduler wants the lease back for another agent.
-    pub(crate) preempted: CancellationToken,
 }
 
 impl ExternalCrawler {
@@ -213,53 +201,6 @@ impl ExternalCrawler {
         drop(group);
         closing.cancel();
         Ok((ending, copying.await.map_err(io::Error::other)?))
-    }
-}
-
-/// When a crawl started, by the wall clock and by the monotonic clock.
-#[derive(Debug, Clone, Copy)]
-struct Started {
-    at: SystemTime,
-    began: Instant,
-}
-
-impl Started {
-    fn outcome(self, verdict: Verdict, origin: Option<&Origin>) -> CrawlEnd {
-        let Verdict { kind, trouble, pages, bytes, errors, message } = verdict;
-        CrawlEnd::Outcome(Outcome {
-            requests: 0,
-            kind,
-            pages,
-            bytes,
-            errors,
-            refetched: 0,
-            trapped: 0,
-            hosts: Vec::new(),
-            started_at: self.at,
-            duration: self.began.elapsed(),
-            rtt: None,
-            origin: origin.map(ToString::to_string),
-            message,
-            trouble,
-        })
-    }
-}
-
-/// What the command crawls, and until when.
-#[derive(Debug)]
-struct Target<'a> {
-    origin: &'a Origin,
-    /// The site's address, to which the scheduler permits requests.
-    address: IpAddr,
-    started: Started,
-    deadline: Instant,
-}
-
-impl Target<'_> {
-    /// The deadline as wall-clock time.
-    fn deadline_at(&self) -> SystemTime {
-        let Started { at, began } = self.started;
-        at.checked_add(self.deadline - began).unwrap_or(at)
     }
 }
 

@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use super::fetch::failure_cause::Trouble;
 use super::fetch::site_address::{AddressError, NotPermitted, SiteAddress};
+use super::job::Job;
+use super::outcome::Blocker;
 use super::walk::WalkEnd;
-use super::{Blocker, Job};
 use crate::net::guard::ResolveError;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::{ExternalCrawl, Target};
+use super::external_crawl::{ExternalCrawl, Target};
 use crate::crawl::{Job, Policy};
 use crate::disk::folder::blocking;
 

@@ -1,7 +1,7 @@
 //! Tests of external crawlers, with small shell scripts as the crawlers.
 
 use std::net::IpAddr;
-use std::time::Instant as Clock;
+use std::time::{Instant as Clock, SystemTime};
 
 use futures_util::FutureExt as _;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -9,7 +9,8 @@ use nix::unistd::Pid;
 
 use super::*;
 use crate::config::ExecConfig;
-use crate::crawl::{Blocker, NotPermitted, Policy, SchedulerSilence, Trouble};
+use crate::crawl::{AddressPermits, Blocker, NotPermitted, Outcome, Policy, SchedulerSilence, Trouble};
+use crate::disk::lease_key::LeaseKey;
 use crate::testing::context;
 
 const KEY: LeaseKey = LeaseKey { task_id: 7, token: 3 };
