@@ -24,13 +24,10 @@ mod fetch_sitemaps;
 mod hand_back_pause;
 mod read_while_waiting;
 pub(super) mod redirects;
+mod unread_page;
 
 pub(super) use hand_back_pause::MIN_HANDED_BACK_PAUSE;
-use read_while_waiting::UnreadPage;
-
-/// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
-/// thousands of rules, and each link is matched against all of them.
-const TURN: Duration = Duration::from_millis(5);
+use unread_page::UnreadPage;
 
 pub(super) enum WalkEnd {
     Exhausted,

@@ -4,57 +4,25 @@
 
 use std::time::{Duration, Instant};
 
-use super::{TURN, Walk};
+use super::Walk;
+use super::unread_page::UnreadPage;
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::fetch::{CrawlResponse, FetchError};
 use crate::crawl::frontier::Frontier;
 use crate::crawl::frontier::storage::StateWriter;
-use crate::crawl::html::links::LinkExtractor;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::stopwatch::{Stopwatch, unix_ms};
 
-/// Maximum size in bytes of a page that is kept to be read later. Larger pages, which are few, are
-/// read as they arrive. Fifty crawls keep 3 MiB, or 6 MiB including the unused capacity of growing
-/// buffers.
-const MOST_UNREAD: usize = 64 << 10;
+/// Maximum time to process links before the crawl yields to other tokio tasks. robots.txt may have
+/// thousands of rules, and each link is matched against all of them.
+const TURN: Duration = Duration::from_millis(5);
 /// If reading the newest page took longer than this, the crawl reads the next page before it sends
 /// the next request. Otherwise the crawl would process the response late, and measure too long a
 /// round trip. An ordinary page takes a tenth of this time. In tests the limit is higher, because
 /// without optimisation every page would exceed it.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
-
-/// A page that is being received, or that has been received but not read yet.
-pub(in crate::crawl) struct UnreadPage {
-    links: LinkExtractor,
-    /// Received bytes that have not been read yet. They are copied, because even a slice of one
-    /// byte would keep a whole buffer of the HTTP library allocated.
-    held: Vec<u8>,
-    received: usize,
-    /// The depth of the page's links.
-    depth: u32,
-}
-
-impl UnreadPage {
-    pub(super) const fn new(links: LinkExtractor, depth: u32) -> Self {
-        Self { links, held: Vec::new(), received: 0, depth }
-    }
-
-    pub(super) fn add(&mut self, piece: &[u8]) {
-        self.received = self.received.saturating_add(piece.len());
-        if self.received <= MOST_UNREAD {
-            self.held.extend_from_slice(piece);
-            return;
-        }
-        self.read();
-        self.links.write(piece);
-    }
-
-    fn read(&mut self) {
-        self.links.write(&std::mem::take(&mut self.held));
-    }
-}
 
 /// The state that reading a page or a sitemap updates. The fetcher is not included, because it may
 /// be sending a request at the same time.
@@ -94,14 +62,14 @@ impl StepState<'_> {
         }
     }
 
-    async fn read(&mut self, mut page: UnreadPage) {
-        page.read();
-        let links = page.links.finish();
+    async fn read(&mut self, page: UnreadPage) {
+        let depth = page.depth;
+        let links = page.finish();
         if links.cut {
             self.frontier.totals_mut().dropped = true;
         }
         links.hosts.into_iter().for_each(|host| self.frontier.discover(host, self.policy.max_hosts));
-        self.offer_all(links.paths, page.depth).await;
+        self.offer_all(links.paths, depth).await;
     }
 
     async fn end_visit(&mut self, politeness_state: PolitenessState) {
