@@ -20,7 +20,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::{ConnectFailure, Observation, Observer, Phases, ProbeError, RequestPacer, Target};
+use super::error::{ConnectFailure, ProbeError};
+use super::host_measurement::{Observation, Observer, Phases};
+use super::pacer::RequestPacer;
+use super::target::Target;
 use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 use crate::net::request_context::RequestContext;

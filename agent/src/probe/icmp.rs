@@ -5,8 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
+use super::error::{ConnectFailure, ProbeError};
+use super::host_measurement::{HostMeasurement, Observation, Observer, Phases};
 use super::http::Endpoint;
-use super::{ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
+use super::pacer::RequestPacer;
+use super::probe_order::ProbeOrder;
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 

@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use super::error::ProbeError;
+use super::host_measurement::{Observation, Observer, Phases};
 use super::http::{Connection, Endpoint};
-use super::{Observation, Observer, Phases, ProbeError, RequestPacer, Target};
+use super::pacer::RequestPacer;
+use super::target::Target;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
 use crate::net::request_context::RequestContext;

@@ -1,9 +1,12 @@
 //! Carries out a schedule: takes samples on warm connections, or measures TCP handshakes.
 
+use super::error::ProbeError;
+use super::host_measurement::{HostMeasurement, Observation, Observer, Phases};
 use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::origin_search::SettledEndpoint;
+use super::pacer::RequestPacer;
+use super::probe_order::ProbeOrder;
 use super::schedule::{Event, Schedule, Step};
-use super::{HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
 /// Takes samples with requests on a warm connection.
 pub(crate) async fn sample(

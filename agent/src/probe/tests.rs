@@ -1,7 +1,10 @@
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use super::origin_search::settle;
 use super::*;
+use crate::net::dns::DnsError;
+use crate::net::origin::Origin;
 use crate::testing::{
     SeenRequest, ServerAction, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, send,
     status,
