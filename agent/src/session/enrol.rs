@@ -25,58 +25,20 @@ use tonic::transport::Channel;
 use crate::config::{Config, FILE};
 use crate::disk::folder;
 use crate::session::endpoint::{CONNECT_TIMEOUT, DOMAIN, endpoint};
-use crate::session::scheduler_url::{BadSchedulerUrl, SchedulerUrl};
+use crate::session::scheduler_url::SchedulerUrl;
 use crate::session::schedulers::Schedulers;
 use crate::session::unreached;
+pub use enrolment::Enrolment;
+pub use error::EnrolError;
+use settings::{CA_FILE, CREDENTIAL_FILE, ExistingSettings};
 
+mod enrolment;
+mod error;
 mod settings;
 
 /// Time limit for the scheduler's response, which comes only after a commit to the scheduler's
 /// database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const CREDENTIAL_FILE: &str = "credential";
-const CA_FILE: &str = "ca.pem";
-
-/// The values with which an operator enrols an agent.
-#[derive(Debug, Clone)]
-pub struct Enrolment {
-    /// URLs of schedulers. The agent enrols at the first that responds, and stores all the URLs.
-    pub schedulers: Vec<String>,
-    pub token: String,
-    /// SHA-256 of the authority's certificate (DER), in hexadecimal.
-    pub ca_fingerprint: Option<String>,
-    pub dir: PathBuf,
-    pub contact_url: Option<String>,
-    /// Whether to replace an existing enrolment. Other settings in `agent.toml` are kept.
-    pub force: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum EnrolError {
-    #[error(transparent)]
-    Scheduler(#[from] BadSchedulerUrl),
-    /// An https URL was given without the fingerprint of the scheduler's authority.
-    #[error("an https scheduler requires --ca-fingerprint")]
-    NoFingerprint,
-    #[error("--ca-fingerprint must be 64 hexadecimal digits")]
-    BadFingerprint,
-    #[error(
-        "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone intercepts the \
-         connection"
-    )]
-    WrongFingerprint(String),
-    #[error("connect to the scheduler at {scheduler}: {reason}")]
-    Connect { scheduler: String, reason: String },
-    #[error("the scheduler refused the token: {0}")]
-    Refused(String),
-    #[error("{0} already contains an enrolled agent; --force replaces its credential and keeps the other settings")]
-    Enrolled(PathBuf),
-    #[error("write {path}")]
-    Write { path: PathBuf, source: std::io::Error },
-    /// The existing and the new settings together form an invalid configuration.
-    #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-}
 
 pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolError> {
     let file = enrolment.dir.join(FILE);
@@ -87,7 +49,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     // A token works only once, so everything else that can fail is tried first.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
-    let existing = settings::ExistingSettings::read(&file)?;
+    let existing = ExistingSettings::read(&file)?;
     let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
     // Check the configuration before using the token. Placeholders replace the scheduler's
     // response.

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use landfall_proto::v1::EnrolResponse;
 use toml_edit::{DocumentMut, Item, Value};
 
+use super::enrolment::Enrolment;
+use super::error::EnrolError;
 use crate::config::{BeaconConfig, Config, ConfigError, CrawlsConfig, DEFAULT_CAPACITY, OutboxConfig};
 
-use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
-
+pub(super) const CREDENTIAL_FILE: &str = "credential";
+pub(super) const CA_FILE: &str = "ca.pem";
 /// All users may read the file, because it contains no secret.
 const MODE: u32 = 0o644;
 
