@@ -280,9 +280,9 @@ impl ActiveSession {
                 work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
             Some(Down::Permit(answer)) => work.permits.answered(answer),
-            Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
+            Some(Down::Cancel(order)) => work.running.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             Some(Down::Preempt(order)) => {
-                work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
+                work.running.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
             // A second welcome contains nothing new. Unknown messages come from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),

@@ -5,22 +5,24 @@
 //! is crawled at most once. If a task had several leases, only the newest is crawled. The number of
 //! unacknowledged outcomes is limited. At the deadline of the leases every crawl is stopped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_proto::traces::TraceSender;
-use landfall_proto::v1::{CrawlCheckpoint, Heartbeat, HeldLease, Welcome};
-use tokio::sync::{Semaphore, mpsc};
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, MeasureOrder, MeasurementReport, Welcome};
+use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::convert::leases::{self, GrantedLease};
 use super::deadline::LeaseDeadline;
 use super::event::WorkEvent;
-use super::leased_crawl::panic_message;
-use super::own_or_external::{Crawler, OwnCrawler};
-use super::permits::PermitRequests;
+use super::leased_crawl::{LeaseCrawl, panic_message};
+use super::own_or_external::{Crawler, LeasedCrawl, OwnCrawler};
+use super::permits::{self, PermitRequests};
 use crate::crawl::ExternalCrawler;
 use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::free_space::{FullestDisk, LimitedDisk};
@@ -29,37 +31,31 @@ use crate::disk::outbox::Outbox;
 use crate::metrics::{CrawlResult, METRICS, WorkState};
 use crate::net::request_context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
-use crate::probe::address_lock::Addresses;
 use crate::session::clock::{self, BootTime};
 use crate::warc::Store;
 
-mod leases;
-mod measuring;
+mod measurement_orders;
+mod running_crawls;
 
-use leases::RunningCrawl;
-use measuring::{BEACON_ORDERS, MeasuredOrder, SITE_ORDERS};
+use measurement_orders::MeasurementOrders;
+use running_crawls::{RunningCrawl, RunningCrawls};
 
 /// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
 /// full, a checkpoint is dropped, and the crawl makes another a minute later.
 const CHECKPOINTS: usize = 4;
+/// Maximum number of unacknowledged outcomes in addition to one per slot. The extra outcomes are
+/// needed because the scheduler may grant a new lease before it acknowledges the outcome of the
+/// previous lease.
+const SPARE_OUTCOMES: usize = 64;
 
 #[derive(Debug)]
 pub struct Work {
     request_base: RequestBase,
     capacity: usize,
     context: Option<Arc<RequestContext>>,
-    running: HashMap<LeaseKey, RunningCrawl>,
+    pub(super) running: RunningCrawls,
     crawls: JoinSet<Option<WorkEvent>>,
-    measures: JoinSet<MeasuredOrder>,
-    /// The number of the order that each tokio task in `measures` carries out. It is needed to
-    /// report the order if the tokio task panics.
-    orders: HashMap<task::Id, i64>,
-    site_places: Arc<Semaphore>,
-    beacon_places: Arc<Semaphore>,
-    /// The reasons for refusing a beacon that have already been logged as warnings.
-    warned: HashSet<&'static str>,
-    /// The addresses that orders measure. They are kept for the orders of later sessions.
-    addresses: Arc<Addresses>,
+    orders: MeasurementOrders,
     pub(super) outbox: Outbox,
     /// The files from which crawls can resume.
     kept: CrawlFiles,
@@ -90,14 +86,9 @@ impl Work {
             context: request_base.user_agent.clone().map(|user_agent| Arc::new(request_base.context(user_agent))),
             request_base,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
-            running: HashMap::new(),
+            running: RunningCrawls::default(),
             crawls: JoinSet::new(),
-            measures: JoinSet::new(),
-            orders: HashMap::new(),
-            site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
-            beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
-            warned: HashSet::new(),
-            addresses: Arc::default(),
+            orders: MeasurementOrders::default(),
             outbox,
             kept,
             store: None,
@@ -174,14 +165,10 @@ impl Work {
                         return WorkEvent::SpaceChecked;
                     }
                 }
-                Some(joined) = self.measures.join_next_with_id() => {
-                    if let Some(report) = self.measurement_ended(joined) {
-                        return WorkEvent::Measured(report);
-                    }
-                }
+                Some(report) = self.orders.next() => return WorkEvent::Measured(report),
                 () = self.deadline.passed() => {
                     self.deadline.clear();
-                    self.stop_crawls();
+                    self.running.stop_all();
                     return WorkEvent::DeadlinePassed;
                 }
             }
@@ -200,8 +187,7 @@ impl Work {
 
     fn crawl_ended(&mut self, joined: Result<(task::Id, Option<WorkEvent>), task::JoinError>) -> Option<WorkEvent> {
         let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
-        let key = self.running.iter().find(|(_, crawl)| crawl.task == id).map(|(key, _)| *key)?;
-        self.running.remove(&key);
+        let key = self.running.remove(id)?;
         self.permits.forget(key);
         match joined {
             Ok((_, event)) => {
@@ -222,8 +208,7 @@ impl Work {
 
     /// The leases that this agent holds: those of running crawls and of unacknowledged outcomes.
     pub(super) fn held(&self) -> Vec<HeldLease> {
-        let going_on = self.running.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key);
-        going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
+        self.running.unstopped().chain(self.outbox.keys()).map(HeldLease::from).collect()
     }
 
     /// Applies the welcome of a new session. Crawls whose leases the scheduler did not keep are
@@ -233,11 +218,7 @@ impl Work {
         self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
-        for (key, crawl) in &self.running {
-            if !kept.contains(key) {
-                crawl.stop.cancel();
-            }
-        }
+        self.running.stop_all_but(&kept);
         if self.request_base.user_agent.is_none() {
             let user_agent = UserAgent::new(&welcome.contact_url);
             if welcome.contact_url.is_empty() {
@@ -291,9 +272,58 @@ impl Work {
         }
     }
 
-    /// Tells every crawl to stop, but does not wait for them to end.
-    fn stop_crawls(&self) {
-        self.running.values().for_each(|crawl| crawl.stop.cancel());
+    /// Number of slots in which a crawl may start. A crawl that is being stopped no longer occupies
+    /// a slot, because it sends no more requests.
+    fn free_slots(&self) -> usize {
+        let going_on = self.running.unstopped().count();
+        let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
+        if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
+    }
+
+    /// Starts the crawl of a granted lease. Returns a reply instead if the crawl cannot start, or
+    /// if its outcome is already known.
+    pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
+        let key = LeaseKey { task_id: order.task_id, token: order.token };
+        if let Some(outcome) = self.outbox.get(key) {
+            return Some(Up::Outcome(outcome.clone()));
+        }
+        if self.running.contains(key) {
+            return None;
+        }
+        let checkpoint = std::mem::take(&mut order.checkpoint);
+        let (Some(context), Some(granted)) = (self.context.clone(), leases::granted(order)) else {
+            tracing::warn!(
+                task.id = key.task_id,
+                "a lease is handed back: there is no contact URL, or its site or policy is invalid"
+            );
+            return Some(leases::release(key));
+        };
+        let GrantedLease { job, store, product, user_agent } = granted;
+        let context = self.request_base.context_of(context, user_agent, product);
+        if !self.running.supersede(key) || self.free_slots() == 0 {
+            return Some(leases::release(key));
+        }
+        let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
+        let permits = permits::of_lease(key, self.permits.sender(), self.deadline.silence().clone());
+        let (stores_pages, preempted) = (store, preempt.clone());
+        let crawl = LeasedCrawl { key, job, checkpoint, stores_pages, permits, context, preempted };
+        let (crawler, writer, traces) = (self.crawler(), self.outbox.writer(), self.traces.clone());
+        let crawling = LeaseCrawl { crawl, crawler, writer, traces };
+        let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
+        self.running.insert(key, RunningCrawl { task, stop, preempt });
+        None
+    }
+
+    /// Starts to carry out a measurement order. Returns a report if the order cannot be carried
+    /// out.
+    pub(super) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
+        self.orders.begin(order, self.context.clone())
+    }
+
+    /// Drops the measurements of an ended session. The scheduler orders them again in the next
+    /// session.
+    pub(super) fn abandon_orders(&mut self) {
+        self.orders.abandon();
     }
 
     /// Stops all work because the agent is stopping. Failed writes of outcomes are not retried.
@@ -305,16 +335,14 @@ impl Work {
     /// Stops all work because the agent is stopping, or because another process runs as this agent.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
-        self.stop_crawls();
+        self.running.stop_all();
         self.abandon_orders();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use landfall_proto::v1::measurement_failure::Reason;
-    use landfall_proto::v1::measurement_report::Result as Reported;
-    use landfall_proto::v1::{BeaconTarget, MeasureOrder, OutcomeReport, measure_order};
+    use landfall_proto::v1::OutcomeReport;
     use rand::SeedableRng;
     use rand::rngs::ChaCha8Rng;
 
@@ -364,7 +392,7 @@ mod tests {
         assert_eq!(held.len(), 2);
         // Stop the crawls, as the agent does if the deadline passes while the scheduler responds
         // slowly.
-        work.stop_crawls();
+        work.running.stop_all();
         let mut ended = Vec::new();
         let slow = async {
             for _ in 0..100 {
@@ -400,34 +428,5 @@ mod tests {
         }
         work.stop_all();
         assert_eq!(keeping.await, None);
-    }
-
-    #[tokio::test]
-    async fn a_refused_beacon_is_reported_with_a_remedy_and_logged_once() {
-        let (mut work, _folder) = work();
-        work.context = Some(Arc::new(work.request_base.context(UserAgent::new("https://example.org/bot").unwrap())));
-        for (order_id, address) in [(1, "198.18.0.5"), (2, "198.19.0.5")] {
-            let beacon = BeaconTarget { agent_id: 9, url: format!("http://{address}:7180/") };
-            let interval = Some(prost_types::Duration::default());
-            let target = Some(measure_order::Target::Beacon(beacon));
-            let order = MeasureOrder { order_id, target, samples: 1, interval, metric: 1, ..MeasureOrder::default() };
-            assert_eq!(work.measure(order), None);
-            let WorkEvent::Measured(report) = work.next().await else { panic!("no report") };
-            let Some(Reported::Failure(failure)) = report.result else { panic!("{report:?}") };
-            assert_eq!(failure.reason(), Reason::Guard, "{failure:?}");
-            let message = &failure.message;
-            assert!(message.contains(address) && message.contains("allow_net = [\"198.18.0.0/15\"]"), "{message}");
-        }
-        assert_eq!(work.warned.len(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_measurement_that_panics_is_reported_and_its_order_removed() {
-        let (mut work, _folder) = work();
-        let measuring = work.measures.spawn(async { panic!("on purpose") });
-        work.orders.insert(measuring.id(), 7);
-        let WorkEvent::Measured(report) = work.next().await else { panic!("no report") };
-        assert!(matches!((report.order_id, report.result), (7, Some(Reported::Failure(_)))));
-        assert!(work.orders.is_empty());
     }
 }
