@@ -6,17 +6,15 @@
 //! its crawls, because the scheduler may then have granted their leases to other agents. Outcomes
 //! are stored, and are reported until they are acknowledged.
 
-use std::collections::{HashSet, VecDeque};
-use std::net::IpAddr;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{CrawlCheckpoint, Leave, Register, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{CrawlCheckpoint, Leave, SessionRequest, SessionResponse, Welcome};
 use rand::Rng;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
@@ -28,8 +26,8 @@ use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
 use convert::leases;
 use event::WorkEvent;
-use heartbeats::{jittered, rhythm};
-pub use opening::AgentReplaced;
+use heartbeats::Heartbeats;
+pub use opening::{AgentReplaced, SessionConfig};
 use opening::{SessionEnd, connect, refused_or_broken};
 use outgoing::OutgoingQueue;
 use work::Work;
@@ -54,18 +52,6 @@ pub mod work;
 
 /// How long a stopping agent waits for its crawls to end and its outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// The settings for connecting to the scheduler, and what the agent reports about itself.
-#[derive(Debug, Clone)]
-pub struct SessionConfig {
-    pub schedulers: Schedulers,
-    /// The authority that signed the scheduler's certificate (PEM).
-    pub ca: Option<String>,
-    pub credential: MetadataValue<Ascii>,
-    pub bind: Option<IpAddr>,
-    /// The agent's registration. Its field `held` is set before each session.
-    pub register: Register,
-}
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0} contains no credential: enrol the agent again")]
@@ -186,11 +172,7 @@ struct ActiveSession {
     /// Messages that wait for room in the transport. The agent reads meanwhile, because the agent
     /// and the scheduler would otherwise deadlock when both directions are full.
     pending: OutgoingQueue,
-    interval: Duration,
-    life: Duration,
-    next_beat: Instant,
-    sequence: u64,
-    sent: VecDeque<(u64, BootTime)>,
+    heartbeats: Heartbeats,
 }
 
 impl ActiveSession {
@@ -201,13 +183,12 @@ impl ActiveSession {
         work: &mut Work,
         rng: &mut impl Rng,
     ) -> Self {
-        let (interval, life) = rhythm(welcome);
-        work.welcome(welcome, registered.after(life));
+        let heartbeats = Heartbeats::new(welcome, rng);
+        work.welcome(welcome, registered.after(heartbeats.lease_life()));
         let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
         pending.extend(work.permits.unanswered().map(|(key, address)| leases::permit_request(key, address)));
-        let next_beat = Instant::now() + jittered(interval, rng);
-        Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
+        Self { outbound, pending, heartbeats }
     }
 
     /// Reports crawls that ended after the session had reported their leases. Without these reports
@@ -236,7 +217,7 @@ impl ActiveSession {
             tokio::select! {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
-                () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
+                () = tokio::time::sleep_until(self.heartbeats.next_at()) => self.beat(work, rng),
                 // Await `work` even while the transport is full: its events include the deadline.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
@@ -248,6 +229,18 @@ impl ActiveSession {
                 }
             }
         }
+    }
+
+    fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
+        work.check_disk();
+        self.heartbeat(work);
+        self.heartbeats.plan_next(rng);
+    }
+
+    fn heartbeat(&mut self, work: &Work) {
+        let sequence = self.heartbeats.begin();
+        // The heartbeat overtakes all queued messages, so that leases are renewed in time.
+        self.pending.push_first(Up::Heartbeat(work.heartbeat(sequence)));
     }
 
     fn receive(
@@ -262,7 +255,11 @@ impl ActiveSession {
         };
         METRICS.message(MessageDirection::Received);
         match message {
-            Some(Down::Heartbeat(ack)) => self.acknowledged(ack.sequence, work),
+            Some(Down::Heartbeat(ack)) => {
+                if let Some(deadline) = self.heartbeats.acknowledge(ack.sequence) {
+                    work.deadline.renew(deadline);
+                }
+            }
             Some(Down::Measure(order)) => {
                 self.pending.extend(work.measure(order).map(Up::Measurement));
             }

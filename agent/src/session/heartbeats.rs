@@ -1,15 +1,13 @@
 //! The rhythm of heartbeats, and the deadline that each acknowledged heartbeat renews.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use landfall_proto::v1::Welcome;
-use landfall_proto::v1::session_request::Message as Up;
 use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
-use super::ActiveSession;
 use super::convert::duration;
-use super::work::Work;
 use crate::session::clock::BootTime;
 
 /// Maximum number of unacknowledged heartbeats to remember. The oldest are forgotten first.
@@ -25,42 +23,67 @@ const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 /// The mean heartbeat interval, and the lifetime of leases after a heartbeat. The welcome's values
 /// are clamped, so that several heartbeats fit into a lifetime, and neither value exceeds the
 /// clock's range.
-pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
+fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
     let given = |wire, otherwise| duration(wire).filter(|given| !given.is_zero()).unwrap_or(otherwise);
     let life = given(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
     let interval = given(welcome.heartbeat_interval, life / 3).clamp(SHORTEST_INTERVAL, life / 2);
     (interval, life)
 }
 
-impl ActiveSession {
-    pub(super) fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
-        work.check_disk();
-        self.heartbeat(work);
-        self.next_beat = Instant::now() + jittered(self.interval, rng);
+/// The heartbeats of one session: when the next is due, and which are not acknowledged yet.
+pub(super) struct Heartbeats {
+    interval: Duration,
+    lease_life: Duration,
+    next_at: Instant,
+    sequence: u64,
+    sent: VecDeque<(u64, BootTime)>,
+}
+
+impl Heartbeats {
+    pub(super) fn new(welcome: &Welcome, rng: &mut impl Rng) -> Self {
+        let (interval, lease_life) = rhythm(welcome);
+        let next_at = Instant::now() + jittered(interval, rng);
+        Self { interval, lease_life, next_at, sequence: 0, sent: VecDeque::new() }
     }
 
-    pub(super) fn heartbeat(&mut self, work: &Work) {
+    /// The lifetime of leases after a heartbeat.
+    pub(super) const fn lease_life(&self) -> Duration {
+        self.lease_life
+    }
+
+    pub(super) const fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    pub(super) fn plan_next(&mut self, rng: &mut impl Rng) {
+        self.next_at = Instant::now() + jittered(self.interval, rng);
+    }
+
+    /// Records that a heartbeat is sent now, and returns its number.
+    pub(super) fn begin(&mut self) -> u64 {
         self.sequence += 1;
         self.sent.push_back((self.sequence, BootTime::now()));
         if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
             self.sent.pop_front();
         }
-        // The heartbeat overtakes all queued messages, so that leases are renewed in time.
-        self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
+        self.sequence
     }
 
-    /// Renews the deadline, counted from the time at which the acknowledged heartbeat was sent.
-    pub(super) fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
+    /// The new deadline of leases, counted from the time at which the acknowledged heartbeat was
+    /// sent; `None` if that heartbeat is unknown.
+    pub(super) fn acknowledge(&mut self, sequence: u64) -> Option<BootTime> {
+        let mut deadline = None;
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();
             if number == sequence {
-                work.deadline.renew(sent.after(self.life));
+                deadline = Some(sent.after(self.lease_life));
             }
         }
+        deadline
     }
 }
 
-pub(super) fn jittered(interval: Duration, rng: &mut impl Rng) -> Duration {
+fn jittered(interval: Duration, rng: &mut impl Rng) -> Duration {
     interval.mul_f64(rng.random_range(1.0 - JITTER..=1.0 + JITTER))
 }
 

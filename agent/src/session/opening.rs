@@ -1,6 +1,7 @@
-//! Opens a session: connects, registers, and waits for the welcome. Also defines the reasons why
-//! sessions end.
+//! Opens a session: connects, registers, and waits for the welcome. Also defines a session's
+//! settings, and the reasons why sessions end.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
@@ -9,12 +10,13 @@ use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{HeldLease, Register, SessionRequest, SessionResponse, Welcome};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status, Streaming};
 
-use super::SessionConfig;
 use crate::metrics::SessionFailure;
 use crate::session::endpoint::endpoint;
 use crate::session::scheduler_url::SchedulerUrl;
+use crate::session::schedulers::Schedulers;
 use crate::session::unreached;
 
 /// Maximum number of messages in the transport's queue. The number is small because checkpoints
@@ -23,6 +25,18 @@ const OUTBOUND_MESSAGES: usize = 16;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval of HTTP/2 pings, which detect a dead connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The settings for connecting to the scheduler, and what the agent reports about itself.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    pub schedulers: Schedulers,
+    /// The authority that signed the scheduler's certificate (PEM).
+    pub ca: Option<String>,
+    pub credential: MetadataValue<Ascii>,
+    pub bind: Option<IpAddr>,
+    /// The agent's registration. Its field `held` is set before each session.
+    pub register: Register,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionEnd {

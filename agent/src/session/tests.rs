@@ -2,11 +2,13 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
     BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave, MeasureOrder,
-    OutcomeAck, OutcomeKind, OutcomeReport, PermitRequest, PreemptOrder, SiteTarget, measure_order, outcome_ack,
+    OutcomeAck, OutcomeKind, OutcomeReport, PermitRequest, PreemptOrder, Register, SiteTarget, measure_order,
+    outcome_ack,
 };
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
